@@ -1,0 +1,50 @@
+# Every target makes the virtual environment it needs: nothing has to be installed by hand.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-fast check format bench clean
+
+help:
+	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
+	@echo "make test       the whole test suite"
+	@echo "make test-fast  the same without the tests marked slow"
+	@echo "make check      formatting, lint and types"
+	@echo "make format     let ruff format the code"
+	@echo "make bench      measure the server on this machine"
+	@echo "make clean      remove the virtual environment and caches"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say where: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras; pyproject.toml is what they depend on.
+$(VENV)/.%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/streamd demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.check $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.check
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.demo
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,165 @@
+"""`python -m segments dump|verify DIR`: look into a stream's files without a server."""
+
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from segments import codec, recovery
+from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
+from segments.disk import File, OsDisk
+from segments.errors import FormatError, SegmentsError
+from segments.layout import CHUNK_HEADER, FILTER_VALUE, OFFSET, SEQUENCE, USER
+from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
+from segments.verify import verify as find_faults
+
+_SHOWN_VALUES = 6
+_KINDS = {SEQUENCE: "sequences", OFFSET: "offsets", FILTER_VALUE: "filter_values"}
+
+_folder_argument = click.argument(
+    "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False)
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Look into the files of a stream. Nothing is written, no server is needed.
+
+    DIR is the folder of one stream, for example data/streams/%2F/flights.
+    """
+
+
+@main.command()
+@_folder_argument
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per chunk.")
+def dump(folder: str, *, as_json: bool) -> None:
+    """Print every chunk: offsets, time, sizes, filter, and what its trailer records.
+
+    \b
+    Examples:
+      python -m segments dump data/streams/%2F/flights
+      python -m segments dump --json data/streams/%2F/flights | head -1
+    """
+    with _one_line_errors():
+        for segment in recovery.examine(OsDisk(), _stream_folder(folder)).segments:
+            if not as_json:
+                click.echo(_segment_line(segment))
+            for position, header, filter_bytes, blocks in _chunks(segment):
+                if as_json:
+                    line = _json_line(segment, position, header, filter_bytes, blocks)
+                else:
+                    line = _chunk_line(position, header, filter_bytes, blocks)
+                click.echo(line)
+
+
+@main.command()
+@_folder_argument
+def verify(folder: str) -> None:
+    """Check every byte of a stream's files: checksums, order, indexes, filters, tracking.
+
+    Exits 0 when all is whole, else 1 after naming each damaged or missing file and the position.
+    A server that is writing to the stream meanwhile makes its newest chunk look torn.
+
+    \b
+    Example:
+      python -m segments verify data/streams/%2F/flights
+    """
+    count = 0
+    with _one_line_errors():
+        for fault in find_faults(OsDisk(), _stream_folder(folder)):
+            click.echo(str(fault))
+            count += 1
+        if count:
+            raise click.exceptions.Exit(1)
+        segments = recovery.examine(OsDisk(), folder).segments
+        chunks = sum(segment.num_chunks for segment in segments)
+        size = sum(segment.size for segment in segments)
+        click.echo(f"whole: {len(segments)} segments, {chunks:,} chunks, {size:,} bytes")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except SegmentsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _stream_folder(folder: str) -> str:
+    """`folder` if it is a stream's; else a refusal that says where streams are below it."""
+    if any(parse_name(path.name) for path in Path(folder).iterdir()):
+        return folder
+    below = sorted({str(path.parent) for path in Path(folder).rglob(f"*{SEGMENT_SUFFIX}")})
+    advice = f"; there are streams in {', '.join(below[:3])}" if below else ""
+    raise click.ClickException(f"{folder} is not a stream's folder: it holds no segments{advice}")
+
+
+def _chunks(segment: Segment) -> Iterator[tuple[int, ChunkHeader, bytes, list[Block]]]:
+    file = segment.acquire()
+    try:
+        for position, header in walk_headers(segment, file):
+            filter_bytes = file.read(header.filter_size, position + CHUNK_HEADER_SIZE)
+            yield position, header, filter_bytes, _blocks(file, position, header)
+    finally:
+        segment.release()
+
+
+def _blocks(file: File, position: int, header: ChunkHeader) -> list[Block]:
+    if header.chunk_type != USER:
+        return []
+    trailer_position = position + header.data_start + header.data_size
+    try:
+        return codec.decode_blocks(file.read(header.trailer_size, trailer_position))
+    except FormatError:
+        return []  # `verify` says so; a dump shows what can be shown
+
+
+def _by_kind(blocks: list[Block]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for block in blocks:
+        if block.kind in _KINDS:
+            name = block.id.decode("utf-8", "backslashreplace")
+            found.setdefault(_KINDS[block.kind], {})[name] = block.value
+    return found
+
+
+def _json_line(
+    segment: Segment, position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
+) -> str:
+    declared = CHUNK_HEADER.parse(codec.encode_chunk_header(header))
+    fields = {name: declared[name] for name in declared if not name.startswith("_")}
+    fields |= {name: str(fields[name]) for name in ("chunk_type", "filter_scheme")}
+    fields |= {"filter": filter_bytes.hex()} | _by_kind(blocks)
+    return json.dumps({"segment": segment.path(), "position": position} | fields)
+
+
+def _segment_line(segment: Segment) -> str:
+    offsets = f"offsets {segment.base_offset:,} to {segment.next_offset - 1:,}"
+    if segment.next_offset == segment.base_offset:
+        offsets = f"empty, next offset {segment.next_offset:,}"
+    return f"{segment.path()}: {offsets}, {segment.num_chunks:,} chunks, {segment.size:,} bytes"
+
+
+def _chunk_line(
+    position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
+) -> str:
+    time = datetime.datetime.fromtimestamp(header.timestamp_ms / 1000, datetime.UTC)
+    line = (
+        f"  at {position:>11,}  chunk {header.chunk_id:>11,}  {header.num_records:>6,} records  "
+        f"{time:%Y-%m-%d %H:%M:%S}.{header.timestamp_ms % 1000:03}Z  {header.data_size:>9,} bytes"
+    )
+    if header.filter_size:
+        bits = int.from_bytes(filter_bytes, "big").bit_count()
+        line += f"  filter {header.filter_size} B, {bits / header.filter_size / 8:.0%} set"
+    for kind, values in _by_kind(blocks).items():
+        shown = [f"{name or '(none)'} {count}" for name, count in values.items()]
+        rest = f", … {len(shown)} in all" if len(shown) > _SHOWN_VALUES else ""
+        line += f"  {kind.replace('_', ' ')}: {', '.join(shown[:_SHOWN_VALUES])}{rest}"
+    return line
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m segments")

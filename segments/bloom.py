@@ -1,0 +1,123 @@
+"""The chunk filter: which filter values may stand in a chunk, in 16 to 255 bytes.
+
+Two bits per distinct value, from the two halves of one 128-bit MurmurHash3. Bit 0 means "some
+message has no filter value"; values use the other bits. A test can say yes wrongly, never no.
+Bits are numbered from the most significant bit of the first byte, so a filter read as one
+big-endian integer of F bytes has bit n at weight 2 ** (8 F - 1 - n); all work is done on such
+integers. Hashes, seed and bit order are part of the file format.
+
+Source: rabbitmq/osiris, src/osiris_bloom.erl, with other hashes (filter scheme 1).
+"""
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+import mmh3
+
+from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
+
+_CACHED_VALUE_SIZE = 255  # longer values are hashed each time: they would make the cache large
+
+
+def bit_positions(value: bytes, size: int) -> tuple[int, int]:
+    """The two bits, 1 to 8 * size - 1, that stand for a non-empty `value`; they may coincide."""
+    first, second = mmh3.hash64(value, seed=0, x64arch=True, signed=False)
+    usable = 8 * size - 1
+    return first % usable + 1, second % usable + 1
+
+
+def _mask(value: bytes, size: int) -> int:
+    top = 8 * size - 1
+    if not value:
+        return 1 << top
+    first, second = bit_positions(value, size)
+    return (1 << top - first) | (1 << top - second)
+
+
+_cached_mask = lru_cache(maxsize=8192)(_mask)
+
+
+def mask(value: bytes, size: int) -> int:
+    """The bits of `value` in a filter of `size` bytes, as an integer; empty means unfiltered."""
+    return (_cached_mask if len(value) <= _CACHED_VALUE_SIZE else _mask)(value, size)
+
+
+def build(values: Iterable[bytes], size: int) -> bytes:
+    """The filter over distinct `values`, where the empty value stands for "no filter value".
+
+    Returns:
+        `size` bytes, or none at all when no message has a value.
+    """
+    bits = 0
+    for value in values:
+        bits |= mask(value, size)
+    if bits in (0, 1 << 8 * size - 1):
+        return b""
+    return bits.to_bytes(size, "big")
+
+
+def false_positive_rate(num_values: int, size: int) -> float:
+    """Probability that a filter of `num_values` distinct values says yes to another one.
+
+    The exact expectation over uniform positions, not the textbook approximation:
+    E[(X / m) ** 2] for X bits set out of m = 8 * size - 1.
+    """
+    m = 8 * size - 1
+    one = (1 - 1 / m) ** (2 * num_values)
+    two = (1 - 2 / m) ** (2 * num_values)
+    return 1 - 2 * one + ((m - 1) * two + one) / m
+
+
+@lru_cache(maxsize=4096)
+def smallest_size(num_values: int, error_rate: float, ceiling: int = MAX_FILTER_SIZE) -> int:
+    """The smallest filter size that keeps `num_values` within `error_rate`, at most `ceiling`."""
+    low, high = MIN_FILTER_SIZE, ceiling
+    while low < high:
+        middle = (low + high) // 2
+        if false_positive_rate(num_values, middle) <= error_rate:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+class Matcher:
+    """What a subscription wants of chunks: any of some values, perhaps unfiltered messages too.
+
+    Args:
+        values: filter values; an empty one is refused, because it would mean "unfiltered".
+        match_unfiltered: also take chunks in which some message has no filter value.
+
+    Raises:
+        ValueError: a value is empty, or there are no values.
+    """
+
+    def __init__(self, values: Collection[bytes], *, match_unfiltered: bool = False) -> None:
+        if not values or not all(values):
+            raise ValueError("a filter needs values, none of them empty")
+        self.values = frozenset(values)
+        self.match_unfiltered = match_unfiltered
+        self._masks: dict[int, tuple[int, ...]] = {}
+
+    def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:
+        """Whether a chunk may hold a wanted message.
+
+        Args:
+            scheme: the header's filter scheme; filters of other schemes always match.
+            size: the header's filter size; 0 means that no message has a filter value.
+            filter_bytes: the chunk's filter, `size` bytes.
+        """
+        if scheme != MMH3_SCHEME:
+            return True
+        if not size:
+            return self.match_unfiltered
+        bits = int.from_bytes(filter_bytes, "big")
+        masks = self._masks.get(size) or self._masks_for(size)
+        return any(bits & wanted == wanted for wanted in masks)
+
+    def _masks_for(self, size: int) -> tuple[int, ...]:
+        wanted = {mask(value, size) for value in self.values}
+        if self.match_unfiltered:
+            wanted.add(mask(b"", size))
+        self._masks[size] = masks = tuple(wanted)
+        return masks

@@ -1,0 +1,152 @@
+"""Building one chunk: entries in, the bytes of header, filter, data and trailer out."""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import mmh3
+
+from segments import bloom, codec
+from segments.codec import Block, ChunkHeader
+from segments.layout import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
+from segments.policy import LogPolicy
+
+_LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
+
+
+class EncodedChunk(NamedTuple):
+    """A chunk ready to be written: its header, and the bytes in file order."""
+
+    header: ChunkHeader
+    parts: tuple[bytes, bytes, bytes]
+
+
+class ChunkBuilder:
+    """Collects entries for one chunk.
+
+    Attributes:
+        num_entries: slots so far.
+        num_records: messages so far.
+        data_size: bytes of the data section so far.
+        has_filter_values: some message so far carries a filter value.
+    """
+
+    def __init__(self) -> None:
+        self.num_entries = 0
+        self.num_records = 0
+        self.data_size = 0
+        self.has_filter_values = False
+        self._data: list[bytes] = []
+        self._values: Counter[bytes] = Counter()
+        self._sequences: dict[bytes, int] = {}
+
+    def add(
+        self,
+        data: bytes,
+        num_entries: int,
+        num_records: int,
+        filter_values: Sequence[bytes] | None,
+    ) -> None:
+        """Take entries, encoded back to back as they will stand in the data section.
+
+        Args:
+            data: the entries.
+            num_entries: how many there are.
+            num_records: how many messages they hold, sub-batches counted through.
+            filter_values: one per entry, empty where the message has none; None for none at all.
+        """
+        self._data.append(data)
+        self.num_entries += num_entries
+        self.num_records += num_records
+        self.data_size += len(data)
+        if filter_values is None:
+            self._values[b""] += num_records
+        else:
+            self.has_filter_values = self.has_filter_values or any(filter_values)
+            self._values.update(filter_values)
+
+    def set_sequence(self, reference: bytes, publishing_id: int) -> None:
+        """Note the highest publishing id of the publisher `reference` in this chunk."""
+        self._sequences[reference] = publishing_id
+
+    @property
+    def sequences(self) -> dict[bytes, int]:
+        """Highest publishing id by publisher reference."""
+        return self._sequences
+
+    def encode(
+        self, *, chunk_id: int, timestamp_ms: int, epoch: int, policy: LogPolicy
+    ) -> EncodedChunk:
+        """The chunk's bytes, filter and trailer made as `policy` says."""
+        data = b"".join(self._data)
+        filter_bytes = bloom.build(self._values, self._filter_size(policy))
+        trailer = self._trailer(with_history=policy.filter_history and bool(filter_bytes))
+        header = ChunkHeader(
+            chunk_type=USER,
+            num_entries=self.num_entries,
+            num_records=self.num_records,
+            timestamp_ms=timestamp_ms,
+            epoch=epoch,
+            chunk_id=chunk_id,
+            data_crc=zlib.crc32(data),
+            data_size=len(data),
+            trailer_size=len(trailer),
+            filter_size=len(filter_bytes),
+            filter_scheme=MMH3_SCHEME,
+            header_check=0,
+        )
+        checked = codec.encode_chunk_header(header)[: codec.CHECKED_HEADER_SIZE]
+        check = codec.header_check(checked, filter_bytes, trailer)
+        return EncodedChunk(
+            header._replace(header_check=check),
+            (codec.append_header_check(checked, check) + filter_bytes, data, trailer),
+        )
+
+    def _filter_size(self, policy: LogPolicy) -> int:
+        if policy.filter_error_rate is None:
+            return policy.filter_size
+        distinct = len(self._values) - (b"" in self._values)
+        return bloom.smallest_size(distinct, policy.filter_error_rate, policy.filter_size)
+
+    def _trailer(self, *, with_history: bool) -> bytes:
+        blocks = [Block(SEQUENCE, name, number) for name, number in self._sequences.items()]
+        if with_history:
+            counts: Counter[bytes] = Counter()
+            for value, count in self._values.items():
+                counts[history_form(value)] += count
+            blocks += [Block(FILTER_VALUE, value, count) for value, count in counts.items()]
+        return codec.encode_blocks(blocks)
+
+
+def history_form(value: bytes) -> bytes:
+    """A filter value as trailers record it: at most 255 bytes, long ones prefix and hash."""
+    if len(value) <= codec.MAX_REFERENCE_SIZE:
+        return value
+    return value[:_LONG_VALUE_PREFIX] + mmh3.hash_bytes(value, seed=0, x64arch=True)
+
+
+def split_entries(
+    data: bytes, max_records: int, max_bytes: int
+) -> Iterator[tuple[bytes, int, int]]:
+    """Cut entries into runs that fit into a chunk each.
+
+    Args:
+        data: entries back to back.
+        max_records: messages per run.
+        max_bytes: bytes per run; an entry that is larger makes a run of its own.
+
+    Yields:
+        The run's bytes, its number of entries, its number of records.
+    """
+    start = end = entries = records = 0
+    for entry in codec.walk_entries(data):
+        too_many = records + entry.num_records > max_records
+        if entries and (too_many or entry.end - start > max_bytes):
+            yield data[start:end], entries, records
+            start, entries, records = end, 0, 0
+        end = entry.end
+        entries += 1
+        records += entry.num_records
+    if entries:
+        yield data[start:end], entries, records

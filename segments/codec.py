@@ -1,0 +1,369 @@
+"""The `struct` twins of `layout.py`: what the hot path and recovery read and write bytes with.
+
+Every reader checks magic, version and sizes before it allocates or trusts anything, and raises
+FormatError with what it found. Nothing here knows files or positions; callers add those.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from segments.errors import FormatError
+from segments.layout import (
+    CHUNK_MAGIC,
+    DAMAGE_MAGIC,
+    FILE_VERSION,
+    FILTER_VALUE,
+    INDEX_MAGIC,
+    JOURNAL_DELTA,
+    JOURNAL_SNAPSHOT,
+    MIN_FILTER_SIZE,
+    OFFSET,
+    SEGMENT_MAGIC,
+    SEQUENCE,
+    SUB_BATCH_BIT,
+    TIMESTAMP,
+    TRACKING_MAGIC,
+    TRACKING_SNAPSHOT,
+    USER,
+)
+
+FILE_HEADER_SIZE = 8
+MAX_REFERENCE_SIZE = 255  # one length byte; osiris once wrote 256 as 0 and could not read it back
+
+_FILE_HEADER = struct.Struct(">4sI")
+SEGMENT_HEADER = _FILE_HEADER.pack(SEGMENT_MAGIC, FILE_VERSION)
+INDEX_HEADER = _FILE_HEADER.pack(INDEX_MAGIC, FILE_VERSION)
+TRACKING_HEADER = _FILE_HEADER.pack(TRACKING_MAGIC, FILE_VERSION)
+DAMAGE_HEADER = _FILE_HEADER.pack(DAMAGE_MAGIC, FILE_VERSION)
+
+
+def check_file_header(raw: bytes, expected: bytes) -> None:
+    """Check the first 8 bytes of a file against one of the *_HEADER constants.
+
+    Raises:
+        FormatError: other magic, or a version that this program does not know.
+    """
+    if len(raw) < FILE_HEADER_SIZE:
+        raise FormatError(f"file header is {len(raw)} bytes long, expected {FILE_HEADER_SIZE}")
+    magic, version = _FILE_HEADER.unpack_from(raw)
+    if magic != expected[:4]:
+        raise FormatError(f"file begins with {magic!r}, expected {expected[:4]!r}")
+    if version != FILE_VERSION:
+        raise FormatError(f"file format version is {version}, this program knows {FILE_VERSION}")
+
+
+class ChunkHeader(NamedTuple):
+    """The 48 bytes before a chunk's filter, data and trailer; fields as in layout.CHUNK_HEADER."""
+
+    chunk_type: int
+    num_entries: int
+    num_records: int
+    timestamp_ms: int
+    epoch: int
+    chunk_id: int
+    data_crc: int
+    data_size: int
+    trailer_size: int
+    filter_size: int
+    filter_scheme: int
+    header_check: int
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the record after this chunk's last one."""
+        return self.chunk_id + self.num_records
+
+    @property
+    def data_start(self) -> int:
+        """Byte position of the data section, from the header's first byte."""
+        return CHUNK_HEADER_SIZE + self.filter_size
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of the whole chunk: header, filter, data, trailer."""
+        return CHUNK_HEADER_SIZE + self.filter_size + self.data_size + self.trailer_size
+
+
+_CHUNK_HEADER = struct.Struct(">BBHIqQQIIIBBH")
+_CHUNK_FIELDS = struct.Struct(">xBHIqQQIIIBBH")  # the same, its magic read on its own
+_HEADER_CHECK = struct.Struct(">H")
+CHUNK_HEADER_SIZE = _CHUNK_HEADER.size
+CHECKED_HEADER_SIZE = 46  # the header without its own check
+
+
+def encode_chunk_header(header: ChunkHeader) -> bytes:
+    """The 48 bytes of `header`."""
+    return _CHUNK_HEADER.pack(CHUNK_MAGIC, *header)
+
+
+def decode_chunk_header(raw: bytes | memoryview, position: int = 0) -> ChunkHeader:
+    """Read the 48 bytes at `position` of `raw`.
+
+    Raises:
+        FormatError: too short, or a field has a value that no writer produces.
+    """
+    if len(raw) - position < CHUNK_HEADER_SIZE:
+        raise FormatError(
+            f"chunk header is {len(raw) - position} bytes long, expected {CHUNK_HEADER_SIZE}"
+        )
+    if raw[position] != CHUNK_MAGIC:
+        raise FormatError(f"chunk begins with {raw[position]:#04x}, expected {CHUNK_MAGIC:#04x}")
+    header = ChunkHeader._make(_CHUNK_FIELDS.unpack_from(raw, position))
+    fault = _header_fault(header)
+    if fault:
+        raise FormatError(fault)
+    return header
+
+
+def _header_fault(header: ChunkHeader) -> str | None:
+    if not 0 < header.num_entries <= header.num_records:
+        return f"chunk counts {header.num_entries} entries and {header.num_records} records"
+    if 0 < header.filter_size < MIN_FILTER_SIZE:
+        return f"filter size is {header.filter_size}, expected 0 or {MIN_FILTER_SIZE} to 255"
+    if header.chunk_type == USER:
+        return None
+    if header.chunk_type > TRACKING_SNAPSHOT:
+        return f"chunk type is {header.chunk_type}, expected 0, 1 or 2"
+    if header.num_records != 1 or header.filter_size or header.trailer_size:
+        return "tracking chunk is not a single entry without filter and trailer"
+    return None
+
+
+def header_check(checked_header: bytes, filter_bytes: bytes, trailer: bytes) -> int:
+    """Low half of the CRC-32 over what the data checksum leaves out.
+
+    Args:
+        checked_header: the first 46 bytes of the header.
+        filter_bytes: the chunk's filter, possibly empty.
+        trailer: the chunk's trailer, possibly empty.
+    """
+    return zlib.crc32(trailer, zlib.crc32(filter_bytes, zlib.crc32(checked_header))) & 0xFFFF
+
+
+def append_header_check(checked_header: bytes, check: int) -> bytes:
+    """The whole header, from its first 46 bytes and its check."""
+    return checked_header + _HEADER_CHECK.pack(check)
+
+
+class IndexRecord(NamedTuple):
+    """One chunk in an index file; fields as in layout.INDEX_RECORD."""
+
+    chunk_id: int
+    timestamp_ms: int
+    epoch: int
+    position: int
+    chunk_type: int
+
+
+_INDEX_RECORD = struct.Struct(">QqQIB")
+INDEX_RECORD_SIZE = _INDEX_RECORD.size
+
+
+def encode_index_record(record: IndexRecord) -> bytes:
+    """The 29 bytes of `record`."""
+    return _INDEX_RECORD.pack(*record)
+
+
+def decode_index_record(raw: bytes, position: int = 0) -> IndexRecord:
+    """Read the 29 bytes at `position`; the caller made sure that they are there."""
+    return IndexRecord._make(_INDEX_RECORD.unpack_from(raw, position))
+
+
+class Entry(NamedTuple):
+    """Where one entry stands in a data section.
+
+    Attributes:
+        start: first byte of its length or sub-batch head.
+        body: first byte of its message, or of the sub-batch's compressed body.
+        end: first byte after it.
+        num_records: 1, or the record count of a sub-batch.
+        compression: None for a simple entry, else the sub-batch's compression code.
+        uncompressed_size: of a sub-batch's body; of a simple entry its size.
+    """
+
+    start: int
+    body: int
+    end: int
+    num_records: int
+    compression: int | None
+    uncompressed_size: int
+
+
+_LENGTH = struct.Struct(">I")
+_SUB_BATCH = struct.Struct(">BHII")
+SUB_BATCH_HEAD_SIZE = _SUB_BATCH.size
+
+
+def walk_entries(data: bytes | memoryview) -> Iterator[Entry]:
+    """Yield the entries of a data section in order.
+
+    Raises:
+        FormatError: an entry reaches beyond the section.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        entry = _entry_at(data, position, end)
+        if entry.end > end:
+            raise FormatError(f"entry at byte {position} ends at {entry.end}, the data at {end}")
+        yield entry
+        position = entry.end
+
+
+def _entry_at(data: bytes | memoryview, position: int, end: int) -> Entry:
+    if data[position] & SUB_BATCH_BIT:
+        body = position + SUB_BATCH_HEAD_SIZE
+        if body > end:
+            raise FormatError(f"sub-batch head at byte {position} is cut off")
+        flags, records, full_size, size = _SUB_BATCH.unpack_from(data, position)
+        return Entry(position, body, body + size, records, (flags >> 4) & 7, full_size)
+    if position + _LENGTH.size > end:
+        raise FormatError(f"entry length at byte {position} is cut off")
+    (size,) = _LENGTH.unpack_from(data, position)
+    body = position + _LENGTH.size
+    return Entry(position, body, body + size, 1, None, size)
+
+
+class Block(NamedTuple):
+    """One tracking block: its kind, the id it is about, its value.
+
+    `chunk_id` is only present in the sequences of a snapshot.
+    """
+
+    kind: int
+    id: bytes
+    value: int
+    chunk_id: int | None = None
+
+
+_UNSIGNED, _SIGNED = struct.Struct(">Q"), struct.Struct(">q")
+_TRAILER_KINDS = (SEQUENCE, OFFSET, TIMESTAMP, FILTER_VALUE)
+_SNAPSHOT_KINDS = (SEQUENCE, OFFSET, TIMESTAMP)
+
+
+def encode_blocks(blocks: Iterable[Block]) -> bytes:
+    """Blocks back to back, as in a trailer (no chunk ids) or a snapshot (sequences have one).
+
+    Raises:
+        ValueError: an id is longer than 255 bytes, or empty where it may not be.
+    """
+    parts = []
+    for kind, name, value, chunk_id in blocks:
+        if len(name) > MAX_REFERENCE_SIZE or not (name or kind == FILTER_VALUE):
+            raise ValueError(f"tracking id is {len(name)} bytes long, expected 1 to 255")
+        parts.append(bytes((kind, len(name))) + name)
+        if chunk_id is not None:
+            parts.append(_UNSIGNED.pack(chunk_id))
+        parts.append((_SIGNED if kind == TIMESTAMP else _UNSIGNED).pack(value))
+    return b"".join(parts)
+
+
+def decode_blocks(raw: bytes, *, snapshot: bool = False) -> list[Block]:
+    """The blocks that fill `raw` to its last byte.
+
+    Raises:
+        FormatError: unknown kind, or the last block is cut off.
+    """
+    blocks = []
+    position, end = 0, len(raw)
+    kinds = _SNAPSHOT_KINDS if snapshot else _TRAILER_KINDS
+    while position < end:
+        kind = raw[position]
+        if kind not in kinds:
+            raise FormatError(f"tracking block kind is {kind}, expected one of {kinds}")
+        name_end = position + 2 + raw[position + 1] if position + 1 < end else end + 1
+        with_chunk = snapshot and kind == SEQUENCE
+        block_end = name_end + (16 if with_chunk else 8)
+        if block_end > end:
+            raise FormatError(f"tracking block at byte {position} is cut off")
+        name = raw[position + 2 : name_end]
+        chunk_id = _UNSIGNED.unpack_from(raw, name_end)[0] if with_chunk else None
+        number = _SIGNED if kind == TIMESTAMP else _UNSIGNED
+        blocks.append(Block(kind, name, number.unpack_from(raw, block_end - 8)[0], chunk_id))
+        position = block_end
+    return blocks
+
+
+class JournalRecord(NamedTuple):
+    """One record of a tracking journal; fields as in layout.JOURNAL_RECORD."""
+
+    kind: int
+    next_offset: int
+    body: bytes
+
+
+_JOURNAL_CRC = struct.Struct(">I")
+_JOURNAL_HEAD = struct.Struct(">IBQ")
+_JOURNAL_HEAD_SIZE = _JOURNAL_CRC.size + _JOURNAL_HEAD.size
+
+
+def encode_journal_record(record: JournalRecord) -> bytes:
+    """The bytes of `record`, its checksum first."""
+    rest = _JOURNAL_HEAD.pack(len(record.body), record.kind, record.next_offset) + record.body
+    return _JOURNAL_CRC.pack(zlib.crc32(rest)) + rest
+
+
+def decode_journal(raw: bytes) -> tuple[list[JournalRecord], int]:
+    """The whole records at the start of `raw`, and the size of what they take up.
+
+    A record that is cut off or fails its checksum ends the list; so does anything after it.
+    """
+    records: list[JournalRecord] = []
+    position = 0
+    while position + _JOURNAL_HEAD_SIZE <= len(raw):
+        (crc,) = _JOURNAL_CRC.unpack_from(raw, position)
+        size, kind, next_offset = _JOURNAL_HEAD.unpack_from(raw, position + _JOURNAL_CRC.size)
+        body = position + _JOURNAL_HEAD_SIZE
+        end = body + size
+        if end > len(raw) or kind not in (JOURNAL_DELTA, JOURNAL_SNAPSHOT):
+            break
+        if zlib.crc32(raw[position + _JOURNAL_CRC.size : end]) != crc:
+            break
+        records.append(JournalRecord(kind, next_offset, raw[body:end]))
+        position = end
+    return records, position
+
+
+class Damage(NamedTuple):
+    """A range of a segment that readers step over, and the offsets that were lost with it.
+
+    `first_offset` and `next_offset` bound the lost offsets; they are equal where nothing but
+    bytes after the last whole chunk was lost.
+    """
+
+    position: int
+    end: int
+    first_offset: int
+    next_offset: int
+
+
+_DAMAGE = struct.Struct(">QQQQ")
+_DAMAGE_SIZE = _DAMAGE.size + _LENGTH.size
+
+
+def encode_damage(ranges: Iterable[Damage]) -> bytes:
+    """A whole damage file."""
+    parts = [DAMAGE_HEADER]
+    for damage in ranges:
+        raw = _DAMAGE.pack(*damage)
+        parts += [raw, _LENGTH.pack(zlib.crc32(raw))]
+    return b"".join(parts)
+
+
+def decode_damage(raw: bytes) -> list[Damage]:
+    """The ranges in a damage file.
+
+    Raises:
+        FormatError: wrong header, cut off, or a failed checksum.
+    """
+    check_file_header(raw, DAMAGE_HEADER)
+    ranges = []
+    for position in range(FILE_HEADER_SIZE, len(raw), _DAMAGE_SIZE):
+        if position + _DAMAGE_SIZE > len(raw):
+            raise FormatError("the last damage record is cut off")
+        (crc,) = _LENGTH.unpack_from(raw, position + _DAMAGE.size)
+        if zlib.crc32(raw[position : position + _DAMAGE.size]) != crc:
+            raise FormatError("a damage record fails its checksum")
+        ranges.append(Damage._make(_DAMAGE.unpack_from(raw, position)))
+    return ranges

@@ -1,0 +1,173 @@
+"""The only code that calls the operating system about files.
+
+`Disk` is an interface so that tests can put a faulty one in its place; `OsDisk` is the real one.
+Every refusal becomes a StorageError that names the operation and the path. Files are written at
+explicit positions: no call depends on where another one left off.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from segments.errors import StorageError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file."""
+
+    path: str
+
+    def size(self) -> int:
+        """Its size in bytes."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+
+    def write(self, parts: Sequence[Buffer], position: int) -> int:
+        """Write all parts (at most 1,024) back to back at `position`; return how many bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Return once the file's bytes are on the device."""
+
+    def fileno(self) -> int:
+        """Its descriptor, for `os.sendfile`."""
+
+    def close(self) -> None:
+        """Release the descriptor; may be called again."""
+
+
+class Disk(Protocol):
+    """What a log needs of a file system. Paths are absolute or relative to the process."""
+
+    def create(self, path: str) -> File:
+        """Open for reading and writing; the file must not exist yet."""
+
+    def open(self, path: str, *, writable: bool) -> File:
+        """Open a file that exists."""
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the files in `folder`, sorted."""
+
+    def make_folder(self, folder: str) -> None:
+        """Create `folder` and its parents where they are missing."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove `folder` with everything in it."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name in the same file system, replacing what was there."""
+
+    def sync_folder(self, folder: str) -> None:
+        """Return once the folder's entries are on the device."""
+
+
+@contextmanager
+def _refusals(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(operation, path, error) from error
+
+
+class OsFile:
+    """A file of the operating system; see File."""
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.path = path
+        with _refusals("open", path):
+            self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def size(self) -> int:  # noqa: D102 - see File
+        with _refusals("look at", self.path):
+            return os.fstat(self._fd).st_size
+
+    def read(self, size: int, position: int) -> bytes:  # noqa: D102 - see File
+        # No context manager here and in write: it would cost as much as the call itself.
+        try:
+            data = os.pread(self._fd, size, position)
+            if len(data) == size or not data:
+                return data
+            parts, got = [data], len(data)
+            while got < size and (data := os.pread(self._fd, size - got, position + got)):
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
+        return b"".join(parts)
+
+    def write(self, parts: Sequence[Buffer], position: int) -> int:  # noqa: D102 - see File
+        wanted = sum(map(len, parts))
+        try:
+            written = os.pwritev(self._fd, parts, position)
+            if written < wanted:  # a disk that fills up takes a part, then refuses the rest
+                rest = memoryview(b"".join(parts))
+                while written < wanted:
+                    written += os.pwrite(self._fd, rest[written:], position + written)
+        except OSError as error:
+            raise StorageError("write", self.path, error) from error
+        return wanted
+
+    def truncate(self, size: int) -> None:  # noqa: D102 - see File
+        with _refusals("cut", self.path):
+            os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:  # noqa: D102 - see File
+        with _refusals("flush", self.path):
+            os.fdatasync(self._fd)
+
+    def fileno(self) -> int:  # noqa: D102 - see File
+        return self._fd
+
+    def close(self) -> None:  # noqa: D102 - see File
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """The operating system's file system; see Disk."""
+
+    def create(self, path: str) -> File:  # noqa: D102 - see Disk
+        return OsFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: str, *, writable: bool) -> File:  # noqa: D102 - see Disk
+        return OsFile(path, os.O_RDWR if writable else os.O_RDONLY)
+
+    def list(self, folder: str) -> list[str]:  # noqa: D102 - see Disk
+        with _refusals("list", folder), os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
+
+    def make_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        with _refusals("create", folder):
+            Path(folder).mkdir(mode=0o750, parents=True, exist_ok=True)
+
+    def remove(self, path: str) -> None:  # noqa: D102 - see Disk
+        with _refusals("remove", path):
+            Path(path).unlink()
+
+    def remove_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        with _refusals("remove", folder):
+            shutil.rmtree(folder)
+
+    def rename(self, old: str, new: str) -> None:  # noqa: D102 - see Disk
+        with _refusals("rename", old):
+            Path(old).replace(new)
+
+    def sync_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        with _refusals("flush", folder):
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)

@@ -1,0 +1,44 @@
+"""What can go wrong with stored streams, sorted by who has to act."""
+
+import errno
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SegmentsError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class FormatError(SegmentsError):
+    """Bytes do not have the form they claim; says which rule they break, not where they stood."""
+
+
+class CorruptError(SegmentsError):
+    """Stored bytes failed a check: the operator looks at the disk, the stream is not writable.
+
+    Attributes:
+        path: the file.
+        position: byte position in it of the structure that failed.
+        reason: what was found and what was expected.
+    """
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class StorageError(SegmentsError):
+    """The operating system refused a file operation; `__cause__` is its OSError.
+
+    Attributes:
+        is_full: the disk or the quota is used up, so the same write may succeed later.
+    """
+
+    def __init__(self, operation: str, path: str, cause: OSError) -> None:
+        self.is_full = cause.errno in _FULL
+        advice = "; free some space" if self.is_full else ""
+        super().__init__(f"cannot {operation} {path}: {cause.strerror or cause}{advice}")
+        self.path = path
+        self.__cause__ = cause

@@ -1,0 +1,150 @@
+"""The on-disk formats, declared once.
+
+This module is the source of truth for names, widths, order and constants: `dump` and the property
+tests read it. The hot path uses the `struct` twins in `codec.py`, which a property test compares
+with these declarations byte for byte. Nothing here is used on bytes from a network.
+
+All integers are big-endian; sizes are bytes; timestamps are signed milliseconds since 1970 (UTC).
+
+Source: rabbitmq/osiris, src/osiris_log.erl (head comment) and src/osiris_tracking.erl. Ours on top
+are the three bytes at the end of the chunk header, trailer block type 3 and the side files.
+"""
+
+from construct import (
+    Bytes,
+    Computed,
+    Const,
+    Enum,
+    GreedyRange,
+    IfThenElse,
+    Int8ub,
+    Int16ub,
+    Int32ub,
+    Int64sb,
+    Int64ub,
+    Peek,
+    Rebuild,
+    Struct,
+    Switch,
+    len_,
+    this,
+)
+
+SEGMENT_MAGIC = b"OSIL"
+INDEX_MAGIC = b"OSII"
+TRACKING_MAGIC = b"STRK"
+DAMAGE_MAGIC = b"SDMG"
+FILE_VERSION = 1
+CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
+
+USER, TRACKING_DELTA, TRACKING_SNAPSHOT = 0, 1, 2
+SEQUENCE, OFFSET, TIMESTAMP, FILTER_VALUE = 0, 1, 2, 3
+JOURNAL_DELTA, JOURNAL_SNAPSHOT = 1, 2
+OSIRIS_SCHEME, MMH3_SCHEME = 0, 1
+NO_COMPRESSION, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+SUB_BATCH_BIT = 0x80
+MIN_FILTER_SIZE, MAX_FILTER_SIZE = 16, 255
+
+
+def _file_header(magic: bytes) -> Struct:
+    return Struct("magic" / Const(magic), "version" / Const(FILE_VERSION, Int32ub))
+
+
+SEGMENT_HEADER = _file_header(SEGMENT_MAGIC)  # then chunks, back to back, to the end of the file
+INDEX_HEADER = _file_header(INDEX_MAGIC)  # then index records
+TRACKING_HEADER = _file_header(TRACKING_MAGIC)  # then journal records
+DAMAGE_HEADER = _file_header(DAMAGE_MAGIC)  # then damage records
+
+CHUNK_HEADER = Struct(
+    "magic" / Const(CHUNK_MAGIC, Int8ub),
+    "chunk_type" / Enum(Int8ub, user=USER, tracking_delta=1, tracking_snapshot=2),
+    "num_entries" / Int16ub,  # slots in the data section; a sub-batch is one
+    "num_records" / Int32ub,  # messages, hence how far offsets advance
+    "timestamp_ms" / Int64sb,  # when the chunk was built; never decreases within a stream
+    "epoch" / Int64ub,  # generation of the writer, never decreases
+    "chunk_id" / Int64ub,  # offset of the first record
+    "data_crc" / Int32ub,  # CRC-32 (zlib) of the data section alone
+    "data_size" / Int32ub,
+    "trailer_size" / Int32ub,
+    "filter_size" / Int8ub,  # 0, or 16 to 255
+    "filter_scheme" / Enum(Int8ub, osiris=OSIRIS_SCHEME, mmh3=MMH3_SCHEME),  # ours: who may test it
+    "header_check" / Int16ub,  # ours: low half of CRC-32 over bytes 0..45, filter and trailer
+)
+
+SIMPLE_ENTRY = Struct(
+    "size" / Rebuild(Int32ub, len_(this.body)),  # top bit 0
+    "body" / Bytes(this.size),
+)
+
+SUB_BATCH_ENTRY = Struct(
+    "flags" / Int8ub,  # bit 7 set, bits 4 to 6 compression, the rest 0
+    "compression" / Computed((this.flags >> 4) & 7),
+    "num_records" / Int16ub,
+    "uncompressed_size" / Int32ub,
+    "size" / Rebuild(Int32ub, len_(this.body)),
+    "body" / Bytes(this.size),  # simple entries back to back, compressed as a whole
+)
+
+ENTRY = Struct(
+    "first_byte" / Peek(Int8ub),
+    "entry" / IfThenElse(this.first_byte & SUB_BATCH_BIT, SUB_BATCH_ENTRY, SIMPLE_ENTRY),
+)
+
+# Blocks of a chunk's trailer and of a tracking delta. Ids and filter values are 1 to 255 bytes,
+# except that an empty filter value stands for "no filter value".
+TRACKING_BLOCK = Struct(
+    "kind"
+    / Enum(
+        Int8ub, sequence=SEQUENCE, offset=OFFSET, timestamp=TIMESTAMP, filter_value=FILTER_VALUE
+    ),
+    "id_size" / Rebuild(Int8ub, len_(this.id)),
+    "id" / Bytes(this.id_size),
+    "value"
+    / Switch(
+        this.kind,
+        {
+            "sequence": Int64ub,  # highest publishing id of that publisher in this chunk
+            "offset": Int64ub,  # offset a consumer stored
+            "timestamp": Int64sb,  # timestamp a consumer stored (osiris only)
+            "filter_value": Int64ub,  # how many messages of the chunk carry the value
+        },
+    ),
+)
+TRACKING_BLOCKS = GreedyRange(TRACKING_BLOCK)
+
+# Blocks of a snapshot: a sequence also says which chunk it came with.
+SNAPSHOT_BLOCK = Struct(
+    "kind" / Enum(Int8ub, sequence=SEQUENCE, offset=OFFSET, timestamp=TIMESTAMP),
+    "id_size" / Rebuild(Int8ub, len_(this.id)),
+    "id" / Bytes(this.id_size),
+    "chunk_id" / Switch(this.kind, {"sequence": Int64ub}),
+    "value" / Switch(this.kind, {"timestamp": Int64sb}, default=Int64ub),
+)
+SNAPSHOT_BLOCKS = GreedyRange(SNAPSHOT_BLOCK)
+
+INDEX_RECORD = Struct(
+    "chunk_id" / Int64ub,
+    "timestamp_ms" / Int64sb,
+    "epoch" / Int64ub,
+    "position" / Int32ub,  # of the chunk's header in the segment file
+    "chunk_type" / Int8ub,
+)
+
+# The tracking journal: what no chunk carries, and snapshots of what many carry.
+JOURNAL_RECORD = Struct(
+    "crc" / Int32ub,  # CRC-32 of everything after it
+    "size" / Rebuild(Int32ub, len_(this.body)),
+    "kind" / Enum(Int8ub, delta=JOURNAL_DELTA, snapshot=JOURNAL_SNAPSHOT),
+    "next_offset" / Int64ub,  # the stream's when the record was written
+    "body" / Bytes(this.size),  # tracking blocks in a delta, snapshot blocks in a snapshot
+)
+
+# Ranges of a segment that readers step over, found when the stream was opened.
+DAMAGE_RECORD = Struct(
+    "position" / Int64ub,
+    "end" / Int64ub,
+    "first_offset" / Int64ub,
+    "next_offset" / Int64ub,
+    "crc" / Int32ub,  # CRC-32 of the fields before it
+)

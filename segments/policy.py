@@ -1,0 +1,74 @@
+"""What a stream was declared with, as far as its log has to know."""
+
+from dataclasses import dataclass
+
+from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+
+DEFAULT_SEGMENT_BYTES = 500_000_000
+MAX_SEGMENT_BYTES = 3_000_000_000  # index positions are 32 bits wide
+MAX_SEGMENT_CHUNKS = 256_000  # scanning more small chunks at start-up takes too long
+DEFAULT_CHUNK_BYTES = 1 << 20  # bounds what one delivery holds up, and memory during recovery
+MAX_CHUNK_RECORDS = 65_535  # the entry count is 16 bits wide
+
+IDLE_CHUNK_RECORDS = 256
+BUSY_CHUNK_RECORDS = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPolicy:
+    """Limits and options of one log.
+
+    Attributes:
+        max_segment_bytes: a segment that has reached this is sealed before the next chunk.
+        max_segment_chunks: the same, counted in chunks.
+        max_length_bytes: drop the oldest segments while the stream is larger; None keeps all.
+        max_age_ms: drop segments whose last chunk is older; None keeps all.
+        filter_size: bytes of a chunk's filter, 16 to 255; with `filter_error_rate` the most.
+        filter_error_rate: None writes filters of `filter_size`. Otherwise each chunk gets the
+            smallest filter that keeps false positives within this share (design F5).
+        filter_history: write how often each filter value occurs into the trailer (design F4).
+        chunk_max_records: records per chunk; None adapts to the load, see RecordLimit.
+        chunk_max_bytes: bytes of a chunk's data; a single larger entry still gets its chunk.
+    """
+
+    max_segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    max_segment_chunks: int = MAX_SEGMENT_CHUNKS
+    max_length_bytes: int | None = None
+    max_age_ms: int | None = None
+    filter_size: int = MIN_FILTER_SIZE
+    filter_error_rate: float | None = None
+    filter_history: bool = True
+    chunk_max_records: int | None = None
+    chunk_max_bytes: int = DEFAULT_CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        if not MIN_FILTER_SIZE <= self.filter_size <= MAX_FILTER_SIZE:
+            raise ValueError(f"filter size is {self.filter_size}, expected 16 to 255 bytes")
+
+
+class RecordLimit:
+    """How many records the next chunk may hold when the stream declares no limit.
+
+    Small chunks filter well and arrive early, large ones make bulk reads cheap. So: 256 after the
+    writer was idle, doubling while a backlog fills chunk after chunk, up to 4,096. Chunks with
+    filter values stay at 256, because a chunk that holds every value cannot be skipped.
+    """
+
+    def __init__(self, declared: int | None) -> None:
+        self._declared = declared
+        self._adaptive = IDLE_CHUNK_RECORDS
+
+    def current(self, *, has_filter_values: bool) -> int:
+        """The limit for a chunk that has, or has no, filter values."""
+        if self._declared is not None:
+            return self._declared
+        return IDLE_CHUNK_RECORDS if has_filter_values else self._adaptive
+
+    def chunk_was_full(self) -> None:
+        """More records are waiting than went into the chunk just closed."""
+        self._adaptive = min(2 * self._adaptive, BUSY_CHUNK_RECORDS)
+
+    def backlog_is_gone(self, num_records: int) -> None:
+        """The last chunk of a turn took `num_records` and nothing is left waiting."""
+        if 2 * num_records < self._adaptive:
+            self._adaptive = max(self._adaptive // 2, IDLE_CHUNK_RECORDS)

@@ -1,0 +1,211 @@
+"""Reading a stream forward, chunk by chunk, with the filter test before any data is touched.
+
+A reader keeps the segment it stands in open, so that retention cannot take it away. It goes as
+far as the log's committed offset and can be asked again when that has moved. Small chunks come
+with their data, from one read for many; of large ones only the header is read, and the data is
+for `os.sendfile`.
+"""
+
+from typing import NamedTuple
+
+from segments import codec
+from segments.bloom import Matcher
+from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
+from segments.disk import File
+from segments.errors import FormatError
+from segments.layout import USER
+from segments.log import Log, Position
+
+_HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
+_READ_AHEAD = 1 << 16  # read at once while chunks are small
+_SMALL_CHUNK = 1 << 14  # chunks up to this size, 16 KiB, make reading ahead worth while
+
+
+class StoredChunk(NamedTuple):
+    """A chunk as it stands in its segment file.
+
+    Attributes:
+        header: decoded.
+        raw_header: its 48 bytes.
+        data: the data section when it was read along, else None.
+        file: the segment file, open at least until the reader's next `read`.
+        data_position: where the data section starts in it.
+    """
+
+    header: ChunkHeader
+    raw_header: bytes
+    data: bytes | None
+    file: File
+    data_position: int
+
+
+class Counts:
+    """What a reader has come by so far.
+
+    Attributes:
+        chunks, records: handed out.
+        skipped_chunks, skipped_bytes: passed over by the filter.
+        lost_records: offsets that were damaged, or removed by retention before they were read.
+    """
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self.records = 0
+        self.skipped_chunks = 0
+        self.skipped_bytes = 0
+        self.lost_records = 0
+
+
+class Reader:
+    """Reads a log from a position on.
+
+    Args:
+        log: the log.
+        start: where to begin, from `Log.find`.
+        matcher: which chunks to hand out, None for all.
+
+    Attributes:
+        counts: what it has come by.
+        next_offset: offset of the chunk it stands before.
+    """
+
+    def __init__(self, log: Log, start: Position, matcher: Matcher | None = None) -> None:
+        self.counts = Counts()
+        self.next_offset = start.offset
+        self._log = log
+        self._matcher = matcher
+        self._segment = start.segment
+        self._file = start.segment.acquire()
+        self._position = start.position
+        self._window = b""
+        self._window_start = start.position
+        self._read_size = _HEAD_READ
+
+    @property
+    def at_end(self) -> bool:
+        """Everything committed has been read."""
+        return self.next_offset >= self._log.committed_offset
+
+    def read(self, max_chunks: int, max_bytes: int, max_steps: int) -> list[StoredChunk]:
+        """The next chunks that match, possibly none although `at_end` is not reached.
+
+        Args:
+            max_chunks: hand out at most so many.
+            max_bytes: stop after the chunk whose data passes this. A chunk that comes without
+                its data ends the list.
+            max_steps: look at no more than so many chunks, so that a call stays short.
+
+        Raises:
+            StorageError: the system refused to read.
+        """
+        chunks: list[StoredChunk] = []
+        size = 0
+        for _ in range(max_steps):
+            if self.at_end or not self._enter_segment():
+                break
+            chunk = self._step()
+            if chunk is None:
+                continue
+            chunks.append(chunk)
+            size += chunk.header.data_size
+            if chunk.data is None or len(chunks) >= max_chunks or size >= max_bytes:
+                break
+        return chunks
+
+    def close(self) -> None:
+        """Let go of the segment."""
+        self._segment.release()
+
+    def _enter_segment(self) -> bool:
+        """Move on to the next segment where this one ends; False when there is none yet."""
+        while self._position >= self._segment.size:
+            following = self._log.segment_holding(max(self.next_offset, self._segment.next_offset))
+            if following is self._segment:
+                return False
+            file = following.acquire()
+            self._segment.release()
+            self._segment, self._file = following, file
+            self._position = self._window_start = FILE_HEADER_SIZE
+            self._window = b""
+            self._pass_to(following.base_offset)
+        return True
+
+    def _pass_to(self, offset: int) -> None:
+        self.counts.lost_records += offset - self.next_offset
+        self.next_offset = offset
+
+    def _step(self) -> StoredChunk | None:
+        """Read the chunk at the position and move behind it; None when it is not wanted."""
+        position = self._position
+        header = self._header()
+        if header is None:
+            return None
+        self._position = position + header.total_size
+        self.next_offset = header.next_offset
+        if header.chunk_type != USER:
+            return None
+        if self._matcher is not None and not self._is_wanted(self._matcher, position, header):
+            self.counts.skipped_chunks += 1
+            self.counts.skipped_bytes += header.total_size
+            return None
+        self.counts.chunks += 1
+        self.counts.records += header.num_records
+        data_position = position + header.data_start
+        is_small = header.total_size <= _SMALL_CHUNK
+        data = self._bytes(data_position, header.data_size) if is_small else None
+        raw_header = self._bytes(position, CHUNK_HEADER_SIZE)
+        return StoredChunk(header, raw_header, data, self._file, data_position)
+
+    def _header(self) -> ChunkHeader | None:
+        """The header at the position; None after stepping over damage there."""
+        position = self._position
+        try:
+            header = self._decode_header(position)
+        except FormatError:
+            damage = self._segment.fence(self._file, position, self.next_offset)
+            self._position = damage.end
+            self._pass_to(damage.next_offset)
+            return None
+        is_small = header.total_size <= _SMALL_CHUNK
+        self._read_size = _READ_AHEAD if is_small else _HEAD_READ
+        if is_small and position + header.total_size > self._window_end:
+            self._fill(position)
+        return header
+
+    def _decode_header(self, position: int) -> ChunkHeader:
+        if position in self._segment.damage:
+            raise FormatError("known damage")
+        if position + CHUNK_HEADER_SIZE > self._window_end:
+            self._fill(position)
+        header = codec.decode_chunk_header(self._window, position - self._window_start)
+        if header.chunk_id != self.next_offset:
+            raise FormatError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
+        if position + header.total_size > self._segment.size:
+            raise FormatError("chunk reaches beyond the segment's end")
+        return header
+
+    def _is_wanted(self, matcher: Matcher, position: int, header: ChunkHeader) -> bool:
+        """The filter test. A chunk is only passed over when its filter can be trusted."""
+        filter_bytes = self._bytes(position + CHUNK_HEADER_SIZE, header.filter_size)
+        if matcher.matches(header.filter_scheme, header.filter_size, filter_bytes):
+            return True
+        checked = self._bytes(position, CHECKED_HEADER_SIZE)
+        trailer_position = position + header.data_start + header.data_size
+        trailer = self._bytes(trailer_position, header.trailer_size)
+        return codec.header_check(checked, filter_bytes, trailer) != header.header_check
+
+    @property
+    def _window_end(self) -> int:
+        return self._window_start + len(self._window)
+
+    def _fill(self, position: int) -> None:
+        available = self._segment.size - position
+        self._window = self._file.read(min(self._read_size, available), position)
+        self._window_start = position
+
+    def _bytes(self, position: int, size: int) -> bytes:
+        """Bytes of the segment, from the window where it holds them."""
+        start = position - self._window_start
+        if start + size <= len(self._window):
+            return self._window[start : start + size]
+        return self._file.read(size, position)

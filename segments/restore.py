@@ -1,0 +1,104 @@
+"""Rebuilding a stream's tracking from its journal and its chunks."""
+
+from collections.abc import Sequence
+
+from segments import codec
+from segments.codec import Block, ChunkHeader, JournalRecord
+from segments.disk import File
+from segments.errors import FormatError
+from segments.journal import Journal
+from segments.layout import JOURNAL_SNAPSHOT, TRACKING_DELTA, TRACKING_SNAPSHOT
+from segments.scan import header_is_sound
+from segments.segment import Segment, walk_headers
+from segments.tracking import Tracking
+
+_ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
+
+
+def restore_tracking(
+    journal: Journal, segments: Sequence[Segment]
+) -> tuple[Tracking, tuple[str, ...]]:
+    """The tracking of a stream as of its last chunk, and notes about what was not readable.
+
+    Args:
+        journal: as it was opened. One that is damaged, or ahead of the chunks, is written anew.
+        segments: the stream's, in order.
+
+    Raises:
+        StorageError: the system refused to read, or to write a damaged journal anew.
+    """
+    committed_offset = segments[-1].next_offset
+    restorer = _Restorer(committed_offset)
+    for record in journal.records:
+        restorer.take_record(record)
+    for segment in segments:
+        if segment.next_offset > restorer.replay_from:
+            restorer.replay(segment)
+    if journal.fault is not None:
+        restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
+    if journal.fault is not None or restorer.snapshot_was_ahead:
+        journal.write_snapshot(restorer.tracking, committed_offset)
+    return restorer.tracking, tuple(restorer.notes)
+
+
+class _Restorer:
+    def __init__(self, committed_offset: int) -> None:
+        self.tracking = Tracking()
+        self.notes: list[str] = []
+        self.replay_from = 0
+        self.snapshot_was_ahead = False
+        self._committed_offset = committed_offset
+
+    def take_record(self, record: JournalRecord) -> None:
+        is_snapshot = record.kind == JOURNAL_SNAPSHOT
+        try:
+            blocks = codec.decode_blocks(record.body, snapshot=is_snapshot)
+        except FormatError as error:
+            self.notes.append(f"left out a record of the tracking journal: {error}")
+            return
+        if not is_snapshot:
+            self.tracking.apply(blocks, record.next_offset)
+        elif record.next_offset <= self._committed_offset:
+            self.tracking = Tracking.from_snapshot(blocks)
+            self.replay_from = record.next_offset
+        else:
+            # Chunks that the snapshot knew are lost. Their sequences must go with them, or a
+            # message that its publisher sends again would be taken for a duplicate. What the
+            # chunks that are left say is read from all of them. The journal is written anew:
+            # once other chunks have taken those offsets the snapshot would look valid again.
+            self.snapshot_was_ahead = True
+            self.tracking = Tracking.from_snapshot(blocks, before=self._committed_offset)
+            self.replay_from = 0
+
+    def replay(self, segment: Segment) -> None:
+        file = segment.acquire()
+        try:
+            for position, header in walk_headers(segment, file):
+                if header.chunk_id >= self.replay_from:
+                    self._replay_chunk(file, position, header)
+        finally:
+            segment.release()
+
+    def _replay_chunk(self, file: File, position: int, header: ChunkHeader) -> None:
+        """Apply what one chunk says of tracking, also a chunk that osiris wrote."""
+        try:
+            blocks = _tracking_of(file, position, header)
+        except FormatError as error:
+            self.notes.append(f"left out tracking in {file.path} at byte {position}: {error}")
+            return
+        if header.chunk_type == TRACKING_SNAPSHOT:
+            self.tracking = Tracking.from_snapshot(blocks)
+        else:
+            self.tracking.apply(blocks, header.chunk_id)
+
+
+def _tracking_of(file: File, position: int, header: ChunkHeader) -> list[Block]:
+    data_start = position + header.data_start
+    if header.chunk_type in (TRACKING_DELTA, TRACKING_SNAPSHOT):
+        raw = file.read(header.data_size, data_start)[_ENTRY_HEAD_SIZE:]
+        return codec.decode_blocks(raw, snapshot=header.chunk_type == TRACKING_SNAPSHOT)
+    if not header.trailer_size:
+        return []
+    if not header_is_sound(file, position, header, file.read(codec.CHUNK_HEADER_SIZE, position)):
+        raise FormatError("header, filter and trailer fail their checksum")
+    return codec.decode_blocks(file.read(header.trailer_size, data_start + header.data_size))

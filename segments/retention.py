@@ -1,0 +1,38 @@
+"""Which segments have outlived their stream's limits: pure arithmetic over sizes and times."""
+
+from collections.abc import Sequence
+
+from segments.policy import LogPolicy
+from segments.segment import Segment
+
+
+def expired(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:
+    """How many of the oldest segments go; never the newest one.
+
+    By size the newest segments stay whose sizes add up to at most `max_length_bytes`. By age
+    those go, from the oldest on, whose last chunk is older than `max_age_ms`.
+
+    Source: rabbitmq/osiris, src/osiris_log.erl, eval_max_bytes and eval_age.
+    """
+    return max(_by_size(segments, policy.max_length_bytes), _by_age(segments, policy, now_ms))
+
+
+def _by_size(segments: Sequence[Segment], max_bytes: int | None) -> int:
+    if max_bytes is None:
+        return 0
+    budget = max_bytes - segments[-1].size
+    for number in range(len(segments) - 2, -1, -1):
+        budget -= segments[number].size
+        if budget < 0:
+            return number + 1
+    return 0
+
+
+def _by_age(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:
+    if policy.max_age_ms is None:
+        return 0
+    oldest = now_ms - policy.max_age_ms
+    for number, segment in enumerate(segments[:-1]):
+        if segment.last_timestamp_ms is not None and segment.last_timestamp_ms >= oldest:
+            return number
+    return len(segments) - 1

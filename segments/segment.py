@@ -1,0 +1,258 @@
+"""One segment: a file of chunks, its index and its side files, all named by the base offset.
+
+`Segment` says what is valid in the files and opens them for readers; `SegmentWriter` appends to
+the newest one. Everything up to `Segment.size` is whole chunks and known damage, and no reader
+looks beyond it, so a failed append can be cut away while readers are at work.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from segments import codec
+from segments.chunk import EncodedChunk
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    ChunkHeader,
+    Damage,
+    IndexRecord,
+)
+from segments.disk import Disk, File
+from segments.errors import FormatError, StorageError
+from segments.index import Index, record_position
+
+SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
+SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX)
+_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage)")
+
+
+def file_path(folder: str, base_offset: int, suffix: str) -> str:
+    """Path of one of a segment's files."""
+    return str(PurePath(folder, f"{base_offset:020d}{suffix}"))
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """Base offset and suffix of a segment's file name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+class Segment:
+    """What is known of one segment.
+
+    Attributes:
+        base_offset: offset of its first record, as in its name.
+        size: bytes that are valid: the file header, whole chunks, damage that is stepped over.
+        next_offset: offset of the record after its last one.
+        num_chunks: records in its index.
+        first_timestamp_ms, last_timestamp_ms: of its first and last chunk; None without chunks.
+        last_chunk_id: None without chunks.
+        damage: ranges that readers step over, by their position.
+    """
+
+    def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.size = FILE_HEADER_SIZE
+        self.next_offset = base_offset
+        self.num_chunks = 0
+        self.first_timestamp_ms: int | None = None
+        self.last_timestamp_ms: int | None = None
+        self.last_chunk_id: int | None = None
+        self.damage: dict[int, Damage] = {}
+        self._file: File | None = None
+        self._users = 0
+
+    def path(self, suffix: str = SEGMENT_SUFFIX) -> str:
+        """Path of the segment file or one beside it."""
+        return file_path(self.folder, self.base_offset, suffix)
+
+    def acquire(self) -> File:
+        """The segment file, open for reading until `release`; stays readable when removed.
+
+        Raises:
+            StorageError: it cannot be opened.
+        """
+        if self._file is None:
+            self._file = self.disk.open(self.path(), writable=False)
+        self._users += 1
+        return self._file
+
+    def release(self) -> None:
+        """Give back what `acquire` gave; the last one closes the file."""
+        self._users -= 1
+        if not self._users and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def lend(self, file: File) -> None:
+        """Let readers use a descriptor that the writer opened."""
+        self._file = file
+        self._users += 1
+
+    def fence(self, file: File, position: int, offset: int) -> Damage:
+        """What readers step over at `position`, where the chunk of `offset` is not readable.
+
+        The index says where chunks begin; the next one with a good header ends the damage, or
+        else the end of the segment does. Remembered, so that it is found once.
+        """
+        known = self.damage.get(position)
+        if known is not None:
+            return known
+        end, next_offset = self.size, self.next_offset
+        with self.index() as index:
+            for number in range(index.first_after_position(position), index.num_records):
+                record = index.record(number)
+                if read_header(file, record.position, record.chunk_id) is not None:
+                    end, next_offset = record.position, record.chunk_id
+                    break
+        damage = Damage(position, end, offset, next_offset)
+        self.damage[position] = damage
+        return damage
+
+    def index(self) -> "SegmentIndex":
+        """Its index, opened for one or more searches; use as a context manager."""
+        return SegmentIndex(self)
+
+    def remove(self) -> None:
+        """Delete its files, the segment first.
+
+        An index without a segment then always means "finish the deletion", a segment without an
+        index "rebuild the index".
+        """
+        names = self.disk.list(self.folder)
+        for suffix in SUFFIXES:
+            path = self.path(suffix)
+            if PurePath(path).name in names:
+                self.disk.remove(path)
+
+
+class SegmentIndex:
+    """A segment's index file, open while the context lasts."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._file = segment.disk.open(segment.path(INDEX_SUFFIX), writable=False)
+        self._num_records = segment.num_chunks
+
+    def __enter__(self) -> Index:
+        return Index(self._file, self._num_records)
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class SegmentWriter:
+    """Appends chunks to the newest segment and its index.
+
+    A failed append leaves both files and the Segment as they were. If not even that works the
+    writer is `failed`, and every further append is refused.
+    """
+
+    def __init__(self, segment: Segment, file: File, index: File) -> None:
+        self.segment = segment
+        self.failed: StorageError | None = None
+        self._file = file
+        self._index = index
+        segment.lend(file)
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, base_offset: int) -> "SegmentWriter":
+        """Start an empty segment: its index first, so that no segment lacks one for long.
+
+        Raises:
+            StorageError: a file cannot be created; what was created is removed again.
+        """
+        segment = Segment(disk, folder, base_offset)
+        index = disk.create(segment.path(INDEX_SUFFIX))
+        file: File | None = None
+        try:
+            index.write([codec.INDEX_HEADER], 0)
+            file = disk.create(segment.path())
+            file.write([codec.SEGMENT_HEADER], 0)
+        except StorageError:
+            index.close()
+            if file is not None:
+                file.close()
+                disk.remove(segment.path())
+            disk.remove(segment.path(INDEX_SUFFIX))
+            raise
+        return cls(segment, file, index)
+
+    @classmethod
+    def resume(cls, segment: Segment) -> "SegmentWriter":
+        """Continue a segment that recovery has put in order."""
+        file = segment.disk.open(segment.path(), writable=True)
+        try:
+            index = segment.disk.open(segment.path(INDEX_SUFFIX), writable=True)
+        except StorageError:
+            file.close()
+            raise
+        return cls(segment, file, index)
+
+    def append(self, chunk: EncodedChunk) -> None:
+        """Write one chunk and its index record; visible to readers on return.
+
+        Raises:
+            StorageError: the system refused; nothing was appended.
+        """
+        if self.failed is not None:
+            raise self.failed
+        segment, header = self.segment, chunk.header
+        record = IndexRecord(
+            header.chunk_id, header.timestamp_ms, header.epoch, segment.size, header.chunk_type
+        )
+        try:
+            written = self._file.write(chunk.parts, segment.size)
+            self._index.write(
+                [codec.encode_index_record(record)], record_position(segment.num_chunks)
+            )
+        except StorageError:
+            self._cut_back()
+            raise
+        segment.size += written
+        segment.num_chunks += 1
+        segment.next_offset = header.next_offset
+        segment.last_chunk_id = header.chunk_id
+        segment.last_timestamp_ms = header.timestamp_ms
+        if segment.first_timestamp_ms is None:
+            segment.first_timestamp_ms = header.timestamp_ms
+
+    def _cut_back(self) -> None:
+        try:
+            self._file.truncate(self.segment.size)
+            self._index.truncate(record_position(self.segment.num_chunks))
+        except StorageError as error:
+            self.failed = error
+
+    def sync(self) -> None:
+        """Return once everything appended is on the device. May be called from a thread."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Stop appending; readers keep the segment file open as long as they need it."""
+        self._index.close()
+        self.segment.release()
+
+
+def walk_headers(segment: Segment, file: File) -> Iterator[tuple[int, ChunkHeader]]:
+    """Yield position and header of each chunk, stepping over damage. Reads no data."""
+    position, offset = FILE_HEADER_SIZE, segment.base_offset
+    while position < segment.size:
+        header = None if position in segment.damage else read_header(file, position, offset)
+        if header is None:
+            damage = segment.fence(file, position, offset)
+            position, offset = damage.end, damage.next_offset
+        else:
+            yield position, header
+            position, offset = position + header.total_size, header.next_offset
+
+
+def read_header(file: File, position: int, expected_offset: int) -> ChunkHeader | None:
+    """The header of the chunk at `position`; None when it is not that of `expected_offset`."""
+    try:
+        header = codec.decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))
+    except FormatError:
+        return None
+    return header if header.chunk_id == expected_offset else None

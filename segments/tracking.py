@@ -1,0 +1,128 @@
+"""Publisher sequences and stored offsets of one stream: pure state, and its blocks on disk.
+
+Sequences travel in the trailers of the chunks whose messages they belong to, so that neither can
+exist without the other. Stored offsets go to the tracking journal. A snapshot in the journal
+holds both, as of the stream's next offset at that time; the trailers after it complete it.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from segments.codec import MAX_REFERENCE_SIZE, Block
+from segments.layout import OFFSET, SEQUENCE
+
+_Value = TypeVar("_Value")
+
+MAX_SEQUENCES = 4_096  # publisher references a stream remembers; osiris keeps 255
+MAX_OFFSETS = 16_384  # consumer references a stream remembers; both bound what peers make us hold
+
+
+class Sequence(NamedTuple):
+    """A publisher's highest publishing id, and the chunk that it came with."""
+
+    chunk_id: int
+    publishing_id: int
+
+
+class Tracking:
+    """What a stream knows of its publishers and consumers.
+
+    Beyond the limits above the reference that was used longest ago is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._sequences: dict[bytes, Sequence] = {}
+        self._offsets: dict[bytes, int] = {}
+        self._pending: dict[bytes, int] = {}
+
+    def sequence(self, reference: bytes) -> int | None:
+        """Highest publishing id of a publisher, None when it has none."""
+        found = self._sequences.get(reference)
+        return None if found is None else found.publishing_id
+
+    def set_sequences(self, chunk_id: int, sequences: Iterable[tuple[bytes, int]]) -> None:
+        """Note the sequences that chunk `chunk_id` brought."""
+        for reference, publishing_id in sequences:
+            self._sequences.pop(reference, None)  # re-inserted last: the order is by use
+            self._sequences[reference] = Sequence(chunk_id, publishing_id)
+        _trim(self._sequences, MAX_SEQUENCES)
+
+    def offset(self, reference: bytes) -> int | None:
+        """The offset a consumer stored, None when it stored none."""
+        return self._offsets.get(reference)
+
+    def store_offset(self, reference: bytes, offset: int) -> None:
+        """Remember an offset; it may go backwards. Not on disk before `take_pending` is written.
+
+        Raises:
+            ValueError: the reference is empty or longer than 255 bytes.
+        """
+        if not 0 < len(reference) <= MAX_REFERENCE_SIZE:
+            raise ValueError(f"consumer reference is {len(reference)} bytes, expected 1 to 255")
+        self._offsets.pop(reference, None)
+        self._offsets[reference] = offset
+        self._pending[reference] = offset
+        _trim(self._offsets, MAX_OFFSETS)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is known."""
+        return not (self._sequences or self._offsets)
+
+    @property
+    def has_pending(self) -> bool:
+        """Some stored offset is not on disk yet."""
+        return bool(self._pending)
+
+    def pending_blocks(self) -> list[Block]:
+        """The stored offsets that are not on disk yet."""
+        return [Block(OFFSET, name, value) for name, value in self._pending.items()]
+
+    def pending_written(self) -> None:
+        """What `pending_blocks` gave is on disk."""
+        self._pending.clear()
+
+    def forget_offsets_below(self, first_offset: int) -> None:
+        """Drop stored offsets of messages that retention has removed."""
+        for reference in [name for name, at in self._offsets.items() if at < first_offset]:
+            del self._offsets[reference]
+            self._pending.pop(reference, None)
+
+    def snapshot_blocks(self) -> list[Block]:
+        """Everything, for a snapshot."""
+        blocks = [
+            Block(SEQUENCE, name, found.publishing_id, found.chunk_id)
+            for name, found in self._sequences.items()
+        ]
+        return blocks + [Block(OFFSET, name, value) for name, value in self._offsets.items()]
+
+    @classmethod
+    def from_snapshot(cls, blocks: Iterable[Block], *, before: int | None = None) -> "Tracking":
+        """The state that `snapshot_blocks` described.
+
+        Args:
+            blocks: the snapshot's blocks.
+            before: leave out sequences of chunks from this offset on (they were lost).
+        """
+        tracking = cls()
+        for block in blocks:
+            if block.kind == OFFSET:
+                tracking._offsets[block.id] = block.value
+            elif block.chunk_id is not None and (before is None or block.chunk_id < before):
+                tracking._sequences[block.id] = Sequence(block.chunk_id, block.value)
+        return tracking
+
+    def apply(self, blocks: Iterable[Block], chunk_id: int) -> None:
+        """Apply the blocks of a trailer or delta that stood at `chunk_id`."""
+        for block in blocks:
+            if block.kind == SEQUENCE:
+                self.set_sequences(chunk_id, [(block.id, block.value)])
+            elif block.kind == OFFSET:
+                self._offsets.pop(block.id, None)
+                self._offsets[block.id] = block.value
+        _trim(self._offsets, MAX_OFFSETS)
+
+
+def _trim(references: dict[bytes, _Value], limit: int) -> None:
+    while len(references) > limit:
+        del references[next(iter(references))]

@@ -1,0 +1,101 @@
+"""Checking a stream's folder from end to end, without writing anything."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segments import bloom, codec, recovery
+from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
+from segments.disk import Disk, File
+from segments.errors import FormatError
+from segments.journal import JOURNAL_NAME
+from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
+from segments.scan import check_entries, header_is_sound
+from segments.segment import walk_headers
+
+
+class Fault(NamedTuple):
+    """Something that is not as it should be.
+
+    Attributes:
+        path: the file.
+        position: byte position in it; 0 where the whole file is meant.
+        reason: what is wrong.
+    """
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.position}: {self.reason}"
+
+
+def verify(disk: Disk, folder: str) -> Iterator[Fault]:
+    """Yield every fault in the stream's files: segments, indexes, filters, tracking.
+
+    Raises:
+        CorruptError: a segment is not one, so that nothing in it can be checked.
+        StorageError: the system refused to read.
+    """
+    plan = recovery.examine(disk, folder, trust_indexes=False)
+    if not plan.segments:
+        yield Fault(folder, 0, "there are no segment files here")
+    for step in plan.steps:
+        yield Fault(step.path, step.position, step.reason)
+    for loss in plan.losses:
+        yield Fault(loss.path, loss.position, loss.reason)
+    new = {(loss.path, loss.position) for loss in plan.losses}
+    for segment in plan.segments:
+        for damage in segment.damage.values():
+            if (segment.path(), damage.position) not in new:
+                yield Fault(segment.path(), damage.position, "known damage, noted beside it")
+        file = segment.acquire()
+        try:
+            for position, header in walk_headers(segment, file):
+                fault = _chunk_fault(file, position, header)
+                if fault:
+                    yield Fault(segment.path(), position, fault)
+        finally:
+            segment.release()
+    if JOURNAL_NAME in disk.list(folder):
+        yield from _journal_faults(disk, folder)
+
+
+def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
+    raw = file.read(CHUNK_HEADER_SIZE, position)
+    if not header_is_sound(file, position, header, raw):
+        return "header, filter and trailer fail their checksum; the chunk is never skipped"
+    if header.chunk_type != USER:
+        return None
+    try:
+        check_entries(file, position, header)
+        trailer_position = position + header.data_start + header.data_size
+        blocks = codec.decode_blocks(file.read(header.trailer_size, trailer_position))
+    except FormatError as error:
+        return str(error)
+    if header.filter_scheme == MMH3_SCHEME and header.filter_size:
+        bits = int.from_bytes(file.read(header.filter_size, position + CHUNK_HEADER_SIZE), "big")
+        for block in blocks:
+            # A long value stands in the trailer as prefix and hash: its bits are not known.
+            if block.kind == FILTER_VALUE and len(block.id) < codec.MAX_REFERENCE_SIZE:
+                wanted = bloom.mask(block.id, header.filter_size)
+                if bits & wanted != wanted:
+                    return f"the filter lacks the value {block.id!r}, which the trailer lists"
+    return None
+
+
+def _journal_faults(disk: Disk, folder: str) -> Iterator[Fault]:
+    path = f"{folder}/{JOURNAL_NAME}"
+    file = disk.open(path, writable=False)
+    try:
+        raw = file.read(file.size(), 0)
+    finally:
+        file.close()
+    try:
+        codec.check_file_header(raw, codec.TRACKING_HEADER)
+    except FormatError as error:
+        yield Fault(path, 0, str(error))
+        return
+    _, used = codec.decode_journal(raw[codec.FILE_HEADER_SIZE :])
+    if codec.FILE_HEADER_SIZE + used < len(raw):
+        yield Fault(path, codec.FILE_HEADER_SIZE + used, "no whole record follows")

@@ -1,0 +1,263 @@
+"""The struct twins agree with the declarations, and refuse everything that is not whole."""
+
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from segments import codec, layout
+from segments.codec import Block, ChunkHeader, Damage, IndexRecord, JournalRecord
+from segments.errors import FormatError
+from tests.support.logs import entry, sub_batch
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
+I64 = st.integers(-(2**63), 2**63 - 1)
+FILTER_SIZES = st.sampled_from([0, 16, 17, 64, 255])
+NAMES = st.binary(min_size=1, max_size=255)
+
+
+@st.composite
+def chunk_headers(draw: st.DrawFn) -> ChunkHeader:
+    entries = draw(st.integers(1, 2**16 - 1))
+    return ChunkHeader(
+        chunk_type=layout.USER,
+        num_entries=entries,
+        num_records=draw(st.integers(entries, 2**32 - 1)),
+        timestamp_ms=draw(I64),
+        epoch=draw(U64),
+        chunk_id=draw(U64),
+        data_crc=draw(U32),
+        data_size=draw(U32),
+        trailer_size=draw(U32),
+        filter_size=draw(FILTER_SIZES),
+        filter_scheme=draw(st.sampled_from([layout.OSIRIS_SCHEME, layout.MMH3_SCHEME])),
+        header_check=draw(U16),
+    )
+
+
+def vector(name: str) -> bytes:
+    lines = (VECTORS / f"{name}.hex").read_text().splitlines()
+    return bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+
+
+@given(chunk_headers())
+def test_chunk_header_agrees_with_layout(header: ChunkHeader) -> None:
+    raw = codec.encode_chunk_header(header)
+    declared = layout.CHUNK_HEADER.parse(raw)
+    assert [int(declared[name]) for name in ChunkHeader._fields] == list(header)
+    assert layout.CHUNK_HEADER.build(declared) == raw
+    assert codec.decode_chunk_header(raw) == header
+    assert codec.decode_chunk_header(b"xx" + raw + b"yy", 2) == header
+
+
+@given(chunk_headers(), st.integers(0, codec.CHUNK_HEADER_SIZE - 1))
+def test_a_cut_header_is_refused(header: ChunkHeader, size: int) -> None:
+    with pytest.raises(FormatError, match="expected 48"):
+        codec.decode_chunk_header(codec.encode_chunk_header(header)[:size])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"num_entries": 0, "num_records": 0}, "counts 0 entries"),
+        ({"num_entries": 5, "num_records": 4}, "counts 5 entries and 4 records"),
+        ({"filter_size": 15}, "filter size is 15"),
+        ({"filter_size": 1}, "filter size is 1"),
+        ({"chunk_type": 3}, "chunk type is 3"),
+        ({"chunk_type": 1, "filter_size": 16}, "tracking chunk"),
+        ({"chunk_type": 2, "trailer_size": 1}, "tracking chunk"),
+        ({"chunk_type": 2, "num_entries": 2, "num_records": 2}, "tracking chunk"),
+    ],
+)
+def test_impossible_headers_are_refused(change: dict[str, int], reason: str) -> None:
+    sound = ChunkHeader(0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0)
+    with pytest.raises(FormatError, match=reason):
+        codec.decode_chunk_header(codec.encode_chunk_header(sound._replace(**change)))
+
+
+def test_zeros_are_no_chunk() -> None:
+    with pytest.raises(FormatError, match="begins with 0x0"):
+        codec.decode_chunk_header(bytes(48))
+
+
+@given(st.builds(IndexRecord, U64, I64, U64, U32, U8))
+def test_index_record_agrees_with_layout(record: IndexRecord) -> None:
+    raw = codec.encode_index_record(record)
+    declared = layout.INDEX_RECORD.parse(raw)
+    assert [declared[name] for name in IndexRecord._fields] == list(record)
+    assert codec.decode_index_record(raw) == record
+    assert len(raw) == codec.INDEX_RECORD_SIZE == layout.INDEX_RECORD.sizeof()
+
+
+def trailer_blocks() -> st.SearchStrategy[list[Block]]:
+    unsigned = st.builds(
+        Block, st.sampled_from([layout.SEQUENCE, layout.OFFSET]), NAMES, U64, st.none()
+    )
+    values = st.builds(Block, st.just(layout.FILTER_VALUE), st.binary(max_size=255), U64, st.none())
+    times = st.builds(Block, st.just(layout.TIMESTAMP), NAMES, I64, st.none())
+    return st.lists(unsigned | values | times, max_size=8)
+
+
+def snapshot_blocks() -> st.SearchStrategy[list[Block]]:
+    sequences = st.builds(Block, st.just(layout.SEQUENCE), NAMES, U64, U64)
+    offsets = st.builds(Block, st.just(layout.OFFSET), NAMES, U64, st.none())
+    times = st.builds(Block, st.just(layout.TIMESTAMP), NAMES, I64, st.none())
+    return st.lists(sequences | offsets | times, max_size=8)
+
+
+@given(trailer_blocks())
+def test_trailer_blocks_agree_with_layout(blocks: list[Block]) -> None:
+    raw = codec.encode_blocks(blocks)
+    declared = layout.TRACKING_BLOCKS.parse(raw)
+    assert [(int(b.kind), b.id, b.value) for b in declared] == [b[:3] for b in blocks]
+    assert codec.decode_blocks(raw) == blocks
+
+
+@given(snapshot_blocks())
+def test_snapshot_blocks_agree_with_layout(blocks: list[Block]) -> None:
+    raw = codec.encode_blocks(blocks)
+    declared = layout.SNAPSHOT_BLOCKS.parse(raw)
+    assert [(int(b.kind), b.id, b.value, b.chunk_id) for b in declared] == blocks
+    assert codec.decode_blocks(raw, snapshot=True) == blocks
+
+
+@given(trailer_blocks(), st.data())
+def test_cut_blocks_are_refused(blocks: list[Block], data: st.DataObject) -> None:
+    raw = codec.encode_blocks(blocks)
+    sizes = {len(codec.encode_blocks(blocks[:n])) for n in range(len(blocks) + 1)}
+    cut = data.draw(st.integers(0, len(raw)))
+    if cut in sizes:
+        assert codec.decode_blocks(raw[:cut]) == blocks[: len(codec.decode_blocks(raw[:cut]))]
+    else:
+        with pytest.raises(FormatError, match="cut off"):
+            codec.decode_blocks(raw[:cut])
+
+
+def test_unknown_block_kinds_are_refused() -> None:
+    with pytest.raises(FormatError, match="kind is 9"):
+        codec.decode_blocks(bytes([9, 1, 65]) + bytes(8))
+    with pytest.raises(FormatError, match="kind is 3"):
+        codec.decode_blocks(bytes([3, 1, 65]) + bytes(8), snapshot=True)
+
+
+@pytest.mark.parametrize("size", [0, 256])
+def test_references_that_no_length_byte_can_hold_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"{size} bytes long"):
+        codec.encode_blocks([Block(layout.SEQUENCE, b"x" * size, 1)])
+
+
+JOURNAL_RECORDS = st.lists(
+    st.builds(JournalRecord, st.sampled_from([1, 2]), U64, st.binary(max_size=60)), max_size=5
+)
+
+
+@given(JOURNAL_RECORDS)
+def test_journal_agrees_with_layout(records: list[JournalRecord]) -> None:
+    raw = b"".join(map(codec.encode_journal_record, records))
+    assert codec.decode_journal(raw) == (records, len(raw))
+    for record in records:
+        one = codec.encode_journal_record(record)
+        declared = layout.JOURNAL_RECORD.parse(one)
+        assert (int(declared.kind), declared.next_offset, declared.body) == record
+        assert declared.crc == zlib.crc32(one[4:])
+
+
+@given(JOURNAL_RECORDS, st.data())
+def test_a_torn_journal_gives_its_whole_records(
+    records: list[JournalRecord], data: st.DataObject
+) -> None:
+    raw = bytearray(b"".join(map(codec.encode_journal_record, records)))
+    cut = data.draw(st.integers(0, len(raw)))
+    torn = raw[:cut]
+    if torn and data.draw(st.booleans()):
+        torn[data.draw(st.integers(0, len(torn) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    found, used = codec.decode_journal(bytes(torn))
+    assert found == records[: len(found)]
+    assert used == sum(len(codec.encode_journal_record(r)) for r in found)
+
+
+@given(st.lists(st.builds(Damage, U64, U64, U64, U64), max_size=4))
+def test_damage_agrees_with_layout(ranges: list[Damage]) -> None:
+    raw = codec.encode_damage(ranges)
+    assert codec.decode_damage(raw) == ranges
+    assert layout.DAMAGE_HEADER.parse(raw).magic == b"SDMG"
+    for number, damage in enumerate(ranges):
+        declared = layout.DAMAGE_RECORD.parse(raw[8 + 36 * number :])
+        assert [declared[name] for name in Damage._fields] == list(damage)
+
+
+@given(st.lists(st.builds(Damage, U64, U64, U64, U64), min_size=1, max_size=3), st.data())
+def test_changed_damage_files_are_refused(ranges: list[Damage], data: st.DataObject) -> None:
+    raw = bytearray(codec.encode_damage(ranges))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(FormatError):
+        codec.decode_damage(bytes(raw))
+    with pytest.raises(FormatError):
+        codec.decode_damage(codec.encode_damage(ranges)[:-1])
+
+
+ENTRIES = st.lists(
+    st.builds(entry, st.binary(max_size=40))
+    | st.builds(sub_batch, st.binary(max_size=40), st.integers(1, 2**16 - 1), st.integers(0, 4)),
+    max_size=8,
+)
+
+
+@given(ENTRIES)
+def test_entries_agree_with_layout(entries: list[bytes]) -> None:
+    raw = b"".join(entries)
+    walked = list(codec.walk_entries(raw))
+    assert [raw[at.start : at.end] for at in walked] == entries
+    for at in walked:
+        declared = layout.ENTRY.parse(raw[at.start :]).entry
+        assert declared.body == raw[at.body : at.end]
+        if at.compression is not None:
+            assert (declared.compression, declared.num_records) == (at.compression, at.num_records)
+            assert declared.uncompressed_size == at.uncompressed_size
+
+
+@given(ENTRIES, st.data())
+def test_cut_entries_are_refused(entries: list[bytes], data: st.DataObject) -> None:
+    raw = b"".join(entries)
+    boundaries = {sum(map(len, entries[:n])) for n in range(len(entries) + 1)}
+    cut = data.draw(st.integers(0, len(raw)))
+    if cut in boundaries:
+        assert sum(at.end - at.start for at in codec.walk_entries(raw[:cut])) == cut
+    else:
+        with pytest.raises(FormatError):
+            list(codec.walk_entries(raw[:cut]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [(b"OSI", "3 bytes long"), (b"OSIX\0\0\0\1", "begins with"), (b"OSIL\0\0\0\2", "version is 2")],
+)
+def test_file_headers_are_checked(raw: bytes, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        codec.check_file_header(raw, codec.SEGMENT_HEADER)
+
+
+def test_vectors_of_an_independent_source() -> None:
+    header = codec.decode_chunk_header(vector("chunk-osiris"))
+    assert header == ChunkHeader(
+        chunk_type=0,
+        num_entries=2,
+        num_records=2,
+        timestamp_ms=1_700_000_000_000,
+        epoch=1,
+        chunk_id=0,
+        data_crc=0x3BAE15D9,
+        data_size=12,
+        trailer_size=14,
+        filter_size=16,
+        filter_scheme=layout.OSIRIS_SCHEME,
+        header_check=0,
+    )
+    assert codec.decode_index_record(vector("index-record")) == IndexRecord(
+        0, 1_700_000_000_000, 1, 8, 0
+    )
+    (batch,) = codec.walk_entries(vector("sub-batch"))
+    assert (batch.num_records, batch.compression, batch.uncompressed_size) == (2, 0, 12)

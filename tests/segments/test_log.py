@@ -1,0 +1,417 @@
+"""A log in order: appending, rolling, finding, retention, tracking. Damage is in test_recovery."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segments import (
+    FIRST,
+    LAST,
+    NEXT,
+    ChunkBuilder,
+    CorruptError,
+    Log,
+    LogPolicy,
+    OffsetSpec,
+    Reader,
+    StorageError,
+    at_offset,
+    at_time,
+)
+from segments.codec import INDEX_RECORD_SIZE
+from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
+
+SMALL = LogPolicy(max_segment_bytes=400)
+
+
+def start_of(log: Log, spec: OffsetSpec) -> int:
+    return log.find(spec).offset
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = Log.open(str(tmp_path / "s"))
+    yield log
+    log.close()
+
+
+def test_a_new_log_is_empty(log: Log) -> None:
+    assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 0, None)
+    assert log.is_empty
+    for spec in (FIRST, LAST, NEXT, at_offset(0), at_offset(99), at_time(0), at_time(1 << 62)):
+        assert start_of(log, spec) == 0
+    assert read_chunks(log) == []
+
+
+def test_chunks_come_back_as_they_were_written(log: Log) -> None:
+    assert append(log, [b"a", b"b"]) == 0
+    assert append(log, [b"c"]) == 2
+    builder = ChunkBuilder()
+    builder.add(sub_batch(b"packed", 3, compression=1), 1, 3, None)
+    assert log.append(builder, 0).chunk_id == 3
+    assert log.committed_offset == 6
+    chunks = read_chunks(log)
+    assert [c.header.chunk_id for c in chunks] == [0, 2, 3]
+    assert [c.data for c in chunks] == [
+        entry(b"a") + entry(b"b"),
+        entry(b"c"),
+        sub_batch(b"packed", 3, compression=1),
+    ]
+
+
+def test_reopening_changes_nothing_but_the_epoch(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for number in range(3):
+        log = Log.open(folder, SMALL)
+        assert (log.committed_offset, log.report.steps) == (10 * number, ())
+        for n in range(10):
+            append(log, [b"%d" % (10 * number + n)])
+        log.close()
+    log = Log.open(folder, SMALL)
+    assert read_bodies(log) == [b"%d" % n for n in range(30)]
+    epochs = [chunk.header.epoch for chunk in read_chunks(log)]
+    assert epochs == [1] * 10 + [2] * 10 + [3] * 10
+    assert log.epoch == 4
+    log.close()
+
+
+def test_an_emptied_tail_does_not_lower_the_epoch(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), SMALL)
+    for _ in range(4):
+        append(log, [b"x" * 200])
+    log.close()
+    newest = max(tmp_path.glob("*.segment"))
+    newest.write_bytes(newest.read_bytes()[:8])
+    assert Log.open(str(tmp_path), SMALL).epoch == 2
+
+
+def test_segments_roll_at_their_limits(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=3))
+    for n in range(7):
+        append(log, [b"%d" % n, b"x"])
+    assert [s.base_offset for s in log.segments] == [0, 6, 12]
+    assert sorted(p.name for p in tmp_path.glob("*.segment")) == [
+        f"{base:020d}.segment" for base in (0, 6, 12)
+    ]
+    assert len(read_bodies(log)) == 14
+    log.close()
+
+
+def test_a_tiny_limit_gives_a_segment_per_chunk_and_no_more(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_bytes=1))
+    for n in range(5):
+        append(log, [b"%d" % n], sequences={b"p": n})
+    assert len(log.segments) == 5
+    log.close()
+
+
+def test_every_offset_resolves_to_its_chunk(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), SMALL)
+    starts = []
+    for n in range(40):
+        starts += [append(log, [b"x" * 20] * (1 + n % 3))] * (1 + n % 3)
+    assert [start_of(log, at_offset(n)) for n in range(len(starts))] == starts
+    assert start_of(log, at_offset(len(starts))) == start_of(log, NEXT) == len(starts)
+    assert start_of(log, LAST) == starts[-1]
+    assert start_of(log, FIRST) == 0
+    log.close()
+
+
+def test_times(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), SMALL)
+    times = [1000, 1000, 2000, 2000, 2000, 5000, 9000, 9000, 9001]
+    starts = [append(log, [b"x" * 150], now_ms=t) for t in times]
+    assert len(log.segments) > 2
+
+    def expected(t: int) -> int:
+        return next((s for s, at in zip(starts, times, strict=True) if at >= t), len(times))
+
+    for t in [0, 999, 1000, 1001, 2000, 2001, 5000, 5001, 9000, 9001, 9002, 1 << 60]:
+        assert start_of(log, at_time(t)) == expected(t), t
+    log.close()
+
+
+def test_the_same_time_on_both_sides_of_a_roll(tmp_path: Path) -> None:
+    """osiris misses the chunks with that time that stand before the roll."""
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2))
+    for t in (1, 7, 7, 9):
+        append(log, [b"x"], now_ms=t)
+    assert start_of(log, at_time(7)) == 1
+    log.close()
+
+
+def test_time_never_runs_backwards(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path))
+    for t in (5000, 4000, 5001):
+        append(log, [b"x"], now_ms=t)
+    log.close()
+    log = Log.open(str(tmp_path))
+    append(log, [b"x"], now_ms=10)
+    assert [c.header.timestamp_ms for c in read_chunks(log)] == [5000, 5000, 5001, 5001]
+    log.close()
+
+
+def test_last_is_found_in_an_older_segment_when_the_newest_is_empty(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path), SMALL)
+    for _ in range(4):
+        append(log, [b"x" * 200])
+    assert len(log.segments) == 2
+    log.close()
+    newest = max(tmp_path.glob("*.segment"))
+    newest.write_bytes(newest.read_bytes()[:8])
+    log = Log.open(str(tmp_path), SMALL)
+    assert (start_of(log, LAST), start_of(log, NEXT), log.last_chunk_id) == (1, 2, 1)
+    log.close()
+
+
+class TestRetention:
+    def fill(self, folder: Path, policy: LogPolicy, times: list[int]) -> Log:
+        log = Log.open(str(folder), policy)
+        for t in times:
+            append(log, [b"x" * 200], now_ms=t)
+        return log
+
+    def test_by_size_the_newest_stay(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_bytes=100, max_length_bytes=800)
+        log = self.fill(tmp_path, policy, [0] * 10)
+        gone = log.expire(0)
+        assert sum(s.size for s in log.segments) <= 800
+        assert sum(s.size for s in log.segments) + gone[-1].size > 800
+        assert log.first_offset == len(gone)
+        assert log.expire(0) == []
+        log.close()
+
+    def test_the_newest_segment_always_stays(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_bytes=100, max_length_bytes=1, max_age_ms=1)
+        log = self.fill(tmp_path, policy, [0] * 5)
+        assert len(log.expire(10**9)) == 4
+        assert len(log.segments) == 1
+        log.close()
+
+    def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
+        log = self.fill(tmp_path, policy, [0, 500, 600, 1500, 1600, 2000])
+        assert [s.base_offset for s in log.expire(1500)] == []
+        assert [s.base_offset for s in log.expire(1501)] == [0]
+        assert [s.base_offset for s in log.expire(2501)] == [2]
+        log.close()
+
+    def test_no_limits_keep_everything(self, tmp_path: Path) -> None:
+        log = self.fill(tmp_path, LogPolicy(max_segment_bytes=100), [0] * 5)
+        assert log.expire(10**15) == []
+        log.close()
+
+    def test_a_reader_finishes_what_it_has_open_then_goes_on_with_what_is_kept(
+        self, tmp_path: Path
+    ) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+        log = self.fill(tmp_path, policy, [0] * 8)
+        reader = Reader(log, log.find(FIRST))
+        first = reader.read(1, 1 << 20, 10)
+        for segment in log.expire(0):
+            segment.remove()
+        rest = reader.read(100, 1 << 20, 100)
+        offsets = [c.header.chunk_id for c in first + rest]
+        assert offsets == [0, 1, 6, 7]
+        assert reader.counts.lost_records == 4
+        reader.close()
+        assert start_of(log, at_offset(0)) == start_of(log, FIRST) == 6
+        log.close()
+
+    def test_removal_leaves_no_file_of_the_segment(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+        log = self.fill(tmp_path, policy, [0] * 4)
+        for segment in log.expire(0):
+            segment.remove()
+        assert sorted(p.name[:20] for p in tmp_path.glob("0*")) == [f"{2:020d}"] * 2
+        log.close()
+        assert Log.open(str(tmp_path)).first_offset == 2
+
+
+class TestTracking:
+    def test_sequences_survive(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=3)
+        log = Log.open(str(tmp_path), policy)
+        for n in range(10):
+            append(log, [b"x"], sequences={b"p": n, b"q%d" % n: 100 + n})
+        for reopened in range(3):
+            assert log.tracking.sequence(b"p") == 9, reopened
+            assert [log.tracking.sequence(b"q%d" % n) for n in range(10)] == list(range(100, 110))
+            assert log.tracking.sequence(b"unknown") is None
+            log.close()
+            log = Log.open(str(tmp_path), policy)
+        log.close()
+
+    def test_sequences_survive_retention(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+        log = Log.open(str(tmp_path), policy)
+        append(log, [b"x"], sequences={b"old": 5})
+        for _ in range(9):
+            append(log, [b"x"])
+            for segment in log.expire(0):
+                segment.remove()
+        log.close()
+        assert Log.open(str(tmp_path), policy).tracking.sequence(b"old") == 5
+
+    def test_sequences_are_read_from_chunks_when_the_journal_is_gone(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=2)
+        log = Log.open(str(tmp_path), policy)
+        for n in range(6):
+            append(log, [b"x"], sequences={b"p%d" % n: n})
+        log.close()
+        (tmp_path / "tracking").unlink()
+        log = Log.open(str(tmp_path), policy)
+        assert [log.tracking.sequence(b"p%d" % n) for n in range(6)] == list(range(6))
+        log.close()
+
+    def test_offsets_survive(self, tmp_path: Path) -> None:
+        log = Log.open(str(tmp_path))
+        assert not (tmp_path / "tracking").exists()
+        for offset in (7, 3, 5):  # it may go backwards
+            log.store_offset(b"c", offset)
+            log.write_tracking()
+        log.store_offset(b"d" * 255, 2**64 - 1)
+        assert log.tracking.offset(b"c") == 5
+        log.close()  # writes what is pending
+        log = Log.open(str(tmp_path))
+        assert log.tracking.offset(b"c") == 5
+        assert log.tracking.offset(b"d" * 255) == 2**64 - 1
+        assert log.tracking.offset(b"e") is None
+        log.close()
+
+    def test_offsets_below_the_first_kept_one_are_forgotten_at_a_roll(self, tmp_path: Path) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+        log = Log.open(str(tmp_path), policy)
+        for n in range(5):
+            append(log, [b"x"])
+            log.store_offset(b"early", 0)
+            log.store_offset(b"late", n)
+            log.write_tracking()
+            log.expire(0)
+        append(log, [b"x"])
+        append(log, [b"x"])
+        assert log.tracking.offset(b"early") is None
+        assert log.tracking.offset(b"late") == 4
+        log.close()
+
+    @pytest.mark.parametrize("reference", [b"", b"x" * 256])
+    def test_references_that_no_block_can_hold_are_refused(
+        self, log: Log, reference: bytes
+    ) -> None:
+        with pytest.raises(ValueError, match="expected 1 to 255"):
+            log.store_offset(reference, 0)
+
+    def test_the_journal_is_written_anew_before_it_grows_large(self, tmp_path: Path) -> None:
+        log = Log.open(str(tmp_path))
+        for n in range(9000):
+            log.store_offset(b"c" * 200, n)
+            log.write_tracking()
+        assert (tmp_path / "tracking").stat().st_size < 1.2e6
+        log.close()
+        assert Log.open(str(tmp_path)).tracking.offset(b"c" * 200) == 8999
+
+    def test_what_was_used_longest_ago_is_forgotten_first(self) -> None:
+        tracking = Tracking()
+        for n in range(MAX_SEQUENCES + 10):
+            tracking.set_sequences(n, [(b"p%d" % n, n), (b"always", n)])
+        assert tracking.sequence(b"p0") is None
+        assert tracking.sequence(b"always") == MAX_SEQUENCES + 9
+        for n in range(MAX_OFFSETS + 10):
+            tracking.store_offset(b"c%d" % n, n)
+            tracking.store_offset(b"always", n)
+        assert tracking.offset(b"c0") is None
+        assert tracking.offset(b"always") == MAX_OFFSETS + 9
+
+    def test_the_snapshot_at_a_roll_knows_nothing_of_the_chunk_to_come(
+        self, tmp_path: Path
+    ) -> None:
+        """osiris-hazard: a crash between snapshot and chunk must not drop what is sent again."""
+        policy = LogPolicy(max_segment_chunks=1)
+        log = Log.open(str(tmp_path), policy)
+        append(log, [b"a"], sequences={b"p": 1})
+        append(log, [b"b"], sequences={b"p": 2})
+        log.close()
+        for path in tmp_path.glob(f"{1:020d}.*"):
+            path.unlink()  # as if the process had died right after the snapshot
+        log = Log.open(str(tmp_path), policy)
+        assert log.committed_offset == 1
+        assert log.tracking.sequence(b"p") == 1
+        log.close()
+
+
+class TestRefusals:
+    def test_a_full_disk_loses_nothing_and_recovers(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"one"])
+        disk.capacity = sum(len(i.content) for i in disk.files.values()) + 30
+        for _ in range(2):
+            with pytest.raises(StorageError, match="No space left on device; free some") as error:
+                append(log, [b"two"], sequences={b"p": 1})
+            assert error.value.is_full
+        assert (log.committed_offset, log.tracking.sequence(b"p")) == (1, None)
+        disk.capacity = None
+        assert append(log, [b"three"]) == 1
+        assert read_bodies(log) == [b"one", b"three"]
+        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"three"]
+
+    def test_an_index_that_cannot_grow_takes_its_chunk_back(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"one"])
+        chunk = 48 + 4 + 3
+        used = sum(len(i.content) for i in disk.files.values())
+        disk.capacity = used + chunk + INDEX_RECORD_SIZE - 1
+        with pytest.raises(StorageError):
+            append(log, [b"two"])
+        disk.capacity = None
+        assert append(log, [b"two"]) == 1
+        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"two"]
+
+    def test_a_disk_that_fails_to_undo_fails_the_log_for_good(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"one"])
+        disk.failures = {"write": 1, "truncate": 1}
+        with pytest.raises(StorageError, match="write"):
+            append(log, [b"two"])
+        with pytest.raises(StorageError, match=r"cut|truncate"):
+            append(log, [b"two"])
+        assert read_bodies(log) == [b"one"]
+
+    @pytest.mark.parametrize("operation", ["create", "write", "rename"])
+    def test_a_roll_that_fails_can_be_tried_again(self, operation: str) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
+        append(log, [b"one"], sequences={b"p": 1})
+        for failures in (1, 2):
+            disk.failures = {operation: failures}
+            with pytest.raises(StorageError):
+                append(log, [b"two"])
+            disk.failures = {}
+        append(log, [b"two"])
+        assert read_bodies(log) == [b"one", b"two"]
+        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"two"]
+
+    def test_a_file_that_is_no_segment_is_not_touched(self, tmp_path: Path) -> None:
+        path = tmp_path / f"{0:020d}.segment"
+        path.write_bytes(b"something else entirely")
+        with pytest.raises(CorruptError, match="byte 0: file begins with b'some'"):
+            Log.open(str(tmp_path))
+        assert path.read_bytes() == b"something else entirely"
+
+    def test_a_later_format_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / f"{0:020d}.segment").write_bytes(b"OSIL\0\0\0\2")
+        with pytest.raises(CorruptError, match="version is 2"):
+            Log.open(str(tmp_path))
+
+    def test_stray_files_are_ignored(self, tmp_path: Path) -> None:
+        (tmp_path / ".nfs0000000000000000.segment").write_bytes(b"x")
+        (tmp_path / "notes.txt").write_bytes(b"x")
+        log = Log.open(str(tmp_path))
+        assert log.is_empty
+        log.close()
+        assert (tmp_path / "notes.txt").exists()

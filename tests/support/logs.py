@@ -1,0 +1,73 @@
+"""Filling logs and reading them back."""
+
+from collections.abc import Iterable, Sequence
+
+from segments import FIRST, ChunkBuilder, Log, Matcher, OffsetSpec, Reader
+from segments.codec import walk_entries
+from segments.reader import StoredChunk
+
+
+def entry(body: bytes) -> bytes:
+    """A simple entry."""
+    return len(body).to_bytes(4, "big") + body
+
+
+def sub_batch(body: bytes, num_records: int, compression: int = 0, full_size: int = 0) -> bytes:
+    """A sub-batch entry with an already compressed body."""
+    head = bytes([0x80 | compression << 4]) + num_records.to_bytes(2, "big")
+    sizes = (full_size or len(body)).to_bytes(4, "big") + len(body).to_bytes(4, "big")
+    return head + sizes + body
+
+
+def append(
+    log: Log,
+    bodies: Sequence[bytes],
+    values: Sequence[bytes] | None = None,
+    *,
+    now_ms: int = 1_700_000_000_000,
+    sequences: dict[bytes, int] | None = None,
+) -> int:
+    """Append one chunk of simple entries and return its id."""
+    builder = ChunkBuilder()
+    builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
+    for reference, publishing_id in (sequences or {}).items():
+        builder.set_sequence(reference, publishing_id)
+    return log.append(builder, now_ms).chunk_id
+
+
+def read_chunks(
+    log: Log,
+    spec: OffsetSpec = FIRST,
+    matcher: Matcher | None = None,
+    *,
+    max_chunks: int = 100,
+    max_steps: int = 100,
+) -> list[StoredChunk]:
+    """All chunks from `spec` to the end, their data read where the reader left that to us."""
+    reader = Reader(log, log.find(spec), matcher)
+    chunks: list[StoredChunk] = []
+    try:
+        while not reader.at_end:
+            for chunk in reader.read(max_chunks, 1 << 20, max_steps):
+                data = chunk.data
+                if data is None:
+                    data = chunk.file.read(chunk.header.data_size, chunk.data_position)
+                chunks.append(chunk._replace(data=data))
+    finally:
+        reader.close()
+    return chunks
+
+
+def bodies_of(chunks: Iterable[StoredChunk]) -> list[tuple[int, bytes]]:
+    """Offset and body of each message of chunks that hold simple entries only."""
+    found = []
+    for chunk in chunks:
+        assert chunk.data is not None
+        for number, at in enumerate(walk_entries(chunk.data)):
+            found.append((chunk.header.chunk_id + number, chunk.data[at.body : at.end]))
+    return found
+
+
+def read_bodies(log: Log, spec: OffsetSpec = FIRST, matcher: Matcher | None = None) -> list[bytes]:
+    """Bodies of all messages from `spec` to the end."""
+    return [body for _, body in bodies_of(read_chunks(log, spec, matcher))]
