@@ -1,0 +1,519 @@
+"""The commands of the stream protocol: plain data, declared once for both ends.
+
+Fields stand in the order in which they are sent, after key and version. `correlation_id` ties a
+response to its request. Two commands are not encoded through these declarations where speed
+counts: see `publish.py` and `deliver.py`.
+
+Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/docs/PROTOCOL.adoc.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from streamd.wire import fields as f
+
+RESPONSE_BIT = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class DeclarePublisher:
+    """Announce a publisher; a reference makes its messages de-duplicated."""
+
+    KEY: ClassVar[int] = 1
+    correlation_id: f.U32
+    publisher_id: f.U8
+    reference: f.String
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class DeclarePublisherResponse:
+    """Answer to DeclarePublisher."""
+
+    KEY: ClassVar[int] = 1 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Messages without filter values: `entries` are read by `publish.decode_entries`."""
+
+    KEY: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 1
+    publisher_id: f.U8
+    num_entries: f.U32
+    entries: f.Rest
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFiltered:
+    """Messages with filter values (Publish version 2)."""
+
+    KEY: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 2
+    publisher_id: f.U8
+    num_entries: f.U32
+    entries: f.Rest
+
+
+@dataclass(frozen=True, slots=True)
+class PublishConfirm:
+    """Messages that are stored."""
+
+    KEY: ClassVar[int] = 3
+    publisher_id: f.U8
+    publishing_ids: f.PublishingIds
+
+
+@dataclass(frozen=True, slots=True)
+class PublishError:
+    """Messages that were not taken."""
+
+    KEY: ClassVar[int] = 4
+    publisher_id: f.U8
+    faults: f.PublishFaults
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPublisherSequence:
+    """Ask for the highest publishing id of a reference."""
+
+    KEY: ClassVar[int] = 5
+    correlation_id: f.U32
+    reference: f.String
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPublisherSequenceResponse:
+    """Answer to QueryPublisherSequence; 0 also where there is none."""
+
+    KEY: ClassVar[int] = 5 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    sequence: f.U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePublisher:
+    """Take a publisher back."""
+
+    KEY: ClassVar[int] = 6
+    correlation_id: f.U32
+    publisher_id: f.U8
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePublisherResponse:
+    """Answer to DeletePublisher."""
+
+    KEY: ClassVar[int] = 6 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Begin reading a stream; `credit` is how many chunks may be sent unasked."""
+
+    KEY: ClassVar[int] = 7
+    correlation_id: f.U32
+    subscription_id: f.U8
+    stream: f.String
+    offset: f.OffsetSpec
+    credit: f.U16
+    properties: f.OptionalMap = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeResponse:
+    """Answer to Subscribe."""
+
+    KEY: ClassVar[int] = 7 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """One chunk: its header and its data, without filter and trailer."""
+
+    KEY: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 1
+    subscription_id: f.U8
+    chunk: f.Rest
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverCommitted:
+    """One chunk, and how far the stream is committed (Deliver version 2)."""
+
+    KEY: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 2
+    subscription_id: f.U8
+    committed_chunk_id: f.U64
+    chunk: f.Rest
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Allow more chunks to be sent."""
+
+    KEY: ClassVar[int] = 9
+    subscription_id: f.U8
+    credit: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class CreditResponse:
+    """Answer to a Credit that went wrong; a good one has none."""
+
+    KEY: ClassVar[int] = 9 | RESPONSE_BIT
+    code: f.U16
+    subscription_id: f.U8
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffset:
+    """Remember how far a consumer has come."""
+
+    KEY: ClassVar[int] = 10
+    reference: f.String
+    stream: f.String
+    offset: f.U64
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffset:
+    """Ask for a stored offset."""
+
+    KEY: ClassVar[int] = 11
+    correlation_id: f.U32
+    reference: f.String
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffsetResponse:
+    """Answer to QueryOffset."""
+
+    KEY: ClassVar[int] = 11 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    offset: f.U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Stop reading."""
+
+    KEY: ClassVar[int] = 12
+    correlation_id: f.U32
+    subscription_id: f.U8
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeResponse:
+    """Answer to Unsubscribe."""
+
+    KEY: ClassVar[int] = 12 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a stream."""
+
+    KEY: ClassVar[int] = 13
+    correlation_id: f.U32
+    stream: f.String
+    arguments: f.MapToEnd = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse:
+    """Answer to Create."""
+
+    KEY: ClassVar[int] = 13 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a stream."""
+
+    KEY: ClassVar[int] = 14
+    correlation_id: f.U32
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResponse:
+    """Answer to Delete."""
+
+    KEY: ClassVar[int] = 14 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Ask where streams are."""
+
+    KEY: ClassVar[int] = 15
+    correlation_id: f.U32
+    streams: f.StringsToEnd
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataResponse:
+    """Answer to Metadata: a code for each stream, none for the whole."""
+
+    KEY: ClassVar[int] = 15 | RESPONSE_BIT
+    correlation_id: f.U32
+    brokers: f.Brokers
+    streams: f.StreamsMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdate:
+    """A stream that this connection uses is gone."""
+
+    KEY: ClassVar[int] = 16
+    code: f.U16
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProperties:
+    """Who the client is."""
+
+    KEY: ClassVar[int] = 17
+    correlation_id: f.U32
+    properties: f.MapToEnd
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPropertiesResponse:
+    """Who the server is."""
+
+    KEY: ClassVar[int] = 17 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    properties: f.Map = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaslHandshake:
+    """Ask for the ways to log in."""
+
+    KEY: ClassVar[int] = 18
+    correlation_id: f.U32
+
+
+@dataclass(frozen=True, slots=True)
+class SaslHandshakeResponse:
+    """The ways to log in."""
+
+    KEY: ClassVar[int] = 18 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    mechanisms: f.Strings = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAuthenticate:
+    """Log in. The data holds a password: it is left out of `repr`."""
+
+    KEY: ClassVar[int] = 19
+    correlation_id: f.U32
+    mechanism: f.String
+    data: f.Bytes
+
+    def __repr__(self) -> str:
+        return f"SaslAuthenticate({self.correlation_id}, {self.mechanism!r}, <secret>)"
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAuthenticateResponse:
+    """Answer to SaslAuthenticate; the challenge is present with code 10 only."""
+
+    KEY: ClassVar[int] = 19 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    challenge: f.Rest = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Limits: the server proposes, the client answers with what it will keep to."""
+
+    KEY: ClassVar[int] = 20
+    frame_max: f.U32
+    heartbeat_seconds: f.U32
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Enter a virtual host."""
+
+    KEY: ClassVar[int] = 21
+    correlation_id: f.U32
+    virtual_host: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResponse:
+    """Answer to Open: the address to announce, and no other property (one client requires it)."""
+
+    KEY: ClassVar[int] = 21 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    properties: f.Map = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the connection; either side may."""
+
+    KEY: ClassVar[int] = 22
+    correlation_id: f.U32
+    code: f.U16
+    reason: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class CloseResponse:
+    """Answer to Close."""
+
+    KEY: ClassVar[int] = 22 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A sign of life; either side."""
+
+    KEY: ClassVar[int] = 23
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCommandVersions:
+    """Which versions of which commands the client understands."""
+
+    KEY: ClassVar[int] = 27
+    correlation_id: f.U32
+    versions: f.Versions
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCommandVersionsResponse:
+    """Which versions of which commands the server understands."""
+
+    KEY: ClassVar[int] = 27 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    versions: f.Versions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """Ask for figures about a stream."""
+
+    KEY: ClassVar[int] = 28
+    correlation_id: f.U32
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatsResponse:
+    """Answer to StreamStats."""
+
+    KEY: ClassVar[int] = 28 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    statistics: f.Statistics = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOffsetSpec:
+    """Ask where a subscription would begin."""
+
+    KEY: ClassVar[int] = 31
+    correlation_id: f.U32
+    stream: f.String
+    offset: f.OffsetSpec
+    properties: f.OptionalMap = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOffsetSpecResponse:
+    """Answer to ResolveOffsetSpec; the offset is of type 4."""
+
+    KEY: ClassVar[int] = 31 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    offset: f.OffsetSpec = f.NO_OFFSET
+
+
+ClientCommand: TypeAlias = (
+    DeclarePublisher
+    | Publish
+    | PublishFiltered
+    | QueryPublisherSequence
+    | DeletePublisher
+    | Subscribe
+    | Credit
+    | StoreOffset
+    | QueryOffset
+    | Unsubscribe
+    | Create
+    | Delete
+    | Metadata
+    | PeerProperties
+    | SaslHandshake
+    | SaslAuthenticate
+    | Tune
+    | Open
+    | Close
+    | CloseResponse
+    | Heartbeat
+    | ExchangeCommandVersions
+    | StreamStats
+    | ResolveOffsetSpec
+)
+
+ServerCommand: TypeAlias = (
+    DeclarePublisherResponse
+    | PublishConfirm
+    | PublishError
+    | QueryPublisherSequenceResponse
+    | DeletePublisherResponse
+    | SubscribeResponse
+    | Deliver
+    | DeliverCommitted
+    | CreditResponse
+    | QueryOffsetResponse
+    | UnsubscribeResponse
+    | CreateResponse
+    | DeleteResponse
+    | MetadataResponse
+    | MetadataUpdate
+    | PeerPropertiesResponse
+    | SaslHandshakeResponse
+    | SaslAuthenticateResponse
+    | Tune
+    | OpenResponse
+    | Close
+    | CloseResponse
+    | Heartbeat
+    | ExchangeCommandVersionsResponse
+    | StreamStatsResponse
+    | ResolveOffsetSpecResponse
+)
+
+Command: TypeAlias = ClientCommand | ServerCommand

@@ -1,0 +1,249 @@
+"""How single fields are written: integers, strings, arrays, maps, offset specifications.
+
+A command declares its fields with the annotated types at the end of this module; `codec.py`
+derives encoding and decoding from them. All integers are big-endian. Decoding takes a frame and a
+position and returns the value and the position after it; a cut-off field raises `Truncated`.
+
+Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/docs/PROTOCOL.adoc and
+rabbit_stream_core.erl, which wins where they differ.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Truncated(Exception):
+    """A field reaches beyond the frame."""
+
+
+@dataclass(frozen=True)
+class Field(Generic[Value]):
+    """One field type: value to bytes, and (frame, position) to (value, next position)."""
+
+    encode: Callable[[Value], bytes]
+    decode: Callable[[bytes, int], tuple[Value, int]]
+
+
+def _number(code: str) -> Field[int]:
+    form = struct.Struct(f">{code}")
+
+    def decode(frame: bytes, position: int) -> tuple[int, int]:
+        end = position + form.size
+        if end > len(frame):
+            raise Truncated
+        return form.unpack_from(frame, position)[0], end
+
+    return Field(form.pack, decode)
+
+
+_u8, _u16, _u32, _u64, _i64 = map(_number, "BHIQq")
+_LENGTH16, _LENGTH32 = struct.Struct(">H"), struct.Struct(">i")
+_NULL16 = 0xFFFF  # -1: no string
+
+
+def _encode_string(value: str) -> bytes:
+    raw = value.encode()
+    if len(raw) >= _NULL16:
+        raise ValueError(f"text is {len(raw)} bytes long, at most {_NULL16 - 1} can be sent")
+    return _LENGTH16.pack(len(raw)) + raw
+
+
+def _decode_string(frame: bytes, position: int) -> tuple[str, int]:
+    """A missing string (length -1) reads as an empty one: no command tells them apart."""
+    length, start = _u16.decode(frame, position)
+    if length == _NULL16:
+        return "", start
+    end = start + length
+    if end > len(frame):
+        raise Truncated
+    try:
+        return frame[start:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise Truncated from error
+
+
+def _encode_bytes(value: bytes) -> bytes:
+    return _LENGTH32.pack(len(value)) + value
+
+
+def _decode_bytes(frame: bytes, position: int) -> tuple[bytes, int]:
+    if position + _LENGTH32.size > len(frame):
+        raise Truncated
+    (length,) = _LENGTH32.unpack_from(frame, position)
+    start = position + _LENGTH32.size
+    end = start + max(length, 0)
+    if end > len(frame):
+        raise Truncated
+    return frame[start:end], end
+
+
+_string = Field(_encode_string, _decode_string)
+_bytes = Field(_encode_bytes, _decode_bytes)
+
+
+def _array(item: Field[Value]) -> Field[tuple[Value, ...]]:
+    def encode(values: tuple[Value, ...]) -> bytes:
+        return _u32.encode(len(values)) + b"".join(map(item.encode, values))
+
+    def decode(frame: bytes, position: int) -> tuple[tuple[Value, ...], int]:
+        count, position = _u32.decode(frame, position)
+        if count > len(frame):  # every item takes a byte at least
+            raise Truncated
+        values = []
+        for _ in range(count):
+            value, position = item.decode(frame, position)
+            values.append(value)
+        return tuple(values), position
+
+    return Field(encode, decode)
+
+
+def _to_end(item: Field[Value]) -> Field[tuple[Value, ...]]:
+    """An array whose count is not believed: items fill the frame, as RabbitMQ reads it."""
+
+    def decode(frame: bytes, position: int) -> tuple[tuple[Value, ...], int]:
+        _, position = _u32.decode(frame, position)
+        values = []
+        while position < len(frame):
+            value, position = item.decode(frame, position)
+            values.append(value)
+        return tuple(values), position
+
+    return Field(_array(item).encode, decode)
+
+
+def record(kind: type[Value], *fields: Field[Any]) -> Field[Value]:
+    """Several fields after one another, as the named tuple `kind`."""
+
+    def encode(value: Value) -> bytes:
+        values: Any = value
+        return b"".join(f.encode(v) for f, v in zip(fields, values, strict=True))
+
+    def decode(frame: bytes, position: int) -> tuple[Value, int]:
+        values = []
+        for field in fields:
+            value, position = field.decode(frame, position)
+            values.append(value)
+        return kind(*values), position
+
+    return Field(encode, decode)
+
+
+class Pair(NamedTuple):
+    """One entry of a map."""
+
+    key: str
+    value: str
+
+
+class CommandVersions(NamedTuple):
+    """The versions of one command that a side understands."""
+
+    key: int
+    min_version: int
+    max_version: int
+
+
+class Broker(NamedTuple):
+    """An address that streams can be reached at, and the number that Metadata calls it by."""
+
+    reference: int
+    host: str
+    port: int
+
+
+class StreamMetadata(NamedTuple):
+    """Where one stream is; `leader` is NO_LEADER when it is nowhere."""
+
+    stream: str
+    code: int
+    leader: int
+    replicas: tuple[int, ...]
+
+
+class Statistic(NamedTuple):
+    """One figure about a stream."""
+
+    name: str
+    value: int
+
+
+class PublishFault(NamedTuple):
+    """A message that was not taken, and why."""
+
+    publishing_id: int
+    code: int
+
+
+class OffsetSpecification(NamedTuple):
+    """Where to begin reading: 1 first, 2 last, 3 next, 4 offset, 5 timestamp; 0 says nothing."""
+
+    type: int
+    value: int = 0
+
+
+NO_LEADER = 0xFFFF
+NO_OFFSET = OffsetSpecification(4)
+_OFFSET, _TIMESTAMP = 4, 5
+
+
+def _encode_offset(value: OffsetSpecification) -> bytes:
+    raw = _u16.encode(value.type)
+    if value.type == _OFFSET:
+        return raw + _u64.encode(value.value)
+    return raw + _i64.encode(value.value) if value.type == _TIMESTAMP else raw
+
+
+def _decode_offset(frame: bytes, position: int) -> tuple[OffsetSpecification, int]:
+    kind, position = _u16.decode(frame, position)
+    if kind not in (_OFFSET, _TIMESTAMP):
+        return OffsetSpecification(kind), position
+    value, position = (_u64 if kind == _OFFSET else _i64).decode(frame, position)
+    return OffsetSpecification(kind, value), position
+
+
+_pair = record(Pair, _string, _string)
+
+
+def _decode_optional_map(frame: bytes, position: int) -> tuple[tuple[Pair, ...], int]:
+    """Properties at the end of a request: absent or not readable means none."""
+    try:
+        return _array(_pair).decode(frame, position)
+    except Truncated:
+        return (), len(frame)
+
+
+def _decode_rest(frame: bytes, position: int) -> tuple[bytes, int]:
+    return frame[position:], len(frame)
+
+
+U8 = Annotated[int, _u8]
+U16 = Annotated[int, _u16]
+U32 = Annotated[int, _u32]
+U64 = Annotated[int, _u64]
+String = Annotated[str, _string]
+Bytes = Annotated[bytes, _bytes]
+Rest = Annotated[bytes, Field[bytes](bytes, _decode_rest)]
+Strings = Annotated[tuple[str, ...], _array(_string)]
+StringsToEnd = Annotated[tuple[str, ...], _to_end(_string)]
+Map = Annotated[tuple[Pair, ...], _array(_pair)]
+MapToEnd = Annotated[tuple[Pair, ...], _to_end(_pair)]
+OptionalMap = Annotated[
+    tuple[Pair, ...], Field[tuple[Pair, ...]](_array(_pair).encode, _decode_optional_map)
+]
+OffsetSpec = Annotated[OffsetSpecification, Field(_encode_offset, _decode_offset)]
+Versions = Annotated[
+    tuple[CommandVersions, ...], _to_end(record(CommandVersions, _u16, _u16, _u16))
+]
+Brokers = Annotated[tuple[Broker, ...], _array(record(Broker, _u16, _string, _u32))]
+StreamsMetadata = Annotated[
+    tuple[StreamMetadata, ...],
+    _array(record(StreamMetadata, _string, _u16, _u16, _array(_u16))),
+]
+Statistics = Annotated[tuple[Statistic, ...], _array(record(Statistic, _string, _i64))]
+PublishingIds = Annotated[tuple[int, ...], _array(_u64)]
+PublishFaults = Annotated[tuple[PublishFault, ...], _array(record(PublishFault, _u64, _u16))]
