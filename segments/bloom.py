@@ -10,13 +10,15 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, with other hashes (filter scheme 
 """
 
 from collections.abc import Collection, Iterable
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 import mmh3
 
 from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 
 _CACHED_VALUE_SIZE = 255  # longer values are hashed each time: they would make the cache large
+_CACHED_VALUES = 8192  # per filter size; then the cache starts anew
 
 
 def bit_positions(value: bytes, size: int) -> tuple[int, int]:
@@ -34,12 +36,28 @@ def _mask(value: bytes, size: int) -> int:
     return (1 << top - first) | (1 << top - second)
 
 
-_cached_mask = lru_cache(maxsize=8192)(_mask)
+class _Masks(dict[bytes, int]):
+    """Masks by value for one filter size; a dict, so that a chunk's values are looked up in C."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def __missing__(self, value: bytes) -> int:
+        found = _mask(value, self._size)
+        if len(value) <= _CACHED_VALUE_SIZE:
+            if len(self) >= _CACHED_VALUES:
+                self.clear()
+            self[value] = found
+        return found
+
+
+_masks = lru_cache(maxsize=MAX_FILTER_SIZE + 1)(_Masks)
 
 
 def mask(value: bytes, size: int) -> int:
     """The bits of `value` in a filter of `size` bytes, as an integer; empty means unfiltered."""
-    return (_cached_mask if len(value) <= _CACHED_VALUE_SIZE else _mask)(value, size)
+    return _masks(size)[value]
 
 
 def build(values: Iterable[bytes], size: int) -> bytes:
@@ -48,9 +66,7 @@ def build(values: Iterable[bytes], size: int) -> bytes:
     Returns:
         `size` bytes, or none at all when no message has a value.
     """
-    bits = 0
-    for value in values:
-        bits |= mask(value, size)
+    bits = reduce(or_, map(_masks(size).__getitem__, values), 0)
     if bits in (0, 1 << 8 * size - 1):
         return b""
     return bits.to_bytes(size, "big")

@@ -6,19 +6,20 @@ oldest segments. Time comes from the caller.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from segments import recovery
-from segments.chunk import ChunkBuilder
-from segments.codec import FILE_HEADER_SIZE, ChunkHeader
+from segments.chunk import ChunkBuilder, EncodedChunk
+from segments.codec import FILE_HEADER_SIZE
 from segments.disk import Disk, OsDisk
 from segments.journal import Journal
 from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
 from segments.restore import restore_tracking
 from segments.retention import expired
-from segments.segment import Segment, SegmentWriter
+from segments.segment import MAX_GROUP, Segment, SegmentWriter
 
 
 class Position(NamedTuple):
@@ -124,36 +125,49 @@ class Log:
         """Chunks that are kept."""
         return sum(segment.num_chunks for segment in self.segments)
 
-    def append(self, builder: ChunkBuilder, now_ms: int) -> ChunkHeader:
-        """Write one chunk, sealing the segment before it when that is full; committed on return.
+    def append(self, builders: Sequence[ChunkBuilder], now_ms: int) -> None:
+        """Write chunks, sealing segments that are full; committed on return.
 
         Args:
-            builder: what the chunk holds; at least one entry.
+            builders: what each chunk holds, at least one entry.
             now_ms: wall clock. Chunk timestamps never decrease, whatever it does.
 
         Raises:
-            StorageError: the system refused; nothing was appended.
+            StorageError: the system refused. `committed_offset` says how many chunks, from the
+                first on, were appended nevertheless.
         """
-        if self._is_full(self._writer.segment):
-            self._roll()
-        chunk = builder.encode(
-            chunk_id=self.committed_offset,
-            timestamp_ms=max(now_ms, self.last_timestamp_ms or 0),
-            epoch=self.epoch,
-            policy=self.policy,
-        )
-        self._writer.append(chunk)
-        self.tracking.set_sequences(chunk.header.chunk_id, builder.sequences.items())
-        return chunk.header
+        timestamp_ms = max(now_ms, self.last_timestamp_ms or 0)
+        chunk_id = self.committed_offset
+        group: list[tuple[EncodedChunk, ChunkBuilder]] = []
+        for builder in builders:
+            if self._is_full(group):
+                self._write(group)
+                self._roll()
+            elif len(group) == MAX_GROUP:
+                self._write(group)
+            chunk = builder.encode(
+                chunk_id=chunk_id, timestamp_ms=timestamp_ms, epoch=self.epoch, policy=self.policy
+            )
+            group.append((chunk, builder))
+            chunk_id = chunk.header.next_offset
+        self._write(group)
 
-    def _is_full(self, segment: Segment) -> bool:
-        if not segment.num_chunks:
+    def _is_full(self, group: Sequence[tuple[EncodedChunk, ChunkBuilder]]) -> bool:
+        """Whether the newest segment, with `group` in it, takes no more."""
+        segment, policy = self._writer.segment, self.policy
+        num_chunks = segment.num_chunks + len(group)
+        size = segment.size + sum(chunk.header.total_size for chunk, _ in group)
+        if not num_chunks:
             return False  # an empty segment would be rolled for ever
-        policy = self.policy
-        return (
-            segment.size >= policy.max_segment_bytes
-            or segment.num_chunks >= policy.max_segment_chunks
-        )
+        return size >= policy.max_segment_bytes or num_chunks >= policy.max_segment_chunks
+
+    def _write(self, group: list[tuple[EncodedChunk, ChunkBuilder]]) -> None:
+        """Append a group to the newest segment, and empty it."""
+        if group:
+            self._writer.append([chunk for chunk, _ in group])
+            for chunk, builder in group:
+                self.tracking.set_sequences(chunk.header.chunk_id, builder.sequences.items())
+            group.clear()
 
     def _roll(self) -> None:
         """Seal the newest segment and start the next.

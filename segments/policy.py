@@ -8,6 +8,7 @@ DEFAULT_SEGMENT_BYTES = 500_000_000
 MAX_SEGMENT_BYTES = 3_000_000_000  # index positions are 32 bits wide
 MAX_SEGMENT_CHUNKS = 256_000  # scanning more small chunks at start-up takes too long
 DEFAULT_CHUNK_BYTES = 1 << 20  # bounds what one delivery holds up, and memory during recovery
+MAX_CHUNK_BYTES = 64 << 20  # what a writer and every reader must have room for
 MAX_CHUNK_RECORDS = 65_535  # the entry count is 16 bits wide
 
 IDLE_CHUNK_RECORDS = 256

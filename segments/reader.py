@@ -15,10 +15,11 @@ from segments.disk import File
 from segments.errors import FormatError
 from segments.layout import USER
 from segments.log import Log, Position
+from segments.segment import Segment
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
-_READ_AHEAD = 1 << 16  # read at once while chunks are small
-_SMALL_CHUNK = 1 << 14  # chunks up to this size, 16 KiB, make reading ahead worth while
+_READ_AHEAD = 1 << 18  # read at once while chunks are small
+_SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
 
 
 class StoredChunk(NamedTuple):
@@ -27,14 +28,15 @@ class StoredChunk(NamedTuple):
     Attributes:
         header: decoded.
         raw_header: its 48 bytes.
-        data: the data section when it was read along, else None.
+        data: the data section when it was read along, else None. Keeps what was read with it
+            in memory while it lives.
         file: the segment file, open at least until the reader's next `read`.
         data_position: where the data section starts in it.
     """
 
     header: ChunkHeader
     raw_header: bytes
-    data: bytes | None
+    data: memoryview | None
     file: File
     data_position: int
 
@@ -110,7 +112,14 @@ class Reader:
             size += chunk.header.data_size
             if chunk.data is None or len(chunks) >= max_chunks or size >= max_bytes:
                 break
+        if self.at_end:
+            self._window = b""  # readers that wait at the end hold nothing
         return chunks
+
+    def hold(self) -> Segment:
+        """Keep the file of the chunks from the last `read` open until `release` on the result."""
+        self._segment.acquire()
+        return self._segment
 
     def close(self) -> None:
         """Let go of the segment."""
@@ -151,8 +160,11 @@ class Reader:
         self.counts.chunks += 1
         self.counts.records += header.num_records
         data_position = position + header.data_start
-        is_small = header.total_size <= _SMALL_CHUNK
-        data = self._bytes(data_position, header.data_size) if is_small else None
+        is_small = header.total_size <= _SMALL_CHUNK and self._window_end >= self._position
+        data = None
+        if is_small:
+            start = data_position - self._window_start
+            data = memoryview(self._window)[start : start + header.data_size]
         raw_header = self._bytes(position, CHUNK_HEADER_SIZE)
         return StoredChunk(header, raw_header, data, self._file, data_position)
 

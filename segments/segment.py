@@ -6,7 +6,7 @@ looks beyond it, so a failed append can be cut away while readers are at work.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from segments import codec
@@ -24,6 +24,7 @@ from segments.index import Index, record_position
 
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
 SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX)
+MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
 _NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage)")
 
 
@@ -191,33 +192,49 @@ class SegmentWriter:
             raise
         return cls(segment, file, index)
 
-    def append(self, chunk: EncodedChunk) -> None:
-        """Write one chunk and its index record; visible to readers on return.
+    def append(self, chunks: Sequence[EncodedChunk]) -> None:
+        """Write chunks and their index records, in one call each; visible to readers on return.
+
+        Args:
+            chunks: at least one, at most MAX_GROUP.
 
         Raises:
             StorageError: the system refused; nothing was appended.
         """
         if self.failed is not None:
             raise self.failed
-        segment, header = self.segment, chunk.header
-        record = IndexRecord(
-            header.chunk_id, header.timestamp_ms, header.epoch, segment.size, header.chunk_type
-        )
-        try:
-            written = self._file.write(chunk.parts, segment.size)
-            self._index.write(
-                [codec.encode_index_record(record)], record_position(segment.num_chunks)
+        segment = self.segment
+        parts: list[bytes] = []
+        records: list[bytes] = []
+        position = segment.size
+        for header, chunk_parts in chunks:
+            parts += chunk_parts
+            records.append(
+                codec.encode_index_record(
+                    IndexRecord(
+                        header.chunk_id,
+                        header.timestamp_ms,
+                        header.epoch,
+                        position,
+                        header.chunk_type,
+                    )
+                )
             )
+            position += header.total_size
+        try:
+            self._file.write(parts, segment.size)
+            self._index.write(records, record_position(segment.num_chunks))
         except StorageError:
             self._cut_back()
             raise
-        segment.size += written
-        segment.num_chunks += 1
-        segment.next_offset = header.next_offset
-        segment.last_chunk_id = header.chunk_id
-        segment.last_timestamp_ms = header.timestamp_ms
         if segment.first_timestamp_ms is None:
-            segment.first_timestamp_ms = header.timestamp_ms
+            segment.first_timestamp_ms = chunks[0].header.timestamp_ms
+        last = chunks[-1].header
+        segment.size = position
+        segment.num_chunks += len(chunks)
+        segment.next_offset = last.next_offset
+        segment.last_chunk_id = last.chunk_id
+        segment.last_timestamp_ms = last.timestamp_ms
 
     def _cut_back(self) -> None:
         try:

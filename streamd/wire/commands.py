@@ -460,6 +460,29 @@ class ResolveOffsetSpecResponse:
     offset: f.OffsetSpec = f.NO_OFFSET
 
 
+@dataclass(frozen=True, slots=True)
+class DescribeStreams:
+    """Ask for arguments and figures of streams; of all when none is named.
+
+    Not of RabbitMQ. Send it only to a server that says `streamd` in its peer properties: others
+    close the connection, as they do at any command they do not know.
+    """
+
+    KEY: ClassVar[int] = 0x0401
+    correlation_id: f.U32
+    streams: f.StringsToEnd = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeStreamsResponse:
+    """Answer to DescribeStreams."""
+
+    KEY: ClassVar[int] = 0x0401 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    streams: f.Descriptions = ()
+
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -485,6 +508,7 @@ ClientCommand: TypeAlias = (
     | ExchangeCommandVersions
     | StreamStats
     | ResolveOffsetSpec
+    | DescribeStreams
 )
 
 ServerCommand: TypeAlias = (
@@ -514,6 +538,7 @@ ServerCommand: TypeAlias = (
     | ExchangeCommandVersionsResponse
     | StreamStatsResponse
     | ResolveOffsetSpecResponse
+    | DescribeStreamsResponse
 )
 
 Command: TypeAlias = ClientCommand | ServerCommand

@@ -172,6 +172,15 @@ class Statistic(NamedTuple):
     value: int
 
 
+class StreamDescription(NamedTuple):
+    """What a server of ours tells about one stream."""
+
+    stream: str
+    code: int
+    arguments: tuple[Pair, ...]
+    statistics: tuple[Statistic, ...]
+
+
 class PublishFault(NamedTuple):
     """A message that was not taken, and why."""
 
@@ -244,6 +253,11 @@ StreamsMetadata = Annotated[
     tuple[StreamMetadata, ...],
     _array(record(StreamMetadata, _string, _u16, _u16, _array(_u16))),
 ]
-Statistics = Annotated[tuple[Statistic, ...], _array(record(Statistic, _string, _i64))]
+_statistics = _array(record(Statistic, _string, _i64))
+Statistics = Annotated[tuple[Statistic, ...], _statistics]
+Descriptions = Annotated[
+    tuple[StreamDescription, ...],
+    _array(record(StreamDescription, _string, _u16, _array(_pair), _statistics)),
+]
 PublishingIds = Annotated[tuple[int, ...], _array(_u64)]
 PublishFaults = Annotated[tuple[PublishFault, ...], _array(record(PublishFault, _u64, _u16))]

@@ -34,6 +34,7 @@ _offset = Struct("type" / Int16ub, "value" / Switch(this.type, {4: Int64ub, 5: I
 _versions = PrefixedArray(
     Int32ub, Struct("key" / Int16ub, "min_version" / Int16ub, "max_version" / Int16ub)
 )
+_statistics = PrefixedArray(Int32ub, Struct("name" / _string, "value" / Int64sb))
 _correlated = ("correlation_id" / Int32ub,)
 _answer = (*_correlated, "code" / Int16ub)
 
@@ -122,7 +123,21 @@ BODIES: dict[tuple[int, int], Struct] = {
     (0x001C, 1): Struct(*_correlated, "stream" / _string),
     (0x801C, 1): Struct(
         *_answer,
-        "statistics" / PrefixedArray(Int32ub, Struct("name" / _string, "value" / Int64sb)),
+        "statistics" / _statistics,
+    ),
+    (0x0401, 1): Struct(*_correlated, "streams" / _strings),
+    (0x8401, 1): Struct(
+        *_answer,
+        "streams"
+        / PrefixedArray(
+            Int32ub,
+            Struct(
+                "stream" / _string,
+                "code" / Int16ub,
+                "arguments" / _map,
+                "statistics" / _statistics,
+            ),
+        ),
     ),
     (0x001F, 1): Struct(*_correlated, "stream" / _string, "offset" / _offset, "properties" / _map),
     (0x801F, 1): Struct(*_answer, "offset" / _offset),

@@ -1,5 +1,7 @@
 """Building chunks: known bytes, checks that notice every change, entries cut where they may be."""
 
+from collections import Counter
+
 import mmh3
 import pytest
 from hypothesis import given, strategies as st
@@ -45,6 +47,14 @@ def test_history_counts_messages_by_value() -> None:
     blocks = codec.decode_blocks(chunk.parts[2])
     assert {b.id: b.value for b in blocks if b.kind == FILTER_VALUE} == {b"a": 1, b"b": 2, b"": 1}
     assert build([b"a"], LogPolicy(filter_history=False)).parts[2] == b""
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1).filter(any))
+def test_history_agrees_with_the_general_encoding(values: list[bytes]) -> None:
+    trailer = build(values).parts[2]
+    counts = Counter(map(history_form, values))
+    blocks = [codec.Block(FILTER_VALUE, value, count) for value, count in counts.items()]
+    assert trailer == codec.encode_blocks(blocks)
 
 
 def test_long_filter_values_are_recorded_by_prefix_and_hash() -> None:

@@ -238,7 +238,7 @@ def test_damage_in_the_middle_of_the_newest_segment(tmp_path: Path, where: int, 
     else:
         assert found == written  # only filter or trailer: the messages are whole
         assert "left out tracking" in log.report.steps[-1]
-    log.append(builder_of(b"after"), 0)
+    log.append([builder_of(b"after")], 0)
     log.close()
     again, log = reopened(tmp_path, policy)
     assert again == [*found, b"after"]

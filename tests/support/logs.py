@@ -32,7 +32,9 @@ def append(
     builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
     for reference, publishing_id in (sequences or {}).items():
         builder.set_sequence(reference, publishing_id)
-    return log.append(builder, now_ms).chunk_id
+    chunk_id = log.committed_offset
+    log.append([builder], now_ms)
+    return chunk_id
 
 
 def read_chunks(
@@ -43,7 +45,10 @@ def read_chunks(
     max_chunks: int = 100,
     max_steps: int = 100,
 ) -> list[StoredChunk]:
-    """All chunks from `spec` to the end, their data read where the reader left that to us."""
+    """All chunks from `spec` to the end, their data read where the reader left that to us.
+
+    Data comes as bytes, so that it can be compared.
+    """
     reader = Reader(log, log.find(spec), matcher)
     chunks: list[StoredChunk] = []
     try:
@@ -52,7 +57,7 @@ def read_chunks(
                 data = chunk.data
                 if data is None:
                     data = chunk.file.read(chunk.header.data_size, chunk.data_position)
-                chunks.append(chunk._replace(data=data))
+                chunks.append(chunk._replace(data=bytes(data)))
     finally:
         reader.close()
     return chunks

@@ -39,6 +39,16 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
         max_size=2,
     ).map(tuple),
     f.Statistics: st.lists(st.builds(f.Statistic, TEXT, I64), max_size=3).map(tuple),
+    f.Descriptions: st.lists(
+        st.builds(
+            f.StreamDescription,
+            TEXT,
+            U16,
+            MAP,
+            st.lists(st.builds(f.Statistic, TEXT, I64), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
     f.PublishingIds: st.lists(U64, max_size=4).map(tuple),
     f.PublishFaults: st.lists(st.builds(f.PublishFault, U64, U16), max_size=3).map(tuple),
 }

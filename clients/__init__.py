@@ -1,0 +1,1 @@
+"""A client for RabbitMQ streams, for asyncio and trio programs."""

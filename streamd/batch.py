@@ -1,0 +1,134 @@
+"""Which of the queued messages make the next chunk: limits, duplicates, sub-batches apart.
+
+Plain synchronous code over the log's state: nothing here changes queue or log.
+"""
+
+import struct
+from operator import ge
+
+from segments import ChunkBuilder, Log
+from segments.chunk import split_entries
+from segments.codec import walk_entries
+from segments.layout import SUB_BATCH_BIT
+from segments.policy import RecordLimit
+from streamd.publishing import Publication
+from streamd.wire.publish import Entries
+
+_ID_SIZE = 8
+
+
+class Batch:
+    """The next chunk in the making.
+
+    Frames stay whole where a chunk can hold them: a small batch of messages arrives as it was
+    sent. A sub-batch gets a chunk of its own, because some clients read only the first one.
+
+    Attributes:
+        builder: what goes into the chunk.
+        publications: what it was made from, duplicates included.
+
+    Args:
+        log: the stream's.
+        limit: records per chunk.
+        sequences: highest publishing ids of batches before this one that are not in the log yet;
+            this batch adds its own.
+    """
+
+    def __init__(self, log: Log, limit: RecordLimit, sequences: dict[bytes, int]) -> None:
+        self.builder = ChunkBuilder()
+        self.publications: list[Publication] = []
+        self._log = log
+        self._limit = limit
+        self._sequences = sequences
+        self._is_closed = False
+
+    def take(self, publication: Publication) -> bool:
+        """Add a publication; False when the chunk is complete without it."""
+        publisher, entries = publication
+        reference = publisher.reference
+        new: Entries | None = entries
+        if reference:
+            new = without_duplicates(entries, self._sequence(reference))
+        if new is not None:
+            if not self._fits(new):
+                return False
+            self.builder.add(new.data, new.num_entries, new.num_records, new.filter_values)
+            if reference:
+                last = int.from_bytes(new.publishing_ids[-_ID_SIZE:], "big")
+                self._sequences[reference] = last
+                self.builder.set_sequence(reference, last)
+        self.publications.append(publication)
+        return True
+
+    def _sequence(self, reference: bytes) -> int | None:
+        if reference in self._sequences:
+            return self._sequences[reference]
+        return self._log.tracking.sequence(reference)
+
+    def _fits(self, entries: Entries) -> bool:
+        """Whether entries go into this chunk; into an empty one they always do (see `split`)."""
+        builder = self.builder
+        is_sub_batch = bool(entries.data[0] & SUB_BATCH_BIT)
+        if not builder.num_entries:
+            self._is_closed = is_sub_batch
+            return True
+        if self._is_closed or is_sub_batch:
+            return False
+        has_values = builder.has_filter_values or entries.filter_values is not None
+        max_records = self._limit.current(has_filter_values=has_values)
+        return (
+            builder.num_records + entries.num_records <= max_records
+            and builder.data_size + len(entries.data) <= self._log.policy.chunk_max_bytes
+        )
+
+
+def without_duplicates(entries: Entries, sequence: int | None) -> Entries | None:
+    """The entries whose publishing id is higher than any before; None when there are none.
+
+    Args:
+        entries: of a publisher with a reference.
+        sequence: its highest publishing id so far, None for none.
+    """
+    last = -1 if sequence is None else sequence
+    ids = struct.unpack(f">{entries.num_entries}Q", entries.publishing_ids)
+    if ids[0] > last and not any(map(ge, ids, ids[1:])):
+        return entries
+    kept = []
+    for number, publishing_id in enumerate(ids):
+        if publishing_id > last:
+            kept.append(number)
+            last = publishing_id
+    return _pick(entries, kept) if kept else None
+
+
+def _pick(entries: Entries, kept: list[int]) -> Entries:
+    walked = list(walk_entries(entries.data))
+    ids, values = entries.publishing_ids, entries.filter_values
+    return Entries(
+        b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in kept),
+        b"".join(entries.data[walked[n].start : walked[n].end] for n in kept),
+        len(kept),
+        sum(walked[n].num_records for n in kept),
+        None if values is None else [values[n] for n in kept],
+    )
+
+
+def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
+    """Cut entries into runs that fit into a chunk each; a larger single entry stays whole."""
+    if entries.num_records <= max_records and len(entries.data) <= max_bytes:
+        return [entries]
+    parts, start = [], 0
+    for data, num_entries, num_records in split_entries(entries.data, max_records, max_bytes):
+        end = start + num_entries
+        values = entries.filter_values
+        parts.append(
+            Entries(
+                entries.publishing_ids[_ID_SIZE * start : _ID_SIZE * end],
+                data,
+                num_entries,
+                num_records,
+                None if values is None else values[start:end],
+            )
+        )
+        start = end
+    return parts

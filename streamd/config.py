@@ -1,0 +1,154 @@
+"""Every setting of the server: name, unit, default, and why.
+
+Values come from a TOML file, then from environment variables STREAMD_<NAME>, then from flags; the
+later wins. `describe` gives the settings to the command line, so that help and file agree.
+
+Memory that peers can make the server hold is bounded:
+
+    per connection   frame_max (a frame that is not whole yet)
+                     + OUTBOX_BYTES (answers it does not read; then it is not read from either)
+                     + 64 KiB per subscription that is behind
+    per stream       QUEUE_BYTES + one receive buffer per publishing connection
+"""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+RECEIVE_BYTES = 256 << 10  # one read from a socket; one buffer for all connections
+OUTBOX_BYTES = 1 << 20  # answers queued for a peer that does not read them
+QUEUE_BYTES = 4 << 20  # messages queued for one stream; a turn of the writer takes them all
+LOGIN_SECONDS = 10  # for each step before a connection is open
+REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows down guessing
+CLOSE_SECONDS = 10  # how long a peer has to answer our Close
+DRAIN_SECONDS = 5  # how long connections have to end when the server stops
+FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
+RETENTION_SECONDS = 60  # between looks at the age of idle streams
+MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one byte
+
+
+Value: TypeAlias = int | str | None
+
+
+class ConfigError(Exception):
+    """A setting cannot be used; says which, what was found and what is expected."""
+
+
+def _setting(default: Value, text: str) -> Any:  # noqa: ANN401 - as dataclasses.field is typed
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The server's settings."""
+
+    data: str = _setting("data", "folder for streams and catalog; created when missing")
+    host: str = _setting("127.0.0.1", "address to listen on; only this machine can connect to it")
+    stream_port: int | None = _setting(5552, "port of the stream protocol, 0 picks a free one")
+    amqp_port: int | None = _setting(None, "port of AMQP 0-9-1; this version does not serve it")
+    http_port: int | None = _setting(None, "port of the HTTP API; this version does not serve it")
+    advertised_host: str = _setting("localhost", "host that clients are told to connect to")
+    advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
+    frame_max: int = _setting(1 << 20, "largest frame, in bytes")
+    heartbeat: int = _setting(60, "proposed seconds between signs of life")
+    max_connections: int = _setting(10_000, "connections at once; more are closed at once")
+    user: str = _setting("guest", "the user, who may connect from this machine only")
+    password: str = _setting("guest", "the user's password")
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} is {value}, expected {low} to {high}")
+
+    def __repr__(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return f"Config({shown | {'password': '<secret>'}})"
+
+
+_RANGES = (
+    ("stream_port", 0, 65_535),
+    ("amqp_port", 0, 65_535),
+    ("http_port", 0, 65_535),
+    ("advertised_port", 1, 65_535),
+    ("frame_max", 8_192, 1 << 30),
+    ("heartbeat", 1, 86_400),
+    ("max_connections", 1, 1 << 20),
+)
+PORTS = frozenset({"stream_port", "amqp_port", "http_port"})
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as the command line shows it."""
+
+    name: str
+    default: Value
+    help: str
+    is_number: bool
+
+
+def describe() -> Iterator[Setting]:
+    """All settings, in order."""
+    for item in dataclasses.fields(Config):
+        is_number = item.type is not str
+        default = cast("Value", item.default)
+        yield Setting(item.name, default, item.metadata["help"], is_number)
+
+
+def load(file: Path | None, environment: Mapping[str, str] = os.environ, **flags: Value) -> Config:
+    """The settings from a file, the environment and flags (None: not given).
+
+    Raises:
+        ConfigError: the file cannot be read, or a setting is unknown or out of range.
+    """
+    values: dict[str, Value] = {}
+    settings = {setting.name: setting for setting in describe()}
+    if file is not None:
+        values |= _read_file(file, settings)
+    for name, setting in settings.items():
+        text = environment.get(f"STREAMD_{name.upper()}")
+        if text is not None:
+            values[name] = _from_text(setting, text, f"STREAMD_{name.upper()}")
+    values |= {name: value for name, value in flags.items() if value is not None}
+    checked: dict[str, Any] = {name: _port(name, value) for name, value in values.items()}
+    return Config(**checked)
+
+
+def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, Value]:
+    try:
+        found = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    for name, value in found.items():
+        if name not in settings:
+            known = ", ".join(settings)
+            raise ConfigError(f"{file}: {name} is no setting; there are {known}")
+        wanted = int if settings[name].is_number else str
+        if not isinstance(value, wanted) and not (name in PORTS and value == OFF):
+            raise ConfigError(f"{file}: {name} is {value!r}, expected {_kind(settings[name])}")
+    return found
+
+
+def _from_text(setting: Setting, text: str, source: str) -> Value:
+    if not setting.is_number or (setting.name in PORTS and text == OFF):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{source} is {text!r}, expected {_kind(setting)}") from None
+
+
+def _kind(setting: Setting) -> str:
+    if setting.name in PORTS:
+        return f"a port or {OFF}"
+    return "a number" if setting.is_number else "a text"
+
+
+def _port(name: str, value: Value) -> Value:
+    return None if name in PORTS and value == OFF else value

@@ -1,0 +1,192 @@
+"""From a stream to its consumers: subscriptions, their credit, and whose turn it is.
+
+One `Delivery` per connection. The connection's writer asks it for one turn at a time, so answers
+and heartbeats get in between, and several subscriptions take turns. A turn sends either a few
+small chunks together, copied from one read, or one large chunk by sendfile.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
+from segments.disk import Buffer
+from streamd.stream import Stream
+from streamd.transport import Transport
+from streamd.wakeup import Wakeup
+from streamd.wire.deliver import encode_deliver_head
+
+logger = logging.getLogger(__name__)
+
+_TURN_CHUNKS = 256
+_TURN_BYTES = 256 << 10
+_TURN_STEPS = 2_000  # chunks looked at, delivered or not: bounds the time between other frames
+
+
+class Interest(NamedTuple):
+    """What a subscription asks for.
+
+    Attributes:
+        start: where to begin.
+        matcher: which chunks, None for all.
+    """
+
+    start: OffsetSpec
+    matcher: Matcher | None
+
+
+class Subscription:
+    """One consumer on one connection.
+
+    Attributes:
+        subscription_id: its number on the connection.
+        stream: what it reads.
+        credit: chunks that may still be sent.
+        is_closed: it gets nothing more.
+    """
+
+    def __init__(
+        self,
+        delivery: "Delivery",
+        subscription_id: int,
+        stream: Stream,
+        interest: Interest,
+        credit: int,
+    ) -> None:
+        self.subscription_id = subscription_id
+        self.stream = stream
+        self.credit = credit
+        self.is_closed = False
+        self.reader = Reader(stream.log, stream.log.find(interest.start), interest.matcher)
+        self.is_ready = False
+        self._delivery = delivery
+
+    def add_credit(self, credit: int) -> None:
+        """Allow more chunks."""
+        self.credit += credit
+        self.check()
+
+    def check(self) -> None:
+        """Get in line when there is something to send, else wait for the stream."""
+        if self.is_closed or self.is_ready or self.credit <= 0:
+            return
+        if self.reader.at_end:
+            self.stream.add_waiter(self)
+        else:
+            self._delivery.make_ready(self)
+
+    def stream_has_more(self) -> None:
+        """See stream.Waiter."""
+        self.check()
+
+    def close(self) -> None:
+        """Stop for good."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.stream.remove_waiter(self)
+            self.reader.close()
+
+
+class Delivery:
+    """All subscriptions of one connection.
+
+    Args:
+        work: woken when there is something to send.
+
+    Attributes:
+        subscriptions: by id.
+        with_committed: the client understands Deliver version 2.
+        on_failure: told of a subscription whose stream cannot be read; ends it.
+    """
+
+    def __init__(self, work: Wakeup) -> None:
+        self.subscriptions: dict[int, Subscription] = {}
+        self.with_committed = False
+        self.on_failure: Callable[[Subscription], None] = lambda failed: self.remove(
+            failed.subscription_id
+        )
+        self._work = work
+        self._ready: deque[Subscription] = deque()
+
+    def add(
+        self, subscription_id: int, stream: Stream, interest: Interest, credit: int
+    ) -> Subscription:
+        """Begin a subscription; call `check` on it once the client was told.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        subscription = Subscription(self, subscription_id, stream, interest, credit)
+        self.subscriptions[subscription_id] = subscription
+        return subscription
+
+    def remove(self, subscription_id: int) -> None:
+        """End a subscription: nothing of it is sent after this."""
+        self.subscriptions.pop(subscription_id).close()
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        while self.subscriptions:
+            self.remove(next(iter(self.subscriptions)))
+
+    def make_ready(self, subscription: Subscription) -> None:
+        """Put a subscription in line."""
+        subscription.is_ready = True
+        self._ready.append(subscription)
+        self._work.set()
+
+    @property
+    def has_work(self) -> bool:
+        """Somebody is in line."""
+        return bool(self._ready)
+
+    async def turn(self, transport: Transport) -> None:
+        """Send what is next in line.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        subscription = self._ready.popleft()
+        subscription.is_ready = False
+        if subscription.is_closed or subscription.credit <= 0:
+            return
+        try:
+            chunks = subscription.reader.read(
+                min(subscription.credit, _TURN_CHUNKS), _TURN_BYTES, _TURN_STEPS
+            )
+        except StorageError as error:
+            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+            self.on_failure(subscription)
+            return
+        if chunks:
+            subscription.credit -= len(chunks)
+            await self._send(transport, subscription, chunks)
+        else:
+            await trio.lowlevel.checkpoint()  # all were passed over: let others have a turn
+        subscription.check()
+
+    async def _send(
+        self, transport: Transport, subscription: Subscription, chunks: list[StoredChunk]
+    ) -> None:
+        committed = subscription.stream.log.last_chunk_id if self.with_committed else None
+        parts: list[Buffer] = []
+        for header, raw_header, data, _, _ in chunks:
+            head = encode_deliver_head(
+                subscription.subscription_id, raw_header, header.data_size, committed
+            )
+            parts.append(head)
+            if data is not None:
+                parts.append(data)
+        last = chunks[-1]
+        if last.data is not None:
+            await transport.send(*parts)
+            return
+        segment = subscription.reader.hold()  # the reader may move on while this is sent
+        try:
+            await transport.send(*parts, more=True)
+            await transport.send_file(last.file, last.data_position, last.header.data_size)
+        finally:
+            segment.release()

@@ -1,0 +1,201 @@
+"""One client connection: bytes in and out, its life from login to end.
+
+Two tasks. The reader takes bytes, turns them into commands and carries these out in order. The
+writer alone sends: first whatever is in the outbox, then one turn of deliveries, and again. A
+third task watches for signs of life. Whatever goes wrong on a connection ends it and nothing
+else.
+"""
+
+import logging
+from typing import cast
+
+import trio
+
+from streamd.broker import Broker
+from streamd.config import CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS, Config
+from streamd.delivery import Delivery
+from streamd.login import Login, LoginFailed
+from streamd.outbox import Outbox
+from streamd.session import Session
+from streamd.transport import Transport, TransportClosed
+from streamd.wakeup import Wakeup
+from streamd.wire import (
+    NEED_DATA,
+    Connection,
+    RemoteProtocolError,
+    ResponseCode,
+    Role,
+    State,
+    codec,
+    commands as c,
+)
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEAT = codec.encode(c.Heartbeat())
+_MISSED_HEARTBEATS = 2
+
+
+class _Ended(Exception):
+    """The connection is over, in order or not."""
+
+
+class Link:
+    """One connection.
+
+    Args:
+        broker: where the streams are.
+        transport: the connection's bytes; closed when `run` returns.
+        config: limits.
+        address: host and port to announce.
+    """
+
+    def __init__(
+        self, broker: Broker, transport: Transport, config: Config, address: tuple[str, int]
+    ) -> None:
+        self._broker = broker
+        self._transport = transport
+        self._address = address
+        self._connection = Connection(Role.SERVER, config.frame_max)
+        self._login = Login(config, address, is_local=transport.is_local)
+        self._work = Wakeup()
+        self._outbox = Outbox(self._work)
+        self._delivery = Delivery(self._work)
+        self._is_listening = True
+        self._has_heard = self._has_sent = False
+
+    async def run(self) -> None:
+        """Serve the peer until one side ends the connection, or the task is cancelled."""
+        try:
+            await self._log_in()
+            await self._serve()
+        except (_Ended, TransportClosed, trio.TooSlowError):
+            pass
+        except RemoteProtocolError as error:
+            logger.info("%s: %s", self._transport.peer, error)
+        except LoginFailed as failed:
+            await self._refuse(failed)
+        except Exception:  # a bug: it stays in this connection
+            logger.exception("%s: the connection failed", self._transport.peer)
+        finally:
+            self._transport.close()
+
+    # -- login
+
+    async def _log_in(self) -> None:
+        """Answer until the connection is open. Every step has its time."""
+        connection = self._connection
+        while connection.state is not State.OPEN:
+            with trio.fail_after(LOGIN_SECONDS):
+                step = connection.state
+                while connection.state is step:
+                    command = await self._next_command()
+                    answers = self._login.answer(command)
+                    await self._transport.send(b"".join(map(connection.send, answers)))
+        connection.limit_frames(self._login.frame_max)
+        name = self._login.properties.get("connection_name", "")
+        logger.info("%s: connected%s", self._transport.peer, f" as {name}" if name else "")
+
+    async def _next_command(self) -> c.ClientCommand:
+        while (command := self._connection.next_command()) is NEED_DATA:
+            data = await self._transport.receive()
+            if not data:
+                raise _Ended
+            self._has_heard = True
+            self._connection.receive_data(data)
+        return cast("c.ClientCommand", command)  # by its role the connection gives no others
+
+    async def _refuse(self, failed: LoginFailed) -> None:
+        logger.warning("%s: login refused", self._transport.peer)
+        if failed.is_guess:
+            await trio.sleep(REFUSAL_SECONDS)
+        try:
+            with trio.move_on_after(LOGIN_SECONDS):
+                await self._transport.send(self._connection.send(failed.answer))
+        except TransportClosed:
+            pass
+
+    # -- open
+
+    async def _serve(self) -> None:
+        session = Session(self._broker, self._outbox, self._delivery, self._address)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                if self._login.heartbeat_seconds:
+                    nursery.start_soon(self._watch, self._login.heartbeat_seconds)
+                await self._read(session)
+        except* (_Ended, TransportClosed):
+            pass
+        finally:
+            session.close()
+
+    async def _read(self, session: Session) -> None:
+        try:
+            while True:
+                command = await self._next_command()
+                self._is_listening = False
+                if isinstance(command, c.Close):
+                    answer = c.CloseResponse(command.correlation_id, ResponseCode.OK)
+                    await self._say_last(answer)
+                await session.handle(command)
+                await self._outbox.room()
+                self._is_listening = True
+        except RemoteProtocolError as error:
+            logger.info("%s: %s", self._transport.peer, error)
+            session.close()
+            self._outbox.put(self._connection.send(c.Close(1, error.code, error.reason)))
+            with trio.move_on_after(CLOSE_SECONDS):
+                await self._await_close_response()
+            raise _Ended from error
+
+    async def _say_last(self, answer: c.CloseResponse) -> None:
+        """Send what is queued and the answer, then end."""
+        self._outbox.put(self._connection.send(answer))
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._outbox.emptied()
+        raise _Ended
+
+    async def _await_close_response(self) -> None:
+        while self._connection.state is not State.CLOSED:
+            command = await self._next_command()
+            if isinstance(command, c.Close):
+                await self._say_last(c.CloseResponse(command.correlation_id, ResponseCode.OK))
+
+    async def _write(self) -> None:
+        """Send, one thing at a time, so that frames never mix."""
+        while True:
+            data = self._outbox.take()
+            if data:
+                await self._transport.send(data)
+                self._outbox.sent()
+                self._has_sent = True
+            elif self._delivery.has_work:
+                await self._delivery.turn(self._transport)
+                self._has_sent = True
+                await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
+            else:
+                await self._work.wait()
+
+    async def flushed(self) -> None:
+        """Return once all answers made so far have been sent."""
+        await self._outbox.emptied()
+
+    async def _watch(self, interval: int) -> None:
+        """Send signs of life when nothing else is sent, and end when none come.
+
+        The peer is not blamed for silence while the server itself does not listen.
+        """
+        silent = 0
+        while True:
+            for _ in range(2):
+                await trio.sleep(interval / 2)
+                if not self._has_sent and self._outbox.is_empty:
+                    self._outbox.put(_HEARTBEAT)
+                self._has_sent = False
+            is_alive = self._has_heard or not self._is_listening
+            silent = 0 if is_alive else silent + 1
+            self._has_heard = False
+            if silent >= _MISSED_HEARTBEATS:
+                logger.info("%s: no sign of life in %s s", self._transport.peer, 2 * interval)
+                raise _Ended

@@ -1,0 +1,57 @@
+"""What waits to be sent to one peer besides chunks: answers, confirms, heartbeats."""
+
+import trio
+
+from streamd.config import OUTBOX_BYTES
+from streamd.wakeup import Wakeup
+
+
+class Outbox:
+    """Frames in order, taken together.
+
+    Args:
+        work: woken when something was put in.
+    """
+
+    def __init__(self, work: Wakeup) -> None:
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._is_sending = False
+        self._work = work
+        self._sent = trio.lowlevel.ParkingLot()
+
+    def put(self, frame: bytes) -> None:
+        """Queue a whole frame. Never waits: whoever makes the peer's answers watches `room`."""
+        self._frames.append(frame)
+        self._size += len(frame)
+        self._work.set()
+
+    def take(self) -> bytes:
+        """All queued frames, to be sent now; empty when there are none."""
+        if not self._frames:
+            return b""
+        data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
+        self._frames.clear()
+        self._is_sending = True
+        return data
+
+    def sent(self) -> None:
+        """What `take` gave is on its way to the peer."""
+        self._is_sending = False
+        self._size = sum(map(len, self._frames))
+        self._sent.unpark_all()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is queued and nothing is being sent."""
+        return not (self._frames or self._is_sending)
+
+    async def emptied(self) -> None:
+        """Return once everything queued has been sent."""
+        while not self.is_empty:
+            await self._sent.park()
+
+    async def room(self) -> None:
+        """Return once the queue is within its limit: a peer that reads nothing is not served."""
+        while self._size > OUTBOX_BYTES:
+            await self._sent.park()

@@ -1,0 +1,180 @@
+"""The whole server: data folder, listener, connections, and an orderly end.
+
+Lifetimes nest: the broker with its logs outlives the connections, these outlive the listener.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from streamd.broker import Broker, wall_clock_ms
+from streamd.catalog import CatalogError
+from streamd.config import DRAIN_SECONDS, Config
+from streamd.link import Link
+from streamd.transport import SocketTransport, Transport
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The server cannot start; one sentence with what to do."""
+
+
+class Address(NamedTuple):
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Server:
+    """A running server.
+
+    Attributes:
+        broker: its streams.
+        stream_address: where it listens; None when it does not.
+    """
+
+    def __init__(self, broker: Broker, config: Config) -> None:
+        self.broker = broker
+        self.stream_address: Address | None = None
+        self._config = config
+        self._links: set[Link] = set()
+
+    async def serve_transport(self, transport: Transport) -> None:
+        """Serve one connection until it ends."""
+        if len(self._links) >= self._config.max_connections:
+            logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
+            transport.close()
+            return
+        link = Link(self.broker, transport, self._config, self._announced())
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+
+    def _announced(self) -> tuple[str, int]:
+        port = self._config.advertised_port
+        if port is None:
+            port = self.stream_address.port if self.stream_address else 0
+        return self._config.advertised_host, port
+
+    async def drain(self) -> None:
+        """Return once all connections have the answers that are due to them."""
+        with trio.move_on_after(DRAIN_SECONDS):
+            for link in list(self._links):
+                await link.flushed()
+
+
+async def serve(
+    config: Config,
+    *,
+    stop: trio.Event | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set; connections then get the answers that are due to them.
+
+    Args:
+        config: settings.
+        stop: ends the server in order; None serves until cancelled.
+        now_ms: the wall clock.
+        task_status: told of the running server, its address known.
+
+    Raises:
+        StartError: the data folder or the port cannot be used.
+    """
+    stop = stop or trio.Event()
+    async with open_server(config, now_ms) as server, trio.open_nursery() as links:
+        async with trio.open_nursery() as listeners:
+            await _listen(server, config, listeners, links)
+            task_status.started(server)
+            await stop.wait()
+            listeners.cancel_scope.cancel()
+        await server.drain()
+        links.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_server(
+    config: Config, now_ms: Callable[[], int] = wall_clock_ms
+) -> AsyncIterator[Server]:
+    """A server over the data folder, without a listener.
+
+    Raises:
+        StartError: the data folder cannot be used.
+    """
+    with _data_folder(config.data):
+        async with trio.open_nursery() as writers:
+            try:
+                broker = Broker(config.data, writers, now_ms)
+                await broker.open()
+            except CatalogError as error:
+                raise StartError(str(error)) from error
+            try:
+                yield Server(broker, config)
+            finally:
+                writers.cancel_scope.cancel()
+                broker.close()
+
+
+async def _listen(
+    server: Server, config: Config, listeners: trio.Nursery, links: trio.Nursery
+) -> None:
+    if config.stream_port is None:
+        return
+    try:
+        found = await trio.open_tcp_listeners(config.stream_port, host=config.host)
+    except OSError as error:
+        where = Address(config.host, config.stream_port)
+        reason = error.strerror or error
+        raise StartError(
+            f"cannot listen on {where}: {reason}; choose another with --host and --stream-port"
+        ) from error
+    server.stream_address = Address(*found[0].socket.getsockname()[:2])
+    listeners.start_soon(
+        partial(trio.serve_listeners, partial(_serve_socket, server), found, handler_nursery=links)
+    )
+
+
+async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:
+    try:
+        transport = SocketTransport(stream)
+    except OSError:
+        return  # gone before it was looked at
+    await server.serve_transport(transport)
+
+
+@contextmanager
+def _data_folder(data: str) -> Iterator[None]:
+    """Create the data folder where it is missing, and keep every other server out of it."""
+    try:
+        Path(data).mkdir(mode=0o750, parents=True, exist_ok=True)
+        lock = os.open(Path(data, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StartError(
+            f"cannot use the data folder {data}: {reason}; choose another with --data"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartError(
+                f"another server uses the data folder {data}; stop it, or choose another folder "
+                "with --data"
+            ) from error
+        yield
+    finally:
+        os.close(lock)

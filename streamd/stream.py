@@ -1,0 +1,241 @@
+"""A live stream: its log, the messages on their way into it, and who waits for new ones.
+
+One task writes. It takes everything that arrived while it wrote last (group commit), cuts it into
+chunks and appends them; then it confirms and wakes consumers. Appends go to the page cache and
+are made on the event loop: a hop to a thread costs more than the write, and with Python's lock
+a busy loop would make it wait.
+
+A disk that is full stops publishing to the stream, not the stream: what has been received stays
+queued in its order, connections that would send more are not read, and the write is tried again
+every second. Any other refusal to write fails the stream: what is committed can still be read.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from segments import Log, StorageError
+from segments.policy import RecordLimit
+from segments.segment import Segment
+from streamd.batch import Batch, split
+from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
+from streamd.errors import Refused
+from streamd.publishing import Publication, Publisher
+from streamd.wakeup import Wakeup
+from streamd.wire import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+
+class Waiter(Protocol):
+    """A consumer that has read everything and wants to know of more."""
+
+    def stream_has_more(self) -> None:
+        """Something was committed, or the stream is gone."""
+
+
+class Stream:
+    """One stream of the server.
+
+    Args:
+        name: for messages to people.
+        log: open.
+        now_ms: the wall clock, in ms since 1970.
+
+    Attributes:
+        failed: why it takes no more messages, None while it does.
+    """
+
+    def __init__(self, name: str, log: Log, now_ms: Callable[[], int]) -> None:
+        self.name = name
+        self.log = log
+        self.failed: str | None = None
+        self._now_ms = now_ms
+        self._queue: deque[Publication] = deque()
+        self._queued_bytes = 0
+        self._is_full = False
+        self._work = Wakeup()
+        self._written = Wakeup()
+        self._settled = trio.lowlevel.ParkingLot()
+        self._waiters: set[Waiter] = set()
+        self._limit = RecordLimit(log.policy.chunk_max_records)
+        self._confirms: dict[Publisher, list[bytes]] = {}
+
+    # -- publishing
+
+    def check_writable(self) -> None:
+        """Raise Refused when a publisher cannot be declared now."""
+        if self.failed is not None:
+            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self.failed)
+        if self._is_full:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, "the disk is full")
+
+    def publish(self, publication: Publication) -> None:
+        """Queue entries; their publisher is told when they are stored."""
+        if self.failed is not None:
+            code = ResponseCode.STREAM_NOT_AVAILABLE
+            publication.publisher.refuse(publication.entries.publishing_ids, code)
+            return
+        publisher, entries = publication
+        has_values = entries.filter_values is not None
+        max_records = self._limit.current(has_filter_values=has_values)
+        for part in split(entries, max_records, self.log.policy.chunk_max_bytes):
+            self._queue.append(Publication(publisher, part))
+        self._queued_bytes += len(entries.data)
+        self._work.set()
+
+    async def room(self) -> None:
+        """Return when more may be queued: at once unless the disk is slow or full."""
+        while self._queued_bytes > (0 if self._is_full else QUEUE_BYTES):
+            await self._settled.park()
+
+    async def settled(self) -> None:
+        """Return when everything queued so far is stored or refused, or cannot be for now."""
+        while self._queue and not self._is_full:
+            await self._settled.park()
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """Remember a consumer's offset; visible at once, on disk with the writer's next turn.
+
+        Raises:
+            ValueError: the reference cannot be stored.
+        """
+        self.log.store_offset(reference.encode(), offset)
+        self._work.set()
+
+    # -- consuming
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Tell `waiter` once when more is committed."""
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Tell it nothing."""
+        self._waiters.discard(waiter)
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            waiter.stream_has_more()
+
+    # -- writing
+
+    async def run(self) -> None:
+        """Write what is queued until cancelled."""
+        while True:
+            await self._work.wait()
+            segments_before = len(self.log.segments)
+            try:
+                self._take_turn()
+            except Exception as error:  # a bug: it stays in this stream
+                logger.exception("stream %s failed", self.name)
+                self._fail(str(error))
+            if len(self.log.segments) != segments_before:
+                await self.expire()
+            if self._is_full:
+                await trio.sleep(FULL_DISK_SECONDS)
+                self._work.set()
+
+    def _take_turn(self) -> None:
+        """Write everything that is queued now, confirm it, and wake who waits for it."""
+        committed = self.log.committed_offset
+        try:
+            self._write_queue()
+            self.log.write_tracking()
+        except StorageError as error:
+            self._refused(error)
+        else:
+            if self._is_full:
+                logger.info("stream %s: there is room on the disk again", self.name)
+                self._is_full = False
+        self._send_confirms()
+        if self.log.committed_offset != committed:
+            self._wake_waiters()
+        self._settled.unpark_all()
+
+    def _refused(self, error: StorageError) -> None:
+        if not error.is_full:
+            self._fail(str(error))
+        elif not self._is_full:
+            logger.error("stream %s: %s; its publishers wait", self.name, error)
+            self._is_full = True
+
+    def _fail(self, reason: str) -> None:
+        logger.error("stream %s takes no more messages: %s", self.name, reason)
+        self.failed = reason
+        self._is_full = False
+        self._refuse_queue(ResponseCode.STREAM_NOT_AVAILABLE)
+
+    def _refuse_queue(self, code: ResponseCode) -> None:
+        for publisher, entries in self._queue:
+            publisher.refuse(entries.publishing_ids, code)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._settled.unpark_all()
+
+    def remove(self) -> None:
+        """The stream is deleted: nobody waits for it any longer."""
+        self.failed = "it was deleted"
+        self._refuse_queue(ResponseCode.STREAM_DOES_NOT_EXIST)
+        self._waiters.clear()
+
+    def _write_queue(self) -> None:
+        """Append everything queued; what is in the log leaves the queue, nothing else does.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if not self._queue:
+            return
+        batches = self._make_batches()
+        chunk_end = self.log.committed_offset
+        try:
+            builders = [batch.builder for batch in batches if batch.builder.num_entries]
+            self.log.append(builders, self._now_ms())
+        finally:
+            for batch in batches:
+                chunk_end += batch.builder.num_records
+                if chunk_end > self.log.committed_offset:
+                    break
+                self._take_off_queue(batch)
+
+    def _make_batches(self) -> list[Batch]:
+        sequences: dict[bytes, int] = {}
+        batch = Batch(self.log, self._limit, sequences)
+        batches = [batch]
+        for publication in self._queue:
+            if not batch.take(publication):
+                self._limit.chunk_was_full()
+                batch = Batch(self.log, self._limit, sequences)
+                batches.append(batch)
+                batch.take(publication)
+        self._limit.backlog_is_gone(batch.builder.num_records)
+        return batches
+
+    def _take_off_queue(self, batch: Batch) -> None:
+        for publisher, entries in batch.publications:
+            self._queue.popleft()
+            self._queued_bytes -= len(entries.data)
+            self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
+
+    def _send_confirms(self) -> None:
+        for publisher, ids in self._confirms.items():
+            publisher.confirm(b"".join(ids))
+        self._confirms.clear()
+
+    async def expire(self) -> None:
+        """Drop segments that have outlived the stream's limits; files go in a thread."""
+        gone = self.log.expire(self._now_ms())
+        if gone:
+            try:
+                await trio.to_thread.run_sync(_remove_all, gone)
+            except StorageError as error:
+                logger.error("stream %s: %s", self.name, error)
+
+
+def _remove_all(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.remove()

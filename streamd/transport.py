@@ -1,0 +1,139 @@
+"""Moving bytes over one connection: a socket here, pipes in memory in the tests.
+
+The socket is used directly, not through trio's wrapper: each call is tried at once and only waits
+when the kernel says so, which saves a turn of the event loop per call. Whoever sends in a loop
+yields by itself (see link.py).
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from segments.disk import Buffer, File
+from streamd.config import RECEIVE_BYTES
+
+_SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
+# The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
+# fast peer busy, little enough that an answer does not queue behind megabytes of chunks. It must
+# stay above a whole packet (64 KiB on loopback): a send that ran full leaves up to a packet
+# waiting for more, and with trio's default of 16 KiB the more would never be asked for.
+_UNSENT_BYTES = 256 << 10
+_UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
+
+
+class TransportClosed(Exception):
+    """The peer is gone; there is nobody left to tell."""
+
+
+class Transport(Protocol):
+    """A connection to one peer."""
+
+    peer: str
+    is_local: bool
+
+    async def receive(self) -> bytes:
+        """Some bytes, at most RECEIVE_BYTES; empty when the peer has ended its side.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:
+        """Send all parts; `more` says that more follows at once. Cancelled, some may be sent.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def send_file(self, file: File, position: int, size: int) -> None:
+        """Send `size` bytes of a file from `position`. Cancelled, part may be sent.
+
+        Raises:
+            TransportClosed: the connection broke, or the file is shorter than it was.
+        """
+
+    def close(self) -> None:
+        """End the connection at once."""
+
+
+_buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied out before any await
+_view = memoryview(_buffer)
+
+
+class SocketTransport:
+    """A TCP connection; see Transport.
+
+    Args:
+        stream: as trio accepted it; its socket is taken over.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        address = stream.socket.getpeername()
+        host, port = address[:2]
+        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.is_local = host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
+        self._socket = socket.socket(fileno=stream.socket.detach())
+        self._socket.setblocking(False)
+        if _UNSENT_OPTION is not None:
+            self._socket.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
+
+    async def receive(self) -> bytes:  # noqa: D102 - see Transport
+        try:
+            data = self._receive_some()
+            if data is None:
+                while data is None:
+                    await trio.lowlevel.wait_readable(self._socket)
+                    data = self._receive_some()
+            else:
+                await trio.lowlevel.checkpoint()  # a peer that never pauses gets its turn only
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+        return data
+
+    def _receive_some(self) -> bytes | None:
+        try:
+            return bytes(_view[: self._socket.recv_into(_buffer)])
+        except BlockingIOError:
+            return None
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: D102
+        flags = _MORE if more else 0
+        try:
+            sent = self._send_some(parts, flags)
+            if sent < sum(map(len, parts)):
+                rest = memoryview(b"".join(parts))[sent:]
+                while rest:
+                    await trio.lowlevel.wait_writable(self._socket)
+                    rest = rest[self._send_some((rest,), flags) :]
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    def _send_some(self, parts: Sequence[Buffer], flags: int) -> int:
+        try:
+            return self._socket.sendmsg(parts, (), flags)
+        except BlockingIOError:
+            return 0
+
+    async def send_file(self, file: File, position: int, size: int) -> None:  # noqa: D102
+        end = position + size
+        try:
+            while position < end:
+                count = min(end - position, _SENDFILE_MOST)
+                try:
+                    sent = os.sendfile(self._socket.fileno(), file.fileno(), position, count)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._socket)
+                    continue
+                if not sent:  # the frame's length is already promised
+                    raise TransportClosed(f"{file.path} ends before byte {end}")
+                position += sent
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    def close(self) -> None:  # noqa: D102 - see Transport
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
