@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ import trio
 
 from segments import Log, LogPolicy, SegmentsError
 from segments.disk import OsDisk
+from streamd import threads
 from streamd.arguments import Arguments, policy_of, read_arguments
 from streamd.catalog import Catalog, CatalogError, StreamRow
 from streamd.config import RETENTION_SECONDS
@@ -52,6 +53,7 @@ class Broker:
 
     Args:
         data: the folder; exists.
+        catalog: of that folder; closed with the broker.
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
 
@@ -60,35 +62,34 @@ class Broker:
     """
 
     def __init__(
-        self, data: str, nursery: trio.Nursery, now_ms: Callable[[], int] = wall_clock_ms
+        self,
+        data: str,
+        catalog: Catalog,
+        nursery: trio.Nursery,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.users: set[User] = set()
         self._data = data
         self._nursery = nursery
         self._now_ms = now_ms
-        self._catalog = Catalog(data)
+        self._catalog = catalog
         self._streams: dict[str, Stream] = {}
         self._rows: dict[str, StreamRow] = {}
         self._unavailable: dict[str, Unavailable] = {}
         self._writers: dict[str, trio.CancelScope] = {}
         self._changes = trio.Lock()
 
-    async def open(self) -> None:
-        """Open every stream of the catalog. One that cannot be opened is set aside and reported.
-
-        Raises:
-            CatalogError: the catalog cannot be read.
-        """
-        rows = await trio.to_thread.run_sync(self._catalog.streams)
+    async def open(self, rows: Collection[StreamRow]) -> None:
+        """Open the catalog's streams. One that cannot be opened is set aside and reported."""
         for row in rows:
             await self._open_stream(row)
-        await trio.to_thread.run_sync(self._set_orphans_aside, rows)
+        await threads.in_thread(self._set_orphans_aside, rows)
         self._nursery.start_soon(self._expire_now_and_then)
 
     async def _open_stream(self, row: StreamRow) -> None:
         folder = self._folder(row.name)
         try:
-            log = await trio.to_thread.run_sync(_open_existing, folder, policy_of(row.arguments))
+            log = await threads.in_thread(_open_existing, folder, policy_of(row.arguments))
         except (SegmentsError, OSError) as error:
             logger.error("stream %s is not available: %s", row.name, error)
             self._unavailable[row.name] = Unavailable(row, str(error))
@@ -166,7 +167,7 @@ class Broker:
         async with self._changes:
             self._check_new(row)
             try:
-                log = await trio.to_thread.run_sync(self._create_files, row)
+                log = await threads.in_thread(self._create_files, row)
             except (SegmentsError, CatalogError, OSError) as error:
                 logger.error("cannot create stream %s: %s", name, error)
                 raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
@@ -212,7 +213,7 @@ class Broker:
             if name not in self._rows:
                 raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
             try:
-                await trio.to_thread.run_sync(self._catalog.remove_stream, VIRTUAL_HOST, name)
+                await threads.in_thread(self._catalog.remove_stream, VIRTUAL_HOST, name)
             except CatalogError as error:
                 raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
             stream = self._forget(name)
@@ -275,6 +276,6 @@ async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
 
 async def _empty_trash(folder: str) -> None:
     try:
-        await trio.to_thread.run_sync(OsDisk().remove_folder, folder)
+        await threads.in_thread(OsDisk().remove_folder, folder)
     except SegmentsError as error:
         logger.warning("%s; it goes at the next start", error)

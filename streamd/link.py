@@ -136,8 +136,7 @@ class Link:
                 command = await self._next_command()
                 self._is_listening = False
                 if isinstance(command, c.Close):
-                    answer = c.CloseResponse(command.correlation_id, ResponseCode.OK)
-                    await self._say_last(answer)
+                    await self._say_last(session, command)
                 await session.handle(command)
                 await self._outbox.room()
                 self._is_listening = True
@@ -146,21 +145,23 @@ class Link:
             session.close()
             self._outbox.put(self._connection.send(c.Close(1, error.code, error.reason)))
             with trio.move_on_after(CLOSE_SECONDS):
-                await self._await_close_response()
+                await self._await_close_response(session)
             raise _Ended from error
 
-    async def _say_last(self, answer: c.CloseResponse) -> None:
-        """Send what is queued and the answer, then end."""
-        self._outbox.put(self._connection.send(answer))
+    async def _say_last(self, session: Session, close: c.Close) -> None:
+        """Answer a Close after everything that was asked before it, then end."""
         with trio.move_on_after(CLOSE_SECONDS):
+            await session.settled()
+            answer = c.CloseResponse(close.correlation_id, ResponseCode.OK)
+            self._outbox.put(self._connection.send(answer))
             await self._outbox.emptied()
         raise _Ended
 
-    async def _await_close_response(self) -> None:
+    async def _await_close_response(self, session: Session) -> None:
         while self._connection.state is not State.CLOSED:
             command = await self._next_command()
             if isinstance(command, c.Close):
-                await self._say_last(c.CloseResponse(command.correlation_id, ResponseCode.OK))
+                await self._say_last(session, command)
 
     async def _write(self) -> None:
         """Send, one thing at a time, so that frames never mix."""

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import trio
 
 from streamd.broker import Broker, wall_clock_ms
-from streamd.catalog import CatalogError
+from streamd.catalog import Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.link import Link
 from streamd.transport import SocketTransport, Transport
@@ -96,14 +96,23 @@ async def serve(
         StartError: the data folder or the port cannot be used.
     """
     stop = stop or trio.Event()
-    async with open_server(config, now_ms) as server, trio.open_nursery() as links:
-        async with trio.open_nursery() as listeners:
-            await _listen(server, config, listeners, links)
-            task_status.started(server)
-            await stop.wait()
-            listeners.cancel_scope.cancel()
-        await server.drain()
-        links.cancel_scope.cancel()
+    async with AsyncExitStack() as sockets:
+        listeners = await _bind(config)
+        for listener in listeners:
+            sockets.push_async_callback(listener.aclose)
+        async with open_server(config, now_ms) as server, trio.open_nursery() as links:
+            if listeners:
+                server.stream_address = Address(*listeners[0].socket.getsockname()[:2])
+            async with trio.open_nursery() as listening:
+                handler = partial(_serve_socket, server)
+                listening.start_soon(
+                    partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
+                )
+                task_status.started(server)
+                await stop.wait()
+                listening.cancel_scope.cancel()
+            await server.drain()
+            links.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -116,36 +125,32 @@ async def open_server(
         StartError: the data folder cannot be used.
     """
     with _data_folder(config.data):
+        try:
+            catalog = Catalog(config.data)
+            rows = catalog.streams()
+        except CatalogError as error:
+            raise StartError(str(error)) from error
         async with trio.open_nursery() as writers:
+            broker = Broker(config.data, catalog, writers, now_ms)
             try:
-                broker = Broker(config.data, writers, now_ms)
-                await broker.open()
-            except CatalogError as error:
-                raise StartError(str(error)) from error
-            try:
+                await broker.open(rows)
                 yield Server(broker, config)
             finally:
                 writers.cancel_scope.cancel()
                 broker.close()
 
 
-async def _listen(
-    server: Server, config: Config, listeners: trio.Nursery, links: trio.Nursery
-) -> None:
+async def _bind(config: Config) -> list[trio.SocketListener]:
     if config.stream_port is None:
-        return
+        return []
     try:
-        found = await trio.open_tcp_listeners(config.stream_port, host=config.host)
+        return await trio.open_tcp_listeners(config.stream_port, host=config.host)
     except OSError as error:
         where = Address(config.host, config.stream_port)
         reason = error.strerror or error
         raise StartError(
             f"cannot listen on {where}: {reason}; choose another with --host and --stream-port"
         ) from error
-    server.stream_address = Address(*found[0].socket.getsockname()[:2])
-    listeners.start_soon(
-        partial(trio.serve_listeners, partial(_serve_socket, server), found, handler_nursery=links)
-    )
 
 
 async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:

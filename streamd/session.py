@@ -113,6 +113,11 @@ class Session:
         if handler is not None:  # heartbeats need none
             await handler(command)
 
+    async def settled(self) -> None:
+        """Return when everything the connection has published is stored or refused."""
+        for _, stream in list(self._publishers.values()):
+            await stream.settled()
+
     def close(self) -> None:
         """The connection ended: give everything back."""
         self._broker.users.discard(self)

@@ -20,6 +20,7 @@ import trio
 from segments import Log, StorageError
 from segments.policy import RecordLimit
 from segments.segment import Segment
+from streamd import threads
 from streamd.batch import Batch, split
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
 from streamd.errors import Refused
@@ -231,7 +232,7 @@ class Stream:
         gone = self.log.expire(self._now_ms())
         if gone:
             try:
-                await trio.to_thread.run_sync(_remove_all, gone)
+                await threads.in_thread(_remove_all, gone)
             except StorageError as error:
                 logger.error("stream %s: %s", self.name, error)
 

@@ -1,0 +1,268 @@
+"""A server in memory, and peers that speak to it: by command, or with any bytes at all."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import trio
+from trio.testing import lockstep_stream_pair, memory_stream_pair
+
+from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
+from segments.disk import Buffer, File
+from streamd import threads
+from streamd.config import RECEIVE_BYTES, Config
+from streamd.server import Address, Server, open_server
+from streamd.transport import TransportClosed
+from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
+from streamd.wire.fields import OffsetSpecification, Pair
+from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entries
+
+Answer = TypeVar("Answer")
+OK = ResponseCode.OK
+FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
+
+
+class MemoryTransport:
+    """The server's end of a connection in memory; see streamd.transport.Transport."""
+
+    def __init__(self, stream: trio.StapledStream[Any, Any], *, is_local: bool = True) -> None:
+        self.peer = "memory"
+        self.is_local = is_local
+        self._stream = stream
+
+    async def receive(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: ARG002
+        try:
+            await self._stream.send_all(b"".join(parts))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    async def send_file(self, file: File, position: int, size: int) -> None:
+        await self.send(file.read(size, position))
+
+    def close(self) -> None:
+        self._stream.send_stream.close()
+        self._stream.receive_stream.close()
+
+
+class Chunk(NamedTuple):
+    """A delivered chunk."""
+
+    subscription_id: int
+    committed: int | None
+    header: ChunkHeader
+    bodies: list[bytes]
+
+
+class Peer:
+    """A client that does as it is told.
+
+    Attributes:
+        stream: for raw bytes.
+        connection: its half of the protocol.
+        unasked: what came while an answer was awaited.
+    """
+
+    def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
+        self.stream = stream
+        self.connection = Connection(Role.CLIENT, None)
+        self.unasked: list[c.Command] = []
+        self._correlation_id = 100
+
+    async def send(self, *commands: c.ClientCommand) -> None:
+        await self.stream.send_all(b"".join(map(self.connection.send, commands)))
+
+    async def next(self) -> c.Command:
+        """The next command; raises EndOfChannel when the server has ended the connection."""
+        if self.unasked:
+            return self.unasked.pop(0)
+        return await self._receive()
+
+    async def _receive(self) -> c.Command:
+        while (command := self.connection.next_command()) is NEED_DATA:
+            data = await self.stream.receive_some(1 << 20)
+            if not data:
+                raise trio.EndOfChannel
+            self.connection.receive_data(bytes(data))
+        assert not isinstance(command, type(NEED_DATA))
+        return command
+
+    async def ask(self, kind: type[Any], *fields: Any) -> Any:
+        """Send a request and return its answer; what else comes meanwhile is kept."""
+        self._correlation_id += 1
+        await self.send(kind(self._correlation_id, *fields))
+        while True:
+            command = await self._receive()
+            if getattr(command, "correlation_id", None) == self._correlation_id:
+                return command
+            self.unasked.append(command)
+
+    async def code(self, kind: type[Any], *fields: Any) -> int:
+        """The code that a request is answered with."""
+        return int((await self.ask(kind, *fields)).code)
+
+    async def expect(self, kind: type[Answer]) -> Answer:
+        """The next command, which must be of a kind."""
+        command = await self.next()
+        assert isinstance(command, kind), command
+        return command
+
+    async def log_in(self, heartbeat: int = 0, frame_max: int = 1 << 20, **properties: str) -> None:
+        pairs = tuple(Pair(*item) for item in properties.items())
+        assert await self.code(c.PeerProperties, pairs) == OK
+        assert await self.code(c.SaslHandshake) == OK
+        assert await self.code(c.SaslAuthenticate, "PLAIN", b"\0guest\0guest") == OK
+        await self.expect(c.Tune)
+        await self.send(c.Tune(frame_max, heartbeat))
+        assert await self.code(c.Open, "/") == OK
+
+    async def create(self, name: str, **arguments: str) -> None:
+        pairs = tuple(Pair(k.replace("_", "-"), v) for k, v in arguments.items())
+        assert await self.code(c.Create, name, pairs) == OK
+
+    async def declare(self, name: str, publisher_id: int = 1, reference: str = "") -> None:
+        assert await self.code(c.DeclarePublisher, publisher_id, reference, name) == OK
+
+    async def publish(
+        self,
+        bodies: Sequence[bytes],
+        first_id: int = 1,
+        publisher_id: int = 1,
+        values: Sequence[bytes | None] | None = None,
+    ) -> None:
+        """Send one Publish frame; nothing is awaited."""
+        await self.send(frame(bodies, first_id, publisher_id, values))
+
+    async def confirmed(self, count: int) -> list[int]:
+        """The publishing ids of the next `count` confirms."""
+        ids: list[int] = []
+        while len(ids) < count:
+            ids += (await self.expect(c.PublishConfirm)).publishing_ids
+        return ids
+
+    async def store(
+        self,
+        bodies: Sequence[bytes],
+        first_id: int = 1,
+        publisher_id: int = 1,
+        values: Sequence[bytes | None] | None = None,
+    ) -> None:
+        """Publish in one frame and wait until all are confirmed."""
+        await self.publish(bodies, first_id, publisher_id, values)
+        ids = await self.confirmed(len(bodies))
+        assert ids == list(range(first_id, first_id + len(bodies)))
+
+    async def subscribe(
+        self,
+        name: str,
+        offset: OffsetSpecification = FIRST,
+        credit: int = 10,
+        subscription_id: int = 1,
+        **properties: str,
+    ) -> None:
+        pairs = tuple(
+            Pair(k.replace("__", ".").replace("_", "-"), v) for k, v in properties.items()
+        )
+        assert await self.code(c.Subscribe, subscription_id, name, offset, credit, pairs) == OK
+
+    async def chunk(self) -> Chunk:
+        """The next command, which must be a chunk."""
+        command = await self.next()
+        assert isinstance(command, c.Deliver | c.DeliverCommitted), command
+        header = decode_chunk_header(command.chunk)
+        data = command.chunk[CHUNK_HEADER_SIZE:]
+        assert len(data) == header.data_size
+        bodies = [data[at.body : at.end] for at in walk_entries(data)]
+        committed = getattr(command, "committed_chunk_id", None)
+        return Chunk(command.subscription_id, committed, header, bodies)
+
+    async def bodies(self, count: int) -> list[bytes]:
+        """The bodies of the next `count` messages, which end with a chunk."""
+        found: list[bytes] = []
+        while len(found) < count:
+            found += (await self.chunk()).bodies
+        assert len(found) == count
+        return found
+
+    async def silence(self, seconds: float = 1) -> None:
+        """Nothing arrives for a while."""
+        with trio.move_on_after(seconds):
+            command = await self.next()
+            raise AssertionError(f"silence was expected, not {command}")
+
+    async def ended(self) -> None:
+        """The server ends the connection, saying nothing more."""
+        try:
+            command = await self.next()
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            return
+        raise AssertionError(f"an end was expected, not {command}")
+
+    async def vanish(self) -> None:
+        """Drop the connection without a word."""
+        await self.stream.aclose()
+
+
+def frame(
+    bodies: Sequence[bytes],
+    first_id: int = 1,
+    publisher_id: int = 1,
+    values: Sequence[bytes | None] | None = None,
+) -> c.Publish | c.PublishFiltered:
+    """A Publish frame; with filter values of version 2."""
+    if values is None:
+        messages = [Outgoing(first_id + n, body) for n, body in enumerate(bodies)]
+        return c.Publish(publisher_id, len(messages), encode_entries(messages))
+    pairs = zip(bodies, values, strict=True)
+    messages = [Outgoing(first_id + n, *pair) for n, pair in enumerate(pairs)]
+    return c.PublishFiltered(publisher_id, len(messages), encode_filtered_entries(messages))
+
+
+class Harness:
+    """A server and its peers."""
+
+    def __init__(self, server: Server, nursery: trio.Nursery) -> None:
+        self.server = server
+        self._nursery = nursery
+
+    def connect(self, *, is_local: bool = True, reads_slowly: bool = False) -> Peer:
+        """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
+        pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
+        ours, theirs = pair()
+        transport = MemoryTransport(theirs, is_local=is_local)
+        self._nursery.start_soon(self.server.serve_transport, transport)
+        return Peer(ours)
+
+    async def peer(self, **login: Any) -> Peer:
+        """A peer that has logged in."""
+        peer = self.connect()
+        await peer.log_in(**login)
+        return peer
+
+
+async def _inline(work: Callable[..., Any], *arguments: object) -> Any:
+    await trio.lowlevel.checkpoint()
+    return work(*arguments)
+
+
+@asynccontextmanager
+async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
+    """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
+    original, threads.in_thread = threads.in_thread, _inline
+    try:
+        config = Config(data=str(folder), **settings)
+        clock = trio.current_time
+        start = clock()
+        now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
+        async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
+            server.stream_address = Address("127.0.0.1", 5552)
+            yield Harness(server, nursery)
+            nursery.cancel_scope.cancel()
+    finally:
+        threads.in_thread = original
