@@ -1,0 +1,375 @@
+"""AMQP 1.0 values: the types that messages in a stream are made of.
+
+Python types stand for AMQP types both ways: None, bool, int, float, str, bytes, datetime
+(timestamp), UUID, Symbol, list and dict. An int is written as long, or as ulong where it does not
+fit; widths of numbers are not kept. Values of other types (decimals, described values) are read
+as Opaque and written back unchanged.
+
+Source: OASIS AMQP 1.0 part 1 (types).
+"""
+
+import struct
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, TypeAlias, Union
+
+from segments.errors import FormatError
+
+MAX_DEPTH = 32  # lists in lists: deeper ones are somebody's attempt on the stack
+
+
+class Symbol(str):
+    """A name from a fixed vocabulary, in ASCII."""
+
+    __slots__ = ()
+
+
+class Opaque(NamedTuple):
+    """A value of a type that has no counterpart here, as its encoding."""
+
+    raw: bytes
+
+
+Value: TypeAlias = Union[  # noqa: UP007 - a recursive alias has to be quoted
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    datetime,
+    uuid.UUID,
+    Opaque,
+    Sequence["Value"],
+    Mapping["Value", "Value"],
+    None,
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MAX_U8 = 255
+_U32 = struct.Struct(">I")
+
+
+# -- reading: each decoder takes the bytes and the position after the type code
+
+_Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Value, int]]
+
+
+def decode_value(raw: bytes, position: int = 0, depth: int = 0) -> tuple[Value, int]:
+    """Read the value at `position`; returns it and the position after it.
+
+    Raises:
+        FormatError: cut off, nested too deeply, or of a type code that does not exist.
+    """
+    try:
+        return _DECODERS[raw[position]](raw, position + 1, depth)
+    except IndexError:
+        raise FormatError(f"value at byte {position} is cut off") from None
+    except KeyError:
+        raise FormatError(f"type code at byte {position} is {raw[position]:#04x}") from None
+
+
+def _constant(value: Value) -> _Decoder:
+    return lambda _raw, position, _depth: (value, position)
+
+
+def _number(code: str) -> _Decoder:
+    form = struct.Struct(f">{code}")
+
+    def decode(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+        end = position + form.size
+        if end > len(raw):
+            raise IndexError
+        return form.unpack_from(raw, position)[0], end
+
+    return decode
+
+
+def _span(raw: bytes, position: int, width: int) -> tuple[int, int]:
+    """Start and end of what a length of 1 or 4 bytes announces."""
+    if width == 1:
+        start = position + 1
+        end = start + raw[position]
+    else:
+        start = position + _U32.size
+        if start > len(raw):
+            raise IndexError
+        end = start + _U32.unpack_from(raw, position)[0]
+    if end > len(raw):
+        raise IndexError
+    return start, end
+
+
+def _binary(width: int) -> _Decoder:
+    def decode(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+        start, end = _span(raw, position, width)
+        return raw[start:end], end
+
+    return decode
+
+
+def _text(width: int, kind: type[str], encoding: str) -> _Decoder:
+    def decode(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+        start, end = _span(raw, position, width)
+        try:
+            text = raw[start:end].decode(encoding)
+        except UnicodeDecodeError:
+            raise FormatError(f"text at byte {start} is not {encoding}") from None
+        return kind(text), end
+
+    return decode
+
+
+def _boolean(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+    return raw[position] != 0, position + 1
+
+
+def _timestamp(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+    milliseconds, end = _number("q")(raw, position, 0)
+    try:
+        return _EPOCH + milliseconds * _MILLISECOND, end  # type: ignore[operator]
+    except OverflowError:  # beyond what datetime can say: keep it as it is
+        return Opaque(raw[position - 1 : end]), end
+
+
+def _uuid(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+    end = position + 16
+    if end > len(raw):
+        raise IndexError
+    return uuid.UUID(bytes=raw[position:end]), end
+
+
+def _character(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+    code, end = _number("I")(raw, position, 0)
+    try:
+        return chr(code), end  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        raise FormatError(f"character at byte {position} is {code!r}") from None
+
+
+def _opaque(size: int) -> _Decoder:
+    def decode(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+        end = position + size
+        if end > len(raw):
+            raise IndexError
+        return Opaque(raw[position - 1 : end]), end
+
+    return decode
+
+
+def _described(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
+    _, middle = decode_value(raw, position, _deeper(depth))
+    _, end = decode_value(raw, middle, _deeper(depth))
+    return Opaque(raw[position - 1 : end]), end
+
+
+def _deeper(depth: int) -> int:
+    if depth >= MAX_DEPTH:
+        raise FormatError(f"values are nested more than {MAX_DEPTH} deep")
+    return depth + 1
+
+
+def _items(raw: bytes, position: int, width: int) -> tuple[int, int, int]:
+    """Number of items, start of the first, end of the last, of a list, map or array."""
+    start, end = _span(raw, position, width)
+    if width == 1:
+        return raw[start], start + 1, end
+    if start + _U32.size > end:
+        raise IndexError
+    return _U32.unpack_from(raw, start)[0], start + _U32.size, end
+
+
+def _list(width: int) -> _Decoder:
+    def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
+        count, position, end = _items(raw, position, width)
+        depth = _deeper(depth)
+        values: list[Value] = []
+        for _ in range(count):
+            if position >= end:
+                raise IndexError
+            value, position = decode_value(raw, position, depth)
+            values.append(value)
+        return values, end
+
+    return decode
+
+
+def _map(width: int) -> _Decoder:
+    def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
+        count, position, end = _items(raw, position, width)
+        if count % 2:
+            raise FormatError(f"map at byte {position} has {count} keys and values")
+        depth = _deeper(depth)
+        values: dict[Value, Value] = {}
+        for _ in range(count // 2):
+            if position >= end:
+                raise IndexError
+            key, position = decode_value(raw, position, depth)
+            value, position = decode_value(raw, position, depth)
+            try:
+                values[key] = value
+            except TypeError:
+                raise FormatError("a map has a list or a map as a key") from None
+        return values, end
+
+    return decode
+
+
+def _array(width: int) -> _Decoder:
+    def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
+        code_position = position - 1
+        count, position, end = _items(raw, position, width)
+        if position >= end or count > end - position or raw[position] == 0:
+            # Elements of no width, or described ones: nothing that a message here is made of.
+            return Opaque(raw[code_position:end]), end
+        element, position = raw[position], position + 1
+        depth = _deeper(depth)
+        values: list[Value] = []
+        for _ in range(count):
+            value, position = _DECODERS[element](raw, position, depth)
+            values.append(value)
+        return values, end
+
+    return decode
+
+
+_DECODERS: dict[int, _Decoder] = {
+    0x00: _described,
+    0x40: _constant(None),
+    0x41: _constant(True),
+    0x42: _constant(False),
+    0x43: _constant(0),
+    0x44: _constant(0),
+    0x45: lambda _raw, position, _depth: ([], position),
+    0x50: _number("B"),
+    0x51: _number("b"),
+    0x52: _number("B"),
+    0x53: _number("B"),
+    0x54: _number("b"),
+    0x55: _number("b"),
+    0x56: _boolean,
+    0x60: _number("H"),
+    0x61: _number("h"),
+    0x70: _number("I"),
+    0x71: _number("i"),
+    0x72: _number("f"),
+    0x73: _character,
+    0x74: _opaque(4),
+    0x80: _number("Q"),
+    0x81: _number("q"),
+    0x82: _number("d"),
+    0x83: _timestamp,
+    0x84: _opaque(8),
+    0x94: _opaque(16),
+    0x98: _uuid,
+    0xA0: _binary(1),
+    0xA1: _text(1, str, "utf-8"),
+    0xA3: _text(1, Symbol, "ascii"),
+    0xB0: _binary(4),
+    0xB1: _text(4, str, "utf-8"),
+    0xB3: _text(4, Symbol, "ascii"),
+    0xC0: _list(1),
+    0xC1: _map(1),
+    0xD0: _list(4),
+    0xD1: _map(4),
+    0xE0: _array(1),
+    0xF0: _array(4),
+}
+
+
+# -- writing
+
+
+def encode_value(value: Value) -> bytes:
+    """The shortest encoding of a value.
+
+    Raises:
+        TypeError: its type has no AMQP type.
+        ValueError: a number or a time is out of range.
+    """
+    encoder = _ENCODERS.get(type(value))
+    if encoder is not None:
+        return encoder(value)
+    for kind, encode in _ENCODERS.items():  # subclasses, as of str or int
+        if isinstance(value, kind):
+            return encode(value)
+    raise TypeError(f"{type(value).__name__} has no AMQP type")
+
+
+def _encode_int(value: int) -> bytes:
+    if -128 <= value <= 127:  # noqa: PLR2004 - one signed byte
+        return b"\x55" + value.to_bytes(1, "big", signed=True)
+    if -(1 << 63) <= value < 1 << 63:
+        return b"\x81" + value.to_bytes(8, "big", signed=True)
+    if value < 1 << 64 and value > 0:
+        return b"\x80" + value.to_bytes(8, "big")
+    raise ValueError(f"{value} does not fit into 64 bits")
+
+
+def _sized(short: int, long: int, data: bytes) -> bytes:
+    if len(data) <= _MAX_U8:
+        return bytes((short, len(data))) + data
+    return bytes((long,)) + _U32.pack(len(data)) + data
+
+
+def encode_binary(value: bytes) -> bytes:
+    """A byte string."""
+    return _sized(0xA0, 0xB0, value)
+
+
+def encode_text(value: str) -> bytes:
+    """A text."""
+    return _sized(0xA1, 0xB1, value.encode())
+
+
+def encode_symbol(value: str) -> bytes:
+    """A symbol.
+
+    Raises:
+        ValueError: it is not ASCII.
+    """
+    return _sized(0xA3, 0xB3, value.encode("ascii"))
+
+
+def encode_list(items: Sequence[bytes], short: int = 0xC0, long: int = 0xD0) -> bytes:
+    """A list of values that are encoded already; with other codes a map."""
+    data = b"".join(items)
+    if len(data) < _MAX_U8 and len(items) <= _MAX_U8:
+        return bytes((short, len(data) + 1, len(items))) + data
+    return bytes((long,)) + _U32.pack(len(data) + 4) + _U32.pack(len(items)) + data
+
+
+def encode_map(items: Sequence[bytes]) -> bytes:
+    """A map of keys and values, in turn, that are encoded already."""
+    return encode_list(items, 0xC1, 0xD1)
+
+
+def encode_timestamp(value: datetime) -> bytes:
+    """A time, to the millisecond; one without a time zone is taken as UTC."""
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    milliseconds = (value - _EPOCH) // _MILLISECOND
+    return b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
+
+
+def _encode_mapping(value: Mapping[Value, Value]) -> bytes:
+    return encode_map([encode_value(part) for item in value.items() for part in item])
+
+
+_ENCODERS: dict[type, Callable[..., bytes]] = {
+    type(None): lambda _: b"\x40",
+    bool: lambda value: b"\x41" if value else b"\x42",
+    Symbol: encode_symbol,
+    Opaque: lambda value: value.raw,
+    int: _encode_int,
+    float: lambda value: b"\x82" + struct.pack(">d", value),
+    str: encode_text,
+    bytes: encode_binary,
+    bytearray: lambda value: encode_binary(bytes(value)),
+    datetime: encode_timestamp,
+    uuid.UUID: lambda value: b"\x98" + value.bytes,
+    list: lambda value: encode_list(list(map(encode_value, value))),
+    tuple: lambda value: encode_list(list(map(encode_value, value))),
+    dict: _encode_mapping,
+}
