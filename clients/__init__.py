@@ -1,1 +1,54 @@
-"""A client for RabbitMQ streams, for asyncio and trio programs."""
+"""A client for RabbitMQ streams, for asyncio and trio programs.
+
+async with connect() as client:
+    await client.create("flights", filter_size=64)
+    async with client.producer("flights", filter_value=carrier) as producer:
+        await producer.send(Message(b"...", application_properties={"carrier": "HA"}))
+    async with client.consumer("flights", offset="first", filter_values=["HA"]) as messages:
+        async for message in messages: ...
+"""
+
+from clients.client import Client, StreamInfo, connect
+from clients.consumer import Consumer, DamagedChunk, ReceivedMessage
+from clients.errors import (
+    AccessRefused,
+    ConnectionLost,
+    LoginRefused,
+    NoOffset,
+    PreconditionFailed,
+    PublishFailed,
+    ServerRefused,
+    StreamDoesNotExist,
+    StreamError,
+    StreamExists,
+    StreamNotAvailable,
+    Unsupported,
+)
+from clients.producer import Producer
+from segments.amqp10 import Symbol
+from segments.message import Message, Properties
+
+__all__ = [
+    "AccessRefused",
+    "Client",
+    "ConnectionLost",
+    "Consumer",
+    "DamagedChunk",
+    "LoginRefused",
+    "Message",
+    "NoOffset",
+    "PreconditionFailed",
+    "Producer",
+    "Properties",
+    "PublishFailed",
+    "ReceivedMessage",
+    "ServerRefused",
+    "StreamDoesNotExist",
+    "StreamError",
+    "StreamExists",
+    "StreamInfo",
+    "StreamNotAvailable",
+    "Symbol",
+    "Unsupported",
+    "connect",
+]

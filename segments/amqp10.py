@@ -12,6 +12,7 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias, Union
 
 from segments.errors import FormatError
@@ -54,6 +55,7 @@ _U32 = struct.Struct(">I")
 # -- reading: each decoder takes the bytes and the position after the type code
 
 _Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Value, int]]
+_DECODERS: dict[int, _Decoder] = {}  # by type code; filled below
 
 
 def decode_value(raw: bytes, position: int = 0, depth: int = 0) -> tuple[Value, int]:
@@ -66,8 +68,8 @@ def decode_value(raw: bytes, position: int = 0, depth: int = 0) -> tuple[Value, 
         return _DECODERS[raw[position]](raw, position + 1, depth)
     except IndexError:
         raise FormatError(f"value at byte {position} is cut off") from None
-    except KeyError:
-        raise FormatError(f"type code at byte {position} is {raw[position]:#04x}") from None
+    except KeyError as code:
+        raise FormatError(f"type code {code} in the value at byte {position}") from None
 
 
 def _constant(value: Value) -> _Decoder:
@@ -113,12 +115,27 @@ def _text(width: int, kind: type[str], encoding: str) -> _Decoder:
     def decode(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
         start, end = _span(raw, position, width)
         try:
-            text = raw[start:end].decode(encoding)
+            return kind(raw[start:end].decode(encoding)), end
         except UnicodeDecodeError:
-            raise FormatError(f"text at byte {start} is not {encoding}") from None
-        return kind(text), end
+            raise _not_text(start, encoding) from None
 
     return decode
+
+
+def _short_text(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
+    """What most keys and values are, without the detours of `_text`."""
+    start = position + 1
+    end = start + raw[position]
+    if end > len(raw):
+        raise IndexError
+    try:
+        return raw[start:end].decode(), end
+    except UnicodeDecodeError:
+        raise _not_text(start, "utf-8") from None
+
+
+def _not_text(position: int, encoding: str) -> FormatError:
+    return FormatError(f"text at byte {position} is not {encoding}")
 
 
 def _boolean(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
@@ -186,34 +203,37 @@ def _list(width: int) -> _Decoder:
         depth = _deeper(depth)
         values: list[Value] = []
         for _ in range(count):
-            if position >= end:
-                raise IndexError
             value, position = decode_value(raw, position, depth)
             values.append(value)
-        return values, end
+        return values, _checked_end(position, end)
 
     return decode
 
 
 def _map(width: int) -> _Decoder:
+    decoders = _DECODERS  # errors in them are understood by the outer decode_value
+
     def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
         count, position, end = _items(raw, position, width)
         if count % 2:
             raise FormatError(f"map at byte {position} has {count} keys and values")
         depth = _deeper(depth)
         values: dict[Value, Value] = {}
-        for _ in range(count // 2):
-            if position >= end:
-                raise IndexError
-            key, position = decode_value(raw, position, depth)
-            value, position = decode_value(raw, position, depth)
-            try:
-                values[key] = value
-            except TypeError:
-                raise FormatError("a map has a list or a map as a key") from None
-        return values, end
+        try:
+            for _ in range(count // 2):
+                key, position = decoders[raw[position]](raw, position + 1, depth)
+                values[key], position = decoders[raw[position]](raw, position + 1, depth)
+        except TypeError:
+            raise FormatError("a map has a list or a map as a key") from None
+        return values, _checked_end(position, end)
 
     return decode
+
+
+def _checked_end(position: int, end: int) -> int:
+    if position != end:
+        raise FormatError(f"a list or map announces to end at byte {end}, it ends at {position}")
+    return end
 
 
 def _array(width: int) -> _Decoder:
@@ -234,7 +254,7 @@ def _array(width: int) -> _Decoder:
     return decode
 
 
-_DECODERS: dict[int, _Decoder] = {
+_DECODERS |= {
     0x00: _described,
     0x40: _constant(None),
     0x41: _constant(True),
@@ -264,7 +284,7 @@ _DECODERS: dict[int, _Decoder] = {
     0x94: _opaque(16),
     0x98: _uuid,
     0xA0: _binary(1),
-    0xA1: _text(1, str, "utf-8"),
+    0xA1: _short_text,
     0xA3: _text(1, Symbol, "ascii"),
     0xB0: _binary(4),
     0xB1: _text(4, str, "utf-8"),
@@ -276,6 +296,61 @@ _DECODERS: dict[int, _Decoder] = {
     0xE0: _array(1),
     0xF0: _array(4),
 }
+
+
+# How many bytes follow a type code, by its high half; below 0 the width of a length.
+_WIDTHS = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
+_SHORT_TEXT, _SHORT_MAP, _LONG_MAP = 0xA1, 0xC1, 0xD1
+
+
+def skip_value(raw: bytes, position: int) -> int:
+    """The position after the value at `position`, which is not looked into.
+
+    Raises:
+        FormatError: it is cut off.
+    """
+    try:
+        width = _WIDTHS[raw[position] >> 4]
+        if width is None:
+            return decode_value(raw, position)[1]
+        if width >= 0:
+            end = position + 1 + width
+        elif width == -1:
+            end = position + 2 + raw[position + 1]
+        else:
+            end = position + 5 + int.from_bytes(raw[position + 1 : position + 5], "big")
+    except IndexError:
+        end = len(raw) + 1
+    if end > len(raw):
+        raise FormatError(f"value at byte {position} is cut off")
+    return end
+
+
+def find_in_map(raw: bytes, position: int, key: str) -> Value:
+    """The value of `key` in the map at `position`, None when it has none; decodes no other.
+
+    Raises:
+        FormatError: the map is cut off before the key was found.
+    """
+    try:
+        code = raw[position]
+        if code not in (_SHORT_MAP, _LONG_MAP):
+            return None
+        count, at, _ = _items(raw, position + 1, 1 if code == _SHORT_MAP else 4)
+        wanted = _encoded_key(key)
+        for _ in range(count // 2):
+            if raw[at] == _SHORT_TEXT:
+                is_wanted = raw[at : at + len(wanted)] == wanted
+                at = skip_value(raw, at)
+            else:  # a longer one, or written in a longer form
+                found, at = decode_value(raw, at)
+                is_wanted = found == key
+            if is_wanted:
+                return decode_value(raw, at)[0]
+            at = skip_value(raw, at)
+    except IndexError:
+        raise FormatError(f"the map at byte {position} is cut off") from None
+    return None
 
 
 # -- writing
@@ -321,6 +396,9 @@ def encode_binary(value: bytes) -> bytes:
 def encode_text(value: str) -> bytes:
     """A text."""
     return _sized(0xA1, 0xB1, value.encode())
+
+
+_encoded_key = lru_cache(maxsize=1024)(encode_text)  # keys that are looked up again and again
 
 
 def encode_symbol(value: str) -> bytes:

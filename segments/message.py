@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import IntEnum
-from functools import cached_property
 from typing import TypeAlias
 from uuid import UUID
 
@@ -23,6 +22,8 @@ from segments.amqp10 import (
     encode_symbol,
     encode_text,
     encode_value,
+    find_in_map,
+    skip_value,
 )
 from segments.errors import FormatError
 
@@ -123,45 +124,90 @@ class MessageView:
     Args:
         raw: the message's encoding.
 
-    Raises:
-        FormatError: the bytes are not the sections of a message. What is wrong within a section
-            shows when it is read.
+    Attributes:
+        raw: the message's encoding.
+
+    Every attribute raises FormatError when its section is not what it should be.
     """
+
+    # What was read already. Not functools.cached_property: in Python 3.11 that takes a lock,
+    # which costs as much as decoding a property.
+    _found: Mapping[int, list[int]] | None = None
+    _body: bytes | None = None
+    _properties: Properties | None = None
+    _application_properties: dict[str, Value] | None = None
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        self._sections = _find_sections(raw)
+
+    @property
+    def _sections(self) -> Mapping[int, list[int]]:
+        """Positions of the values of the sections, by section code; empty when it is no message."""
+        found = self._found
+        if found is None:
+            try:
+                found = _find_sections(self.raw)
+            except FormatError:
+                found = {}
+            self._found = found
+        return found
+
+    @property
+    def is_amqp(self) -> bool:
+        """The bytes are an AMQP 1.0 message; otherwise they are all body."""
+        return bool(self._sections)
 
     def _read(self, section: Section) -> list[Value]:
         return [decode_value(self.raw, at)[0] for at in self._sections.get(section, ())]
 
-    @cached_property
+    @property
     def body(self) -> bytes:
-        """The bytes of all data sections together; empty when the body is a value."""
-        return b"".join(part for part in self._read(Section.DATA) if isinstance(part, bytes))
+        """The bytes of all data sections together; empty when the body is a value.
 
-    @cached_property
+        Of bytes that are no AMQP 1.0 message, all of them.
+        """
+        if self._body is None:
+            parts = self._read(Section.DATA) if self._sections else [self.raw]
+            self._body = b"".join(part for part in parts if isinstance(part, bytes))
+        return self._body
+
+    @property
     def value(self) -> Value:
         """The AMQP value, or the list of sequences, that is the body; None when it is bytes."""
         values = self._read(Section.VALUE)
         return values[0] if values else self._read(Section.SEQUENCE) or None
 
-    @cached_property
+    @property
     def properties(self) -> Properties:
         """The fixed properties; all None where the message has none."""
-        found = Properties()
-        for values in self._read(Section.PROPERTIES):
-            if isinstance(values, list):
-                for name, value in zip(_PROPERTY_NAMES, values, strict=False):
-                    setattr(found, name, value)
-        return found
+        if self._properties is None:
+            self._properties = Properties()
+            for values in self._read(Section.PROPERTIES):
+                if isinstance(values, list):
+                    for name, value in zip(_PROPERTY_NAMES, values, strict=False):
+                        setattr(self._properties, name, value)
+        return self._properties
 
-    @cached_property
+    @property
     def application_properties(self) -> dict[str, Value]:
         """The free properties by name; empty where the message has none."""
-        return self._map(Section.APPLICATION_PROPERTIES)
+        if self._application_properties is None:
+            self._application_properties = self._map(Section.APPLICATION_PROPERTIES)
+        return self._application_properties
 
-    @cached_property
+    def application_property(self, name: str) -> Value:
+        """One free property, None where it is missing; nothing else is decoded for it.
+
+        Raises:
+            FormatError: the message is damaged before the place where the property stands.
+        """
+        found = self._application_properties
+        if found is not None:
+            return found.get(name)
+        position = _find_section(self.raw, Section.APPLICATION_PROPERTIES)
+        return None if position is None else find_in_map(self.raw, position, name)
+
+    @property
     def annotations(self) -> dict[str, Value]:
         """What brokers noted; empty where the message has none."""
         return self._map(Section.MESSAGE_ANNOTATIONS)
@@ -183,9 +229,9 @@ class MessageView:
         )
 
 
-_SECTION_CODES = frozenset(Section)
-# How many bytes follow a type code, by its high half; below 0 the width of a length.
-_WIDTHS = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
+_SECTION_CODES = frozenset(map(int, Section))
+_BODY_SECTIONS = frozenset(map(int, (Section.DATA, Section.SEQUENCE, Section.VALUE)))
+_SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
 _DESCRIPTOR_SYMBOLS = {
     "amqp:header:list": Section.HEADER,
     "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
@@ -208,43 +254,46 @@ def _find_sections(raw: bytes) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     position, size = 0, len(raw)
     while position < size:
-        code, position = _descriptor(raw, position)
-        found.setdefault(code, []).append(position)
-        position = _skip(raw, position)
-    if not found.keys() & {Section.DATA, Section.SEQUENCE, Section.VALUE}:
+        if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
+            code, position = raw[position + 2], position + 3
+        else:
+            code, position = _descriptor(raw, position)
+        if code not in _SECTION_CODES:
+            raise FormatError(f"section code is {code}")
+        if code in found:
+            found[code].append(position)
+        else:
+            found[code] = [position]
+        position = skip_value(raw, position)
+    if not found.keys() & _BODY_SECTIONS:
         raise FormatError("the message has no body section")
     return found
 
 
+def _find_section(raw: bytes, wanted: int) -> int | None:
+    """Position of the value of one section; those before it are skipped, what follows not read."""
+    position, size = 0, len(raw)
+    while position < size:
+        if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
+            code, position = raw[position + 2], position + 3
+        else:
+            code, position = _descriptor(raw, position)
+        if code >= wanted:  # sections stand in the order of their codes
+            return position if code == wanted else None
+        position = skip_value(raw, position)
+    return None
+
+
 def _descriptor(raw: bytes, position: int) -> tuple[int, int]:
-    """Section code and position of the section's value."""
-    if raw[position : position + 2] == b"\x00\x53" and position + 2 < len(raw):
-        code, end = raw[position + 2], position + 3
-    else:
-        if raw[position] != 0:
-            raise FormatError(f"byte {position} begins no section")
-        value, end = decode_value(raw, position + 1)
-        code = _DESCRIPTOR_SYMBOLS.get(value, -1) if isinstance(value, str) else value  # type: ignore[assignment]
-    if code not in _SECTION_CODES:
-        raise FormatError(f"section at byte {position} has the code {code!r}")
-    return code, end
-
-
-def _skip(raw: bytes, position: int) -> int:
-    """The position after the value at `position`, which is not looked into."""
-    if position >= len(raw):
-        raise FormatError("the last section has no value")
-    width = _WIDTHS[raw[position] >> 4]
-    if width is None:
-        return decode_value(raw, position)[1]
-    position += 1
-    if width >= 0:
-        end = position + width
-    else:
-        end = position - width + int.from_bytes(raw[position : position - width], "big")
-    if end > len(raw):
-        raise FormatError("the last section is cut off")
-    return end
+    """Section code, however it is written, and position of the section's value."""
+    if raw[position] != 0:
+        raise FormatError(f"byte {position} begins no section")
+    value, end = decode_value(raw, position + 1)
+    if isinstance(value, str):
+        value = _DESCRIPTOR_SYMBOLS.get(value)
+    if not isinstance(value, int):
+        raise FormatError(f"byte {position} begins no section")
+    return value, end
 
 
 def _encode_properties(properties: Properties) -> list[bytes]:

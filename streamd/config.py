@@ -101,13 +101,16 @@ def describe() -> Iterator[Setting]:
         yield Setting(item.name, default, item.metadata["help"], is_number)
 
 
-def load(file: Path | None, environment: Mapping[str, str] = os.environ, **flags: Value) -> Config:
+def load(
+    file: Path | None, environment: Mapping[str, str] | None = None, /, **flags: Value
+) -> Config:
     """The settings from a file, the environment and flags (None: not given).
 
     Raises:
         ConfigError: the file cannot be read, or a setting is unknown or out of range.
     """
     values: dict[str, Value] = {}
+    environment = os.environ if environment is None else environment
     settings = {setting.name: setting for setting in describe()}
     if file is not None:
         values |= _read_file(file, settings)

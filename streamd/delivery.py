@@ -14,13 +14,16 @@ import trio
 
 from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer
+from streamd.errors import Refused
 from streamd.stream import Stream
 from streamd.transport import Transport
 from streamd.wakeup import Wakeup
+from streamd.wire import ResponseCode
 from streamd.wire.deliver import encode_deliver_head
 
 logger = logging.getLogger(__name__)
 
+_MAX_WATCHERS = 16  # of one subscription
 _TURN_CHUNKS = 256
 _TURN_BYTES = 256 << 10
 _TURN_STEPS = 2_000  # chunks looked at, delivered or not: bounds the time between other frames
@@ -63,6 +66,7 @@ class Subscription:
         self.reader = Reader(stream.log, stream.log.find(interest.start), interest.matcher)
         self.is_ready = False
         self._delivery = delivery
+        self._watchers: list[tuple[int, Callable[[], None]]] = []
 
     def add_credit(self, credit: int) -> None:
         """Allow more chunks."""
@@ -82,12 +86,33 @@ class Subscription:
         """See stream.Waiter."""
         self.check()
 
+    def watch(self, offset: int, tell: Callable[[], None]) -> None:
+        """Call `tell` once everything before `offset` was sent or passed over, or on closing.
+
+        Raises:
+            Refused: too many are watching already.
+        """
+        if len(self._watchers) >= _MAX_WATCHERS:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, "too many are watching")
+        self._watchers.append((offset, tell))
+        self.tell_watchers()
+
+    def tell_watchers(self) -> None:
+        """Tell who has waited for what is done now."""
+        if self._watchers:
+            position = self.reader.next_offset
+            told = [w for w in self._watchers if w[0] <= position or self.is_closed]
+            self._watchers = [w for w in self._watchers if w not in told]
+            for _, tell in told:
+                tell()
+
     def close(self) -> None:
         """Stop for good."""
         if not self.is_closed:
             self.is_closed = True
             self.stream.remove_waiter(self)
             self.reader.close()
+            self.tell_watchers()
 
 
 class Delivery:
@@ -166,6 +191,7 @@ class Delivery:
             await self._send(transport, subscription, chunks)
         else:
             await trio.lowlevel.checkpoint()  # all were passed over: let others have a turn
+        subscription.tell_watchers()
         subscription.check()
 
     async def _send(

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from segments import Log, Matcher, OffsetSpec, SegmentsError, Start, StorageError
+from segments import Log, Matcher, OffsetSpec, Reader, SegmentsError, Start, StorageError
 from segments.codec import MAX_REFERENCE_SIZE
 from segments.offsets import FIRST
 from streamd.broker import Broker
@@ -99,6 +99,7 @@ class Session:
             c.StreamStats: self._stream_stats,
             c.ResolveOffsetSpec: self._resolve_offset_spec,
             c.DescribeStreams: self._describe_streams,
+            c.DescribeSubscription: self._describe_subscription,
         }
         delivery.on_failure = lambda subscription: self.stream_is_gone(subscription.stream)
         broker.users.add(self)
@@ -243,6 +244,26 @@ class Session:
             code = OK
         self._answer(c.UnsubscribeResponse(command.correlation_id, code))
 
+    async def _describe_subscription(self, command: c.DescribeSubscription) -> None:
+        corr = command.correlation_id
+        subscription = self._delivery.subscriptions.get(command.subscription_id)
+        if subscription is None:
+            code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+            self._answer(c.DescribeSubscriptionResponse(corr, code))
+            return
+
+        def tell() -> None:
+            code = OK
+            if subscription.is_closed:
+                code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+            figures = _progress(subscription.reader)
+            self._answer(c.DescribeSubscriptionResponse(corr, code, figures))
+
+        try:
+            subscription.watch(command.awaited_offset, tell)
+        except Refused as refused:
+            self._answer(c.DescribeSubscriptionResponse(corr, refused.code))
+
     async def _store_offset(self, command: c.StoreOffset) -> None:
         try:  # there is no answer: what cannot be stored is ignored
             self._broker.find(command.stream).store_offset(command.reference, command.offset)
@@ -375,6 +396,18 @@ def _statistics(log: Log) -> tuple[Statistic, ...]:
         Statistic("last_chunk_id", _NO_CHUNK if last is None else last),
         Statistic("committed_chunk_id", _NO_CHUNK if last is None else last),
         Statistic("committed_offset", _NO_CHUNK if last is None else log.committed_offset - 1),
+    )
+
+
+def _progress(reader: Reader) -> tuple[Statistic, ...]:
+    counts = reader.counts
+    return (
+        Statistic("next_offset", reader.next_offset),
+        Statistic("chunks", counts.chunks),
+        Statistic("messages", counts.records),
+        Statistic("skipped_chunks", counts.skipped_chunks),
+        Statistic("skipped_bytes", counts.skipped_bytes),
+        Statistic("lost_messages", counts.lost_records),
     )
 
 

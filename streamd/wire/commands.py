@@ -483,6 +483,30 @@ class DescribeStreamsResponse:
     streams: f.Descriptions = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DescribeSubscription:
+    """Ask how far a subscription has come; answered once everything before an offset is done.
+
+    Chunks that a filter passes over leave no trace on the wire, so without this a consumer cannot
+    know that there is nothing for it. Not of RabbitMQ; see DescribeStreams.
+    """
+
+    KEY: ClassVar[int] = 0x0402
+    correlation_id: f.U32
+    subscription_id: f.U8
+    awaited_offset: f.U64
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSubscriptionResponse:
+    """Answer to DescribeSubscription, after all chunks that it counts."""
+
+    KEY: ClassVar[int] = 0x0402 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    statistics: f.Statistics = ()
+
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -509,6 +533,7 @@ ClientCommand: TypeAlias = (
     | StreamStats
     | ResolveOffsetSpec
     | DescribeStreams
+    | DescribeSubscription
 )
 
 ServerCommand: TypeAlias = (
@@ -539,6 +564,7 @@ ServerCommand: TypeAlias = (
     | StreamStatsResponse
     | ResolveOffsetSpecResponse
     | DescribeStreamsResponse
+    | DescribeSubscriptionResponse
 )
 
 Command: TypeAlias = ClientCommand | ServerCommand

@@ -226,6 +226,19 @@ def _decode_optional_map(frame: bytes, position: int) -> tuple[tuple[Pair, ...],
         return (), len(frame)
 
 
+def _encode_ids(values: tuple[int, ...]) -> bytes:
+    return struct.pack(f">I{len(values)}Q", len(values), *values)
+
+
+def _decode_ids(frame: bytes, position: int) -> tuple[tuple[int, ...], int]:
+    """An array of u64 in one go: confirms bring thousands of them."""
+    count, start = _u32.decode(frame, position)
+    end = start + 8 * count
+    if end > len(frame):
+        raise Truncated
+    return struct.unpack_from(f">{count}Q", frame, start), end
+
+
 def _decode_rest(frame: bytes, position: int) -> tuple[bytes, int]:
     return frame[position:], len(frame)
 
@@ -259,5 +272,5 @@ Descriptions = Annotated[
     tuple[StreamDescription, ...],
     _array(record(StreamDescription, _string, _u16, _array(_pair), _statistics)),
 ]
-PublishingIds = Annotated[tuple[int, ...], _array(_u64)]
+PublishingIds = Annotated[tuple[int, ...], Field(_encode_ids, _decode_ids)]
 PublishFaults = Annotated[tuple[PublishFault, ...], _array(record(PublishFault, _u64, _u16))]

@@ -220,6 +220,22 @@ def test_entries_agree_with_layout(entries: list[bytes]) -> None:
 
 
 @given(ENTRIES, st.data())
+def test_reading_bodies_agrees_with_walking(entries: list[bytes], data: st.DataObject) -> None:
+    raw = b"".join(entries)[: data.draw(st.integers(0, len(b"".join(entries))))]
+    try:
+        walked = list(codec.walk_entries(raw))
+    except FormatError:
+        if not any(entry[0] & 0x80 for entry in entries if entry):
+            with pytest.raises(FormatError):
+                codec.simple_bodies(raw)
+        return
+    if any(at.compression is not None for at in walked):
+        assert codec.simple_bodies(raw) is None
+    else:
+        assert codec.simple_bodies(raw) == [raw[at.body : at.end] for at in walked]
+
+
+@given(ENTRIES, st.data())
 def test_cut_entries_are_refused(entries: list[bytes], data: st.DataObject) -> None:
     raw = b"".join(entries)
     boundaries = {sum(map(len, entries[:n])) for n in range(len(entries) + 1)}

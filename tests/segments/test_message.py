@@ -172,6 +172,36 @@ def test_messages_come_back(message: Message) -> None:
     assert view.value is None
 
 
+@given(MESSAGES, st.text(max_size=10))
+def test_one_property_agrees_with_all(message: Message, other: str) -> None:
+    for name in [*message.application_properties, other, "x" * 300]:
+        one = MessageView(message.encode()).application_property(name)
+        assert one == message.application_properties.get(name)
+        view = MessageView(message.encode())
+        assert (view.application_properties.get(name), view.application_property(name)) == (
+            one,
+            one,
+        )
+
+
+def test_one_property_however_it_is_written() -> None:
+    long_key = b"\xb1\0\0\0\1k\x54\5"
+    for code, size in ((b"\xd1", b"\0\0\0\x0c\0\0\0\2"), (b"\xc1", b"\x09\2")):
+        view = MessageView(b"\0\x53\x74" + code + size + long_key + b"\0\x53\x75\xa0\0")
+        assert view.application_properties == {"k": 5}
+        assert MessageView(view.raw).application_property("k") == 5
+    assert MessageView(b"\0\x53\x74\x40\0\x53\x75\xa0\0").application_property("k") is None
+
+
+@given(MESSAGES, st.data())
+def test_one_property_of_changed_messages(message: Message, data: st.DataObject) -> None:
+    raw = bytearray(message.encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(FormatError):
+        MessageView(bytes(raw)).application_property("some")
+
+
 @given(VALUES.filter(lambda value: value is not None))
 def test_a_body_that_is_a_value(value: Any) -> None:
     view = MessageView(Message(value=value).encode())
@@ -243,8 +273,10 @@ def test_other_ways_to_write_sections() -> None:
     ],
 )
 def test_what_is_no_message(raw: bytes) -> None:
-    with pytest.raises(FormatError):
-        MessageView(raw)
+    view = MessageView(raw)
+    assert not view.is_amqp
+    assert (view.body, view.value) == (raw, None)
+    assert (view.properties, view.application_properties) == (Properties(), {})
 
 
 def test_rstream_reads_what_we_write() -> None:

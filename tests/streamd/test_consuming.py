@@ -287,6 +287,59 @@ class TestCommittedChunk:
         assert (await reader.chunk()).committed is None
 
 
+class TestProgress:
+    """Ours: a consumer learns that a filter passed over everything there is."""
+
+    async def test_told_when_everything_before_an_offset_is_done(self, peer: Peer) -> None:
+        await peer.create("s")
+        await peer.declare("s")
+        for n in range(20):
+            await peer.store([b"x"] * 10, first_id=10 * n, values=[b"a" if n == 3 else b"b"] * 10)
+        await peer.subscribe("s", credit=10, filter__0="a")
+        await peer.send(c.DescribeSubscription(7, 1, 200))
+        assert (await peer.chunk()).header.chunk_id == 30
+        answer = await peer.expect(c.DescribeSubscriptionResponse)
+        figures = dict(answer.statistics)
+        assert (answer.correlation_id, answer.code) == (7, OK)
+        assert (figures["next_offset"], figures["chunks"], figures["messages"]) == (200, 1, 10)
+        assert (figures["skipped_chunks"], figures["lost_messages"]) == (19, 0)
+        assert figures["skipped_bytes"] > 0
+
+    async def test_not_before_what_it_counts_was_sent(self, reader: Peer) -> None:
+        await reader.subscribe("s", credit=3)
+        await reader.send(c.DescribeSubscription(1, 1, 100), c.DescribeSubscription(2, 1, 0))
+        found = [await reader.next() for _ in range(4)]
+        assert [type(x) for x in found].count(c.Deliver) == 3
+        await reader.silence()  # credit is used up before offset 100
+        await reader.send(c.Credit(1, 100))
+        for _ in range(7):
+            await reader.expect(c.Deliver)
+        assert (await reader.expect(c.DescribeSubscriptionResponse)).correlation_id == 1
+
+    async def test_of_what_is_to_come(self, reader: Peer) -> None:
+        await reader.subscribe("s", NEXT, filter__0="nothing")
+        await reader.send(c.DescribeSubscription(1, 1, 101))
+        await reader.silence()
+        await reader.publish([b"x"])
+        await reader.expect(c.PublishConfirm)
+        figures = dict((await reader.expect(c.DescribeSubscriptionResponse)).statistics)
+        assert figures["next_offset"] == 101
+
+    async def test_when_the_subscription_ends(self, reader: Peer) -> None:
+        assert await reader.code(c.DescribeSubscription, 1, 0) == NO_SUBSCRIPTION
+        await reader.subscribe("s", NEXT)
+        await reader.send(c.DescribeSubscription(8, 1, 500), c.Unsubscribe(9, 1))
+        answer = await reader.expect(c.DescribeSubscriptionResponse)
+        assert (answer.correlation_id, answer.code) == (8, NO_SUBSCRIPTION)
+        await reader.expect(c.UnsubscribeResponse)
+
+    async def test_not_without_limit(self, reader: Peer) -> None:
+        await reader.subscribe("s", NEXT)
+        await reader.send(*(c.DescribeSubscription(n, 1, 500) for n in range(20)))
+        refused = [await reader.expect(c.DescribeSubscriptionResponse) for _ in range(4)]
+        assert {answer.code for answer in refused} == {ResponseCode.PRECONDITION_FAILED}
+
+
 class TestStoredOffsets:
     async def test_stored_and_asked_for(self, server: Harness, reader: Peer) -> None:
         query = c.QueryOffset

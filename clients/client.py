@@ -1,0 +1,273 @@
+"""What a program begins with: a client of one server, on one connection."""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from clients.connection import Connection, open_connection
+from clients.consumer import (
+    NEXT,
+    Consumer,
+    Filter,
+    FilterValue as ReceivedFilterValue,
+    Offset,
+    offset_specification,
+)
+from clients.errors import NoOffset, StreamDoesNotExist, Unsupported, refusal
+from clients.producer import FilterValue, Producer
+from clients.uri import DEFAULT_URI, parse_uri
+from streamd.wire import ResponseCode, commands as c
+from streamd.wire.fields import OffsetSpecification, Pair
+
+OK = ResponseCode.OK
+_STORED = "stored"
+_HEARTBEAT_SECONDS = 60
+_WINDOW = 10_000
+_CREDIT = 10
+_CLOSE_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a streamd server tells about a stream.
+
+    Attributes:
+        name: of the stream.
+        code: 1 when it can be used, else the reason.
+        arguments: what it was declared with.
+        figures: messages, chunks, bytes, segments, first_chunk_id, last_chunk_id,
+            committed_offset, first_timestamp_ms, last_timestamp_ms.
+    """
+
+    name: str
+    code: int
+    arguments: dict[str, str]
+    figures: dict[str, int]
+
+
+class Client:
+    """A client of one server; made by `connect`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def server_properties(self) -> dict[str, str]:
+        """What the server says of itself."""
+        return dict(self._connection.server)
+
+    # -- streams
+
+    async def create(
+        self,
+        stream: str,
+        *,
+        filter_size: int | str | None = None,
+        max_length_bytes: int | None = None,
+        max_age: str | None = None,
+        segment_size: int | None = None,
+        arguments: dict[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream.
+
+        Args:
+            stream: its name.
+            filter_size: bytes of a chunk's filter, 16 to 255, or "auto".
+            max_length_bytes: drop the oldest segments while it is larger.
+            max_age: drop segments that are older; a number and Y, M, D, h, m or s, as in "7D".
+            segment_size: bytes after which a new segment begins.
+            arguments: further ones, by their name in the protocol.
+            exist_ok: it may be there already, declared with the same arguments.
+
+        Raises:
+            StreamExists: it is there already.
+            PreconditionFailed: bad name or argument, or it is there with other arguments.
+        """
+        given = {
+            "stream-filter-size-bytes": filter_size,
+            "max-length-bytes": max_length_bytes,
+            "max-age": max_age,
+            "stream-max-segment-size-bytes": segment_size,
+        }
+        merged = {name: str(value) for name, value in given.items() if value is not None}
+        merged |= arguments or {}
+        pairs = tuple(Pair(*item) for item in merged.items())
+        code = (await self._connection.request(c.Create, stream, pairs)).code
+        if code != OK and not (exist_ok and code == ResponseCode.STREAM_EXISTS):
+            raise refusal(code, f"cannot create {stream}")
+
+    async def delete(self, stream: str, *, missing_ok: bool = False) -> None:
+        """Delete a stream with everything in it.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        code = (await self._connection.request(c.Delete, stream)).code
+        if code != OK and not (missing_ok and code == ResponseCode.STREAM_DOES_NOT_EXIST):
+            raise refusal(code, f"cannot delete {stream}")
+
+    async def exists(self, stream: str) -> bool:
+        """Whether there is a stream of that name."""
+        answer = await self._connection.request(c.Metadata, (stream,))
+        return any(found.code == OK for found in answer.streams)
+
+    async def stats(self, stream: str) -> dict[str, int]:
+        """first_chunk_id, last_chunk_id, committed_chunk_id, committed_offset; -1 when empty.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        answer = await self._connection.request(c.StreamStats, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at {stream}")
+        return dict(answer.statistics)
+
+    async def describe(self, *streams: str) -> list[StreamInfo]:
+        """What the server knows of streams, by name; of all when none is named.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            StreamDoesNotExist: one that was named does not exist.
+        """
+        if not self._connection.is_streamd:
+            raise Unsupported("only a streamd server describes its streams")
+        answer = await self._connection.request(c.DescribeStreams, streams)
+        found = [
+            StreamInfo(name, code, dict(arguments), dict(figures))
+            for name, code, arguments, figures in answer.streams
+        ]
+        for info in found:
+            if info.code == ResponseCode.STREAM_DOES_NOT_EXIST:
+                raise StreamDoesNotExist(info.code, f"cannot look at {info.name}")
+        return found
+
+    async def query_offset(self, stream: str, name: str) -> int:
+        """The offset that the consumer `name` has stored.
+
+        Raises:
+            NoOffset: it has stored none.
+        """
+        answer = await self._connection.request(c.QueryOffset, name, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"no offset of {name} in {stream}")
+        offset: int = answer.offset
+        return offset
+
+    # -- publishing and consuming
+
+    @asynccontextmanager
+    async def producer(
+        self,
+        stream: str,
+        *,
+        name: str = "",
+        filter_value: FilterValue | None = None,
+        window: int = _WINDOW,
+    ) -> AsyncIterator[Producer]:
+        """A producer; leaving the context waits until everything is confirmed.
+
+        Args:
+            stream: where its messages go.
+            name: a durable name. Messages are then stored once however often they are sent, and
+                numbers go on where the last producer of that name ended.
+            filter_value: finds the filter value of a message, None for none.
+            window: how many messages may be unconfirmed before `send` waits.
+
+        Raises:
+            StreamDoesNotExist: there is no such stream.
+        """
+        connection = self._connection
+        producer = Producer(connection, stream, name, filter_value, window)
+        number = connection.attach(connection.publishers, producer, stream)
+        try:
+            await producer.open(number)
+            connection.tasks.start_soon(producer.pump)
+            yield producer
+            await producer.flush()
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+                await producer.close()
+            connection.detach(connection.publishers, number)
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        stream: str,
+        *,
+        offset: Offset = NEXT,
+        name: str = "",
+        filter_values: Collection[str | bytes] = (),
+        match_unfiltered: bool = False,
+        filter_value: ReceivedFilterValue | None = None,
+        until_end: bool = False,
+        credit: int = _CREDIT,
+    ) -> AsyncIterator[Consumer]:
+        """A consumer; iterate over it for its messages.
+
+        Args:
+            stream: what to read.
+            offset: where to begin: "first", "last" (the last chunk), "next", an offset, a time,
+                or "stored": after the offset that `name` has stored, else with the first.
+            name: under which `store_offset` remembers.
+            filter_values: deliver only chunks in which some message may have one of these.
+            match_unfiltered: and messages without a filter value.
+            filter_value: finds the filter value of a message, as the producer did; with it only
+                messages come out that match exactly.
+            until_end: end the iteration with what was there at the beginning.
+            credit: chunks that may be on their way or in memory.
+
+        Raises:
+            StreamDoesNotExist: there is no such stream.
+            Unsupported: `until_end`, and the server is not a streamd.
+            ValueError: `offset` is none of the above.
+        """
+        connection = self._connection
+        if until_end and not connection.is_streamd:
+            raise Unsupported("only a streamd server tells when a filter has come to the end")
+        start = await self._start(stream, offset, name)
+        wanted = Filter(filter_values, match_unfiltered, filter_value)
+        consumer = Consumer(connection, stream, name, wanted, credit)
+        number = connection.attach(connection.consumers, consumer, stream)
+        try:
+            end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
+            await consumer.open(number, start)
+            if end is not None:
+                connection.tasks.start_soon(consumer.stop_at, end)
+            yield consumer
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+                await consumer.close()
+            connection.detach(connection.consumers, number)
+
+    async def _start(self, stream: str, offset: Offset, name: str) -> OffsetSpecification:
+        if offset != _STORED:
+            return offset_specification(offset)
+        if not name:
+            raise ValueError("offset 'stored' needs the name under which it was stored")
+        try:
+            return offset_specification(await self.query_offset(stream, name) + 1)
+        except NoOffset:
+            return offset_specification("first")
+
+
+@asynccontextmanager
+async def connect(
+    uri: str = DEFAULT_URI, *, name: str = "streamd", heartbeat: int = _HEARTBEAT_SECONDS
+) -> AsyncIterator[Client]:
+    """A client of the server at `uri`; the connection ends with the context.
+
+    Args:
+        uri: rabbitmq-stream://user:password@host:port/virtual-host.
+        name: of the connection, for whoever looks at the server.
+        heartbeat: seconds between signs of life, 0 for none.
+
+    Raises:
+        ValueError: `uri` is not an address.
+        ConnectionLost: nobody answers there.
+        LoginRefused: the server does not let this user in.
+    """
+    async with open_connection(parse_uri(uri), name, heartbeat) as connection:
+        yield Client(connection)

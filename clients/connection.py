@@ -1,0 +1,360 @@
+"""One connection: its login, requests with their answers, and whom to give what comes unasked.
+
+Works in asyncio and in trio programs, through anyio. The protocol itself is `streamd.wire`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+
+import anyio
+from anyio.abc import ByteStream, TaskGroup
+
+from clients.errors import ConnectionLost, refusal
+from clients.uri import Endpoint
+from streamd.wire import (
+    NEED_DATA,
+    Connection as WireConnection,
+    ProtocolError,
+    ResponseCode,
+    Role,
+    State,
+    codec,
+    commands as c,
+    text_of,
+)
+from streamd.wire.fields import CommandVersions, Pair
+
+OK = ResponseCode.OK
+_RECEIVE_BYTES = 256 << 10
+_FRAME_MAX = 1 << 20
+_LOGIN_SECONDS = 10
+_ANSWER_SECONDS = 30
+_CLOSE_SECONDS = 5
+_MAX_IDS = 256
+
+
+class Listener(Protocol):
+    """A publisher or consumer: it is given what the server sends it, and told of the end."""
+
+    def received(self, command: c.ServerCommand) -> None:
+        """Take a command."""
+
+    def failed(self, error: Exception) -> None:
+        """The connection or the stream is gone."""
+
+
+class _Answer:
+    """A place for the answer to one request."""
+
+    def __init__(self) -> None:
+        self.arrived = anyio.Event()
+        self.command: Any = None
+
+
+class Connection:
+    """An open connection; made by `open_connection`.
+
+    Attributes:
+        endpoint: where it leads.
+        frame_max: bytes that a frame may have.
+        tasks: run while the connection is there.
+        server: what the server said of itself.
+        publishers, consumers: by their id on this connection.
+        lost: why the connection is gone, None while it is there.
+    """
+
+    def __init__(
+        self, stream: ByteStream, endpoint: Endpoint, heartbeat: int, tasks: TaskGroup
+    ) -> None:
+        self.endpoint = endpoint
+        self.tasks = tasks
+        self.frame_max = _FRAME_MAX
+        self.server: dict[str, str] = {}
+        self.publishers: dict[int, Listener] = {}
+        self.consumers: dict[int, Listener] = {}
+        self.lost: Exception | None = None
+        self._stream = stream
+        self._wire = WireConnection(Role.CLIENT, None)
+        self._heartbeat = heartbeat
+        self._sending = anyio.Lock()
+        self._answers: dict[int, _Answer] = {}
+        self._streams: dict[Listener, str] = {}
+        self._correlation_id = 0
+        self._has_sent = self._has_heard = True
+
+    @property
+    def is_streamd(self) -> bool:
+        """The server knows the requests that are ours alone."""
+        return "streamd" in self.server
+
+    # -- login
+
+    async def log_in(self, name: str) -> None:
+        """Go through the login.
+
+        Raises:
+            LoginRefused: the server does not let this user in.
+            ConnectionLost: the peer is no stream server.
+        """
+        endpoint = self.endpoint
+        properties = (
+            Pair("product", "streamd client"),
+            Pair("platform", "Python"),
+            Pair("connection_name", name),
+        )
+        answer = await self._step(c.PeerProperties, properties)
+        self.server = dict(answer.properties)
+        await self._step(c.SaslHandshake)
+        secret = f"\0{endpoint.user}\0{endpoint.password}".encode()
+        await self._step(c.SaslAuthenticate, "PLAIN", secret)
+        tune = await self._next(c.Tune)
+        self.frame_max = min(tune.frame_max, _FRAME_MAX) or tune.frame_max or _FRAME_MAX
+        self._heartbeat = min(tune.heartbeat_seconds, self._heartbeat)
+        await self._stream.send(self._wire.send(c.Tune(self.frame_max, self._heartbeat)))
+        await self._step(c.Open, endpoint.virtual_host)
+        await self._step(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
+
+    async def _step(self, kind: type[Any], *fields: object) -> Any:  # noqa: ANN401 - of any kind
+        self._correlation_id += 1
+        await self._stream.send(self._wire.send(kind(self._correlation_id, *fields)))
+        answer = await self._next(object)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot log in to {self.endpoint}")
+        return answer
+
+    async def _next(self, kind: type[Any]) -> Any:  # noqa: ANN401 - of any kind
+        while True:
+            command = self._wire.next_command()
+            if command is NEED_DATA:
+                self._wire.receive_data(await self._stream.receive(_RECEIVE_BYTES))
+            elif isinstance(command, kind) and not isinstance(command, c.Heartbeat):
+                return command
+
+    # -- requests
+
+    async def request(
+        self, kind: type[Any], *fields: object, seconds: float | None = _ANSWER_SECONDS
+    ) -> Any:  # noqa: ANN401 - of any kind
+        """Send a request and return its answer, whatever code it has.
+
+        Args:
+            kind: of the request.
+            fields: its fields after the correlation id.
+            seconds: how long to wait for the answer; None waits for ever.
+
+        Raises:
+            ConnectionLost: the connection is gone, or no answer came in time.
+        """
+        self._correlation_id += 1
+        number = self._correlation_id
+        answer = self._answers[number] = _Answer()
+        try:
+            await self.send(kind(number, *fields))
+            with anyio.move_on_after(seconds):
+                await answer.arrived.wait()
+        finally:
+            del self._answers[number]
+        if answer.command is None:
+            raise self.lost or ConnectionLost(
+                f"{self.endpoint}: no answer to {kind.__name__} in {seconds} s"
+            )
+        return answer.command
+
+    async def send(self, command: c.ClientCommand) -> None:
+        """Send a command.
+
+        Raises:
+            ConnectionLost: the connection is gone.
+        """
+        if self.lost is not None:
+            raise self.lost
+        await self.send_frame(codec.encode(command))
+
+    async def send_frame(self, frame: bytes) -> None:
+        """Send bytes that make whole frames.
+
+        Raises:
+            ConnectionLost: the connection is gone.
+        """
+        if self.lost is not None:
+            raise self.lost
+        async with self._sending:
+            self._has_sent = True
+            # A frame that was begun is sent to its end: half a frame would break the connection.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_ANSWER_SECONDS) as scope:
+                try:
+                    await self._stream.send(frame)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                    self._lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
+                    raise cast("Exception", self.lost) from error
+        if scope.cancelled_caught:
+            self._lose(ConnectionLost(f"{self.endpoint}: it takes nothing any more"))
+            raise cast("Exception", self.lost)
+
+    # -- publishers and consumers
+
+    def attach(self, listeners: dict[int, Listener], listener: Listener, stream: str) -> int:
+        """Give a publisher or consumer of `stream` the lowest free id.
+
+        Raises:
+            ServerRefused: all ids are in use.
+        """
+        for number in range(_MAX_IDS):
+            if number not in listeners:
+                listeners[number] = listener
+                self._streams[listener] = stream
+                return number
+        raise refusal(ResponseCode.PRECONDITION_FAILED, f"{_MAX_IDS} are open on this connection")
+
+    def detach(self, listeners: dict[int, Listener], number: int) -> None:
+        """Take an id back."""
+        listener = listeners.pop(number, None)
+        if listener is not None:
+            self._streams.pop(listener, None)
+
+    # -- receiving
+
+    async def run(self) -> None:
+        """Receive until the connection ends; then everybody who waits knows."""
+        try:
+            while self._wire.state is not State.CLOSED:
+                data = await self._stream.receive(_RECEIVE_BYTES)
+                self._has_heard = True
+                self._wire.receive_data(data)
+                while (command := self._wire.next_command()) is not NEED_DATA:
+                    await self._dispatch(cast("c.ServerCommand", command))
+            reason = "it was closed"
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            reason = "the connection ended"
+        except ProtocolError as error:
+            reason = f"the server does not keep to the protocol: {error}"
+        self._lose(ConnectionLost(f"{self.endpoint}: {reason}"))
+
+    async def _dispatch(self, command: c.ServerCommand) -> None:
+        match command:
+            case c.Deliver() | c.DeliverCommitted() | c.CreditResponse():
+                self._give(self.consumers, command.subscription_id, command)
+            case c.PublishConfirm() | c.PublishError():
+                self._give(self.publishers, command.publisher_id, command)
+            case c.MetadataUpdate(code, stream):
+                gone = refusal(code, f"stream {stream} is gone")
+                for listener in [x for x, used in self._streams.items() if used == stream]:
+                    listener.failed(gone)
+            case c.Close(corr, code, reason):
+                answer = self._wire.send(c.CloseResponse(corr, OK))
+                self._lose(ConnectionLost(f"{self.endpoint}: {reason} ({text_of(code)})"))
+                if not self._sending.locked():  # it takes nothing more but the answer
+                    await self._stream.send(answer)
+            case c.Heartbeat() | c.Tune():
+                pass
+            case _:
+                answer_place = self._answers.get(command.correlation_id)
+                if answer_place is not None:
+                    answer_place.command = command
+                    answer_place.arrived.set()
+
+    def _give(self, listeners: dict[int, Listener], number: int, command: c.ServerCommand) -> None:
+        listener = listeners.get(number)
+        if listener is not None:  # what is late for one that is closed goes nowhere
+            listener.received(command)
+
+    def _lose(self, error: Exception) -> None:
+        if self.lost is None:
+            self.lost = error
+            for answer in self._answers.values():
+                answer.arrived.set()
+            for listener in list(self._streams):
+                listener.failed(error)
+
+    async def keep_alive(self) -> None:
+        """Send signs of life when nothing else is sent; give up when none come."""
+        silent = 0
+        while self._heartbeat and self.lost is None:
+            self._has_sent = self._has_heard = False
+            await anyio.sleep(self._heartbeat / 2)
+            if not self._has_sent:
+                try:
+                    await self.send(c.Heartbeat())
+                except ConnectionLost:
+                    return
+            silent = 0 if self._has_heard else silent + 1
+            if silent > 4:  # noqa: PLR2004 - half intervals: two to three whole ones
+                self._lose(ConnectionLost(f"{self.endpoint}: no sign of life"))
+                await self._stream.aclose()
+
+    async def close(self) -> None:
+        """Say goodbye and wait a moment for the answer."""
+        if self.lost is not None or self._wire.state is not State.OPEN:
+            return
+        with anyio.move_on_after(_CLOSE_SECONDS):
+            try:
+                self._correlation_id += 1
+                answer = self._answers[self._correlation_id] = _Answer()
+                close = c.Close(self._correlation_id, OK, "done")
+                async with self._sending:
+                    await self._stream.send(self._wire.send(close))
+                await answer.arrived.wait()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+
+@asynccontextmanager
+async def open_connection(
+    endpoint: Endpoint, name: str, heartbeat: int
+) -> AsyncIterator[Connection]:
+    """A connection that has logged in; ends with the context.
+
+    An error in the context comes out as it is, not in a group.
+
+    Raises:
+        ConnectionLost: nobody answers there.
+        LoginRefused: the server does not let this user in.
+    """
+    stream = await _connect(endpoint)
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            connection = Connection(stream, endpoint, heartbeat, tasks)
+            try:
+                await _log_in(connection, name)
+                tasks.start_soon(connection.run)
+                tasks.start_soon(connection.keep_alive)
+                yield connection
+            except Exception as error:  # noqa: BLE001 - raised again below
+                failure = error
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await connection.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(stream)
+    if failure is not None:
+        raise failure
+
+
+async def _connect(endpoint: Endpoint) -> ByteStream:
+    try:
+        with anyio.fail_after(_LOGIN_SECONDS):
+            return await anyio.connect_tcp(endpoint.host, endpoint.port)
+    except TimeoutError:
+        raise ConnectionLost(f"{endpoint} does not answer") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionLost(
+            f"cannot connect to {endpoint}: {reason}; is the server running?"
+        ) from error
+
+
+async def _log_in(connection: Connection, name: str) -> None:
+    endpoint = connection.endpoint
+    try:
+        with anyio.fail_after(_LOGIN_SECONDS):
+            await connection.log_in(name)
+    except TimeoutError:
+        raise ConnectionLost(f"{endpoint} does not speak the stream protocol: no answer") from None
+    except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
+        raise ConnectionLost(f"{endpoint} ended the connection during the login") from error
+    except ProtocolError as error:
+        raise ConnectionLost(f"{endpoint} does not speak the stream protocol: {error}") from error

@@ -1,0 +1,346 @@
+"""Consuming: chunks arrive as far as credit allows, messages come out one by one.
+
+Credit for a chunk is given back when the program asks for what comes after it, so a slow program
+holds at most `credit` chunks in memory. With a filter the server sends whole chunks in which some
+message may match; a consumer that is told how to find a message's filter value hands out just the
+messages that do.
+"""
+
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+import anyio
+
+from clients.connection import Connection
+from clients.errors import StreamError, Unsupported, refusal
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    ChunkHeader,
+    decode_chunk_header,
+    simple_bodies,
+    walk_entries,
+)
+from segments.compression import unpack
+from segments.errors import FormatError
+from segments.message import MessageView
+from streamd.wire import ResponseCode, commands as c
+from streamd.wire.fields import OffsetSpecification, Pair
+
+OK = ResponseCode.OK
+Offset: TypeAlias = int | str | datetime | OffsetSpecification
+FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
+_NAMED = {"first": FIRST, "last": LAST, "next": NEXT}
+_AT_OFFSET, _AT_TIME = 4, 5
+_NO_END = 1 << 64
+
+
+class DamagedChunk(StreamError):
+    """A chunk does not hold what it announces; says which and how."""
+
+
+class ReceivedMessage(MessageView):
+    """A message and where it stood.
+
+    Attributes:
+        stream: the stream's name.
+        offset: its number in the stream.
+        timestamp_ms: when its chunk was written, in ms since 1970.
+    """
+
+    def __init__(self, raw: bytes, stream: str, offset: int, timestamp_ms: int) -> None:
+        super().__init__(raw)
+        self.stream = stream
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+
+    @property
+    def timestamp(self) -> datetime:
+        """When its chunk was written."""
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+
+FilterValue: TypeAlias = Callable[[ReceivedMessage], str | bytes | None]
+
+
+class Filter:
+    """Which messages a consumer wants.
+
+    Args:
+        values: filter values; a message that was published with one of them is wanted.
+        match_unfiltered: messages published without a filter value are wanted too.
+        value_of: finds a message's filter value, as its publisher did; None leaves it at whole
+            chunks, in which other messages may stand.
+    """
+
+    def __init__(
+        self,
+        values: Collection[str | bytes],
+        match_unfiltered: bool,
+        value_of: FilterValue | None,
+    ) -> None:
+        self._values = frozenset(map(_as_bytes, values))
+        self._match_unfiltered = match_unfiltered
+        self._value_of = value_of if values else None
+
+    def properties(self) -> tuple[Pair, ...]:
+        """As Subscribe takes them."""
+        pairs = [
+            Pair(f"filter.{number}", value.decode())
+            for number, value in enumerate(sorted(self._values))
+        ]
+        if pairs:
+            pairs.append(Pair("match-unfiltered", str(self._match_unfiltered).lower()))
+        return tuple(pairs)
+
+    def select(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """The messages that match, as far as that can be told."""
+        if self._value_of is None:
+            return messages
+        return [message for message in messages if self._wants(self._value_of(message))]
+
+    def _wants(self, value: str | bytes | None) -> bool:
+        return _as_bytes(value) in self._values if value else self._match_unfiltered
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a consumer has received.
+
+    Attributes:
+        chunks, bytes: delivered by the server; bytes of their data.
+        messages: in those chunks, before the offset asked for left out.
+        matched: of them, handed to the program.
+        false_chunks: chunks in which no message matched.
+    """
+
+    chunks: int = 0
+    bytes: int = 0
+    messages: int = 0
+    matched: int = 0
+    false_chunks: int = 0
+
+
+class Consumer:
+    """Reads one stream; made by `Client.consumer`. Iterate over it, or over `batches()`.
+
+    Attributes:
+        stream: its name.
+        name: under which offsets are stored, empty for none.
+        counts: what has come so far.
+        last_offset: of the last message that was handed out, None before the first.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        name: str,
+        wanted: Filter,
+        credit: int,
+    ) -> None:
+        self.stream = stream
+        self.name = name
+        self.counts = Counts()
+        self.last_offset: int | None = None
+        self._connection = connection
+        self._wanted = wanted
+        self._credit = credit
+        self._first_offset = 0
+        self._end_offset = _NO_END
+        self._has_ended = False
+        self._subscription_id = -1
+        self._chunks: deque[bytes] = deque()
+        self._arrived = anyio.Event()
+        self._error: Exception | None = None
+        self._ready: Iterator[ReceivedMessage] = iter(())
+        self._owed_credit = 0
+
+    # -- what a program uses
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        while True:
+            for message in self._ready:
+                self.last_offset = message.offset
+                return message
+            self._ready = iter(await self._next_batch())
+
+    async def batches(self) -> AsyncIterator[list[ReceivedMessage]]:
+        """The wanted messages of each chunk, possibly none; cheaper than one by one."""
+        while True:
+            try:
+                messages = await self._next_batch()
+            except StopAsyncIteration:
+                return
+            if messages:
+                self.last_offset = messages[-1].offset
+            yield messages
+
+    async def store_offset(self, offset: int | None = None) -> None:
+        """Remember on the server how far this consumer has come; see `offset="stored"`.
+
+        Args:
+            offset: default is that of the last message that was handed out.
+
+        Raises:
+            ValueError: the consumer has no name, or nothing was handed out yet.
+            ConnectionLost: the connection is gone.
+        """
+        if not self.name:
+            raise ValueError("only a consumer with a name can store its offset")
+        if offset is None:
+            offset = self.last_offset
+        if offset is None:
+            raise ValueError("there is no offset to store yet")
+        await self._connection.send(c.StoreOffset(self.name, self.stream, offset))
+
+    async def progress(self, awaited_offset: int = 0) -> dict[str, int]:
+        """How far the server has come with this consumer, passed-over chunks included.
+
+        Args:
+            awaited_offset: answer only when everything before this was delivered or passed over.
+
+        Returns:
+            next_offset, chunks, messages, skipped_chunks, skipped_bytes, lost_messages.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+        """
+        if not self._connection.is_streamd:
+            raise Unsupported("only a streamd server tells how far a filter has come")
+        answer = await self._connection.request(
+            c.DescribeSubscription, self._subscription_id, awaited_offset, seconds=None
+        )
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot follow {self.stream}")
+        return dict(answer.statistics)
+
+    # -- what the client does with it
+
+    async def open(self, subscription_id: int, start: OffsetSpecification) -> None:
+        """Subscribe."""
+        self._subscription_id = subscription_id
+        if start.type == _AT_OFFSET:
+            self._first_offset = start.value
+        properties = self._wanted.properties()
+        if self.name:
+            properties += (Pair("name", self.name),)
+        answer = await self._connection.request(
+            c.Subscribe, subscription_id, self.stream, start, self._credit, properties
+        )
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot read {self.stream}")
+
+    async def stop_at(self, end_offset: int) -> None:
+        """End the iteration once everything before `end_offset` is done."""
+        self._end_offset = end_offset
+        try:
+            await self.progress(end_offset)
+        except StreamError as error:
+            self.failed(error)
+            return
+        # The answer came behind all chunks that it counts.
+        self._has_ended = True
+        self._arrived.set()
+
+    async def close(self) -> None:
+        """Unsubscribe."""
+        if self._error is None:
+            await self._connection.request(c.Unsubscribe, self._subscription_id)
+
+    def received(self, command: c.ServerCommand) -> None:
+        """See connection.Listener."""
+        if isinstance(command, c.Deliver | c.DeliverCommitted):
+            self._chunks.append(command.chunk)
+            self._arrived.set()
+
+    def failed(self, error: Exception) -> None:
+        """See connection.Listener."""
+        self._error = error
+        self._arrived.set()
+
+    async def _next_batch(self) -> list[ReceivedMessage]:
+        """The wanted messages of the next chunk; StopAsyncIteration at the end."""
+        if self._owed_credit * 2 >= self._credit and self._error is None:
+            owed, self._owed_credit = self._owed_credit, 0  # half at a time: fewer frames
+            await self._connection.send(c.Credit(self._subscription_id, owed))
+        while not self._chunks:
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        self._owed_credit += 1
+        return self._open(self._chunks.popleft())
+
+    def _open(self, chunk: bytes) -> list[ReceivedMessage]:
+        try:
+            header = decode_chunk_header(chunk)
+            data = chunk[CHUNK_HEADER_SIZE:]
+            if len(data) != header.data_size or zlib.crc32(data) != header.data_crc:
+                raise FormatError("its data fails the checksum")
+            messages = list(self._messages(header, data))
+        except FormatError as error:
+            raise DamagedChunk(f"a chunk of {self.stream} is damaged: {error}") from error
+        counts = self.counts
+        counts.chunks += 1
+        counts.bytes += len(data)
+        counts.messages += len(messages)
+        wanted = self._wanted.select(messages)
+        counts.matched += len(wanted)
+        counts.false_chunks += not wanted
+        return wanted
+
+    def _messages(self, header: ChunkHeader, data: bytes) -> Iterator[ReceivedMessage]:
+        first, end, stream = self._first_offset, self._end_offset, self.stream
+        time = header.timestamp_ms
+        for offset, body in enumerate(_bodies(data), header.chunk_id):
+            if first <= offset < end:
+                yield ReceivedMessage(body, stream, offset, time)
+
+
+def _bodies(data: bytes) -> Iterable[bytes]:
+    """The messages of a chunk, sub-batches unpacked."""
+    simple = simple_bodies(data)
+    return _unpacked(data) if simple is None else simple
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    for entry in walk_entries(data):
+        body = data[entry.body : entry.end]
+        if entry.compression is None:
+            yield body
+        else:
+            yield from unpack(body, entry.compression, entry.uncompressed_size, entry.num_records)
+
+
+def offset_specification(offset: Offset) -> OffsetSpecification:
+    """Where to begin, from a name, an offset or a time.
+
+    Raises:
+        ValueError: none of them.
+    """
+    if isinstance(offset, OffsetSpecification):
+        return offset
+    if isinstance(offset, datetime):
+        if offset.tzinfo is None:
+            offset = offset.astimezone()
+        return OffsetSpecification(_AT_TIME, round(offset.timestamp() * 1000))
+    if isinstance(offset, str):
+        if offset in _NAMED:
+            return _NAMED[offset]
+        raise ValueError(f"offset is {offset!r}, expected first, last, next, a number or a time")
+    if not 0 <= offset < _NO_END:
+        raise ValueError(f"offset is {offset}, expected 0 or more")
+    return OffsetSpecification(_AT_OFFSET, offset)

@@ -1,0 +1,91 @@
+"""What a program that uses streams may have to deal with.
+
+Each code that a server answers with has an exception of its own, made from one table.
+"""
+
+from streamd.wire import ResponseCode, text_of
+
+
+class StreamError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class ConnectionLost(StreamError):
+    """The connection is gone, or never came about; says why. What was not confirmed is unknown."""
+
+
+class Unsupported(StreamError):
+    """The server is not a streamd and does not know this request."""
+
+
+class PublishFailed(StreamError):
+    """Messages were not taken.
+
+    Attributes:
+        refused: publishing id and response code of each.
+    """
+
+    def __init__(self, refused: list[tuple[int, int]]) -> None:
+        codes = ", ".join(sorted({text_of(code) for _, code in refused}))
+        super().__init__(f"{len(refused)} messages were not taken: {codes}")
+        self.refused = refused
+
+
+class ServerRefused(StreamError):
+    """The server said no.
+
+    Attributes:
+        code: its reason.
+    """
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(f"{what}: {text_of(code)}")
+        self.code = code
+
+
+class StreamDoesNotExist(ServerRefused):
+    """There is no stream of that name."""
+
+
+class StreamExists(ServerRefused):
+    """There is a stream of that name already, declared with the same arguments."""
+
+
+class StreamNotAvailable(ServerRefused):
+    """The stream exists but cannot be used; its server's log says why."""
+
+
+class PreconditionFailed(ServerRefused):
+    """The request does not fit: a bad argument, or a stream declared with other arguments."""
+
+
+class AccessRefused(ServerRefused):
+    """The user may not do this."""
+
+
+class LoginRefused(ServerRefused):
+    """User, password or virtual host are not accepted."""
+
+
+class NoOffset(ServerRefused):
+    """Nothing was stored under that name."""
+
+
+_BY_CODE: dict[int, type[ServerRefused]] = {
+    ResponseCode.STREAM_DOES_NOT_EXIST: StreamDoesNotExist,
+    ResponseCode.STREAM_EXISTS: StreamExists,
+    ResponseCode.STREAM_NOT_AVAILABLE: StreamNotAvailable,
+    ResponseCode.PRECONDITION_FAILED: PreconditionFailed,
+    ResponseCode.ACCESS_REFUSED: AccessRefused,
+    ResponseCode.NO_OFFSET: NoOffset,
+    ResponseCode.SASL_MECHANISM_NOT_SUPPORTED: LoginRefused,
+    ResponseCode.AUTHENTICATION_FAILURE: LoginRefused,
+    ResponseCode.SASL_ERROR: LoginRefused,
+    ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK: LoginRefused,
+    ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE: LoginRefused,
+}
+
+
+def refusal(code: int, what: str) -> ServerRefused:
+    """The exception for a response code; `what` says what was asked for."""
+    return _BY_CODE.get(code, ServerRefused)(code, what)

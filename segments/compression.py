@@ -1,0 +1,72 @@
+"""Packing and unpacking the bodies of sub-batches.
+
+cramjam because it brings all four formats that stream clients use (gzip, framed snappy, lz4
+frames, zstd) in one wheel, and unpacks into a buffer of a given size: a body that would grow
+beyond what it announced is refused before it takes memory.
+"""
+
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+import cramjam
+
+from segments.codec import walk_entries
+from segments.errors import FormatError
+from segments.layout import GZIP, LZ4, NO_COMPRESSION, SNAPPY, ZSTD
+
+NAMES = {"none": NO_COMPRESSION, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+_CODECS: dict[int, ModuleType] = {
+    GZIP: cramjam.gzip,
+    SNAPPY: cramjam.snappy,
+    LZ4: cramjam.lz4,
+    ZSTD: cramjam.zstd,
+}
+_MAX_FULL_SIZE = 64 << 20  # what RabbitMQ lets a sub-batch announce
+
+
+def pack(bodies: Iterable[bytes], compression: int) -> tuple[bytes, int]:
+    """The body of a sub-batch, and its size before compression."""
+    plain = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    codec = _CODECS.get(compression)
+    return (plain if codec is None else bytes(codec.compress(plain))), len(plain)
+
+
+def unpack(packed: bytes, compression: int, full_size: int, num_records: int) -> Iterator[bytes]:
+    """Yield the messages of a sub-batch.
+
+    Args:
+        packed: its body as stored.
+        compression: its compression code.
+        full_size: bytes that it announces to have when unpacked.
+        num_records: messages that it announces.
+
+    Raises:
+        FormatError: it does not hold what it announces.
+    """
+    plain = _decompress(packed, compression, full_size)
+    count = 0
+    for entry in walk_entries(plain):
+        if entry.compression is not None:
+            raise FormatError("a sub-batch within a sub-batch")
+        yield plain[entry.body : entry.end]
+        count += 1
+    if count != num_records:
+        raise FormatError(f"sub-batch announces {num_records} messages, it holds {count}")
+
+
+def _decompress(packed: bytes, compression: int, full_size: int) -> bytes:
+    if compression == NO_COMPRESSION:
+        return packed
+    codec = _CODECS.get(compression)
+    if codec is None:
+        raise FormatError(f"compression code is {compression}, known are 0 to 4")
+    if full_size > _MAX_FULL_SIZE:
+        raise FormatError(f"sub-batch announces {full_size} bytes, at most {_MAX_FULL_SIZE}")
+    plain = bytearray(full_size)
+    try:
+        size = codec.decompress_into(packed, plain)
+    except cramjam.DecompressionError as error:
+        raise FormatError(f"sub-batch cannot be unpacked: {error}") from error
+    if size != full_size:
+        raise FormatError(f"sub-batch announces {full_size} bytes, it holds {size}")
+    return bytes(plain)

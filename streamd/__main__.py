@@ -1,0 +1,5 @@
+"""`python -m streamd`: the command line."""
+
+from streamd.cli import main
+
+main()

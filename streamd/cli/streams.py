@@ -1,0 +1,191 @@
+"""`streamd stream create|list|info|delete`: manage streams over the stream protocol."""
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from streamd.cli.common import Misused, console, json_option, notes, run_client, size, uri_option
+
+if TYPE_CHECKING:
+    from clients import Client, StreamInfo
+
+_DEFAULT_FILTER_SIZE = "16"
+
+
+@click.group()
+def stream() -> None:
+    """Create, list, look at and delete streams."""
+
+
+@stream.command()
+@click.argument("name")
+@click.option(
+    "--filter-size",
+    metavar="N|auto",
+    help="Bytes of a chunk's filter, 16 to 255; auto keeps false positives at 1 %.  [default: 16]",
+)
+@click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
+@click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
+@click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
+@click.option(
+    "--segment-size", metavar="BYTES", help="Begin a new segment after so much.  [default: 500 MB]"
+)
+@click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
+@click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
+@click.option(
+    "--argument",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other argument of the protocol; may be repeated.",
+)
+@click.option("--exist-ok", is_flag=True, help="It may exist with the same arguments.")
+@uri_option
+def create(
+    name: str, uri: str, *, exist_ok: bool, arguments: tuple[str, ...], **options: str | None
+) -> None:
+    """Create the stream NAME.
+
+    \b
+    Examples:
+      streamd stream create flights --filter-size 64
+      streamd stream create audit --max-age 7D --max-length-bytes 10000000000
+    """
+    given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not (key and equals):
+            raise Misused(f"--argument is {argument!r}, expected NAME=VALUE")
+        given[key] = value
+
+    async def work(client: "Client") -> None:
+        await client.create(name, arguments=given, exist_ok=exist_ok)
+
+    run_client(uri, work)
+    notes().print(f"created {name}")
+
+
+_ARGUMENTS = {
+    "filter_size": "stream-filter-size-bytes",
+    "filter_error_rate": "stream-filter-error-rate",
+    "max_length_bytes": "max-length-bytes",
+    "max_age": "max-age",
+    "segment_size": "stream-max-segment-size-bytes",
+    "chunk_max_records": "stream-chunk-max-records",
+    "chunk_max_bytes": "stream-chunk-max-bytes",
+}
+
+
+@stream.command(name="list")
+@json_option
+@uri_option
+def list_streams(uri: str, *, as_json: bool) -> None:
+    """List all streams.
+
+    \b
+    Example:
+      streamd stream list
+    """
+
+    async def work(client: "Client") -> list["StreamInfo"]:
+        return await client.describe()
+
+    found = run_client(uri, work)
+    if as_json:
+        click.echo(json.dumps([_plain(info) for info in found]))
+        return
+    if not found:
+        notes().print("there are no streams; create one: streamd stream create NAME")
+        return
+    table = Table("stream", box=None, pad_edge=False)
+    for heading in ("messages", "chunks", "bytes", "segments", "filter", "newest"):
+        table.add_column(heading, justify="right")
+    for info in found:
+        table.add_row(info.name, *_row(info))
+    console().print(table)
+
+
+def _row(info: "StreamInfo") -> tuple[str, ...]:
+    if not info.figures:
+        return ("not available", "", "", "", "", "")
+    figures = info.figures
+    return (
+        f"{figures['messages']:,}",
+        f"{figures['chunks']:,}",
+        size(figures["bytes"]),
+        f"{figures['segments']:,}",
+        f"{info.arguments.get('stream-filter-size-bytes', _DEFAULT_FILTER_SIZE)} B".replace(
+            "auto B", "auto"
+        ),
+        _time(figures["last_timestamp_ms"]),
+    )
+
+
+@stream.command()
+@click.argument("name")
+@json_option
+@uri_option
+def info(name: str, uri: str, *, as_json: bool) -> None:
+    """Show what is known of the stream NAME.
+
+    \b
+    Example:
+      streamd stream info flights
+    """
+
+    async def work(client: "Client") -> "StreamInfo":
+        (found,) = await client.describe(name)
+        return found
+
+    found = run_client(uri, work)
+    if as_json:
+        click.echo(json.dumps(_plain(found)))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("stream", found.name)
+    for key, value in found.arguments.items():
+        table.add_row(key, value)
+    for key, number in found.figures.items():
+        is_time = key.endswith("_timestamp_ms")
+        shown = _time(number) if is_time else f"{number:,}"
+        table.add_row(key.removesuffix("_ms").replace("_", " "), shown)
+    if not found.figures:
+        table.add_row("state", "not available; the server's log says why")
+    console().print(table)
+
+
+@stream.command()
+@click.argument("name")
+@uri_option
+def delete(name: str, uri: str) -> None:
+    """Delete the stream NAME with everything in it.
+
+    \b
+    Example:
+      streamd stream delete flights
+    """
+
+    async def work(client: "Client") -> None:
+        await client.delete(name)
+
+    run_client(uri, work)
+    notes().print(f"deleted {name}")
+
+
+def _plain(info: "StreamInfo") -> dict[str, object]:
+    return {
+        "name": info.name,
+        "available": bool(info.figures),
+        "arguments": info.arguments,
+        **info.figures,
+    }
+
+
+def _time(timestamp_ms: int) -> str:
+    if not timestamp_ms:
+        return "-"
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}Z"
