@@ -95,7 +95,8 @@ async def serve(
     Raises:
         StartError: the data folder or the port cannot be used.
     """
-    stop = stop or trio.Event()
+    if stop is None:
+        stop = trio.Event()
     async with AsyncExitStack() as sockets:
         listeners = await _bind(config)
         for listener in listeners:

@@ -64,9 +64,9 @@ class Connection:
     @property
     def frame_max(self) -> int | None:
         """Bytes the next frame may have, without its size; None for no limit."""
-        if self.state is State.OPEN or self.state is State.CLOSING or self._frame_max is None:
+        if self.state is State.OPEN or self.state is State.CLOSING:
             return self._frame_max
-        return min(LOGIN_FRAME_MAX, self._frame_max)
+        return min(LOGIN_FRAME_MAX, self._frame_max or LOGIN_FRAME_MAX)
 
     def limit_frames(self, frame_max: int) -> None:
         """Keep to what was agreed; 0 means no limit of its own."""

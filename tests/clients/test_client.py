@@ -1,0 +1,371 @@
+"""Programs that use the client: what they send is what they get, in asyncio and in trio."""
+
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+
+from clients import (
+    Client,
+    Message,
+    NoOffset,
+    PreconditionFailed,
+    Properties,
+    PublishFailed,
+    ReceivedMessage,
+    StreamDoesNotExist,
+    StreamExists,
+)
+from tests.clients.conftest import Runner
+
+
+def carrier(message: Message | ReceivedMessage) -> str | None:
+    found = message.application_properties.get("carrier")
+    return None if found is None else str(found)
+
+
+def flight(number: int, name: str | None) -> Message:
+    properties = {} if name is None else {"carrier": name}
+    return Message(b"%d" % number, application_properties=properties)
+
+
+async def read(client: Client, stream: str, **options: object) -> list[ReceivedMessage]:
+    arguments = {"offset": "first", "until_end": True} | options
+    async with client.consumer(stream, **arguments) as messages:  # type: ignore[arg-type]
+        return [message async for message in messages]
+
+
+def numbers(messages: list[ReceivedMessage]) -> list[int]:
+    return [int(message.body) for message in messages]
+
+
+class TestStreams:
+    def test_created_looked_at_deleted(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            assert not await client.exists(stream)
+            await client.create(stream, filter_size=64, max_age="7D", max_length_bytes=10**9)
+            assert await client.exists(stream)
+            with pytest.raises(StreamExists, match=f"cannot create {stream}: stream exists"):
+                await client.create(stream, filter_size=64, max_age="7D", max_length_bytes=10**9)
+            await client.create(
+                stream, filter_size=64, max_age="7D", max_length_bytes=10**9, exist_ok=True
+            )
+            with pytest.raises(PreconditionFailed):
+                await client.create(stream, filter_size=32)
+            (info,) = await client.describe(stream)
+            assert info.arguments["stream-filter-size-bytes"] == "64"
+            assert info.figures["messages"] == 0
+            assert (await client.stats(stream))["committed_offset"] == -1
+            assert stream in [found.name for found in await client.describe()]
+            await client.delete(stream)
+            with pytest.raises(StreamDoesNotExist):
+                await client.delete(stream)
+            await client.delete(stream, missing_ok=True)
+            with pytest.raises(StreamDoesNotExist):
+                await client.describe(stream)
+            with pytest.raises(StreamDoesNotExist):
+                await client.stats(stream)
+
+        run(work)
+
+    @pytest.mark.parametrize("size", [15, 256, "large"])
+    def test_filter_sizes_that_are_refused(self, run: Runner, stream: str, size: int | str) -> None:
+        async def work(client: Client) -> None:
+            with pytest.raises(PreconditionFailed):
+                await client.create(stream, filter_size=size)
+
+        run(work)
+
+
+class TestMessages:
+    def test_everything_of_a_message_comes_back(self, run: Runner, stream: str) -> None:
+        sent = Message(
+            b"\x00body\xff",
+            Properties(
+                message_id="m-1", subject="s", creation_time=datetime(2026, 1, 2, tzinfo=UTC)
+            ),
+            {"text": "é", "number": -5, "real": 1.5, "yes": True, "none": None, "raw": b"\x00"},
+        )
+
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            before = datetime.now(UTC)
+            async with client.producer(stream) as producer:
+                await producer.send(sent)
+                await producer.send(b"just bytes")
+                await producer.send(Message(value={"a": [1, 2]}))
+            first, second, third = await read(client, stream)
+            assert first.to_message() == sent
+            assert (first.offset, first.stream) == (0, stream)
+            assert abs((first.timestamp - before).total_seconds()) < 10
+            assert (second.body, second.is_amqp) == (b"just bytes", True)
+            assert third.value == {"a": [1, 2]}
+
+        run(work)
+
+    def test_many_in_order(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream, window=500) as producer:
+                await producer.send_all(flight(n, None) for n in range(5000))
+                assert producer.last_publishing_id == 5000
+            assert numbers(await read(client, stream)) == list(range(5000))
+            assert numbers(await read(client, stream, credit=1)) == list(range(5000))
+
+        run(work)
+
+    def test_large_ones(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            bodies = [b"x" * size for size in (0, 1, 70_000, 1_000_000, 300_000, 900_000)]
+            async with client.producer(stream) as producer:
+                await producer.send_all(bodies)
+                with pytest.raises(ValueError, match="message is 2000008 bytes, at most"):
+                    await producer.send(b"x" * 2_000_000)
+            assert [message.body for message in await read(client, stream)] == bodies
+
+        run(work)
+
+    def test_what_gathers_is_sent_when_the_program_pauses(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send(b"1")
+                await producer.send(b"2")
+                async with client.consumer(stream, offset="first") as messages:
+                    assert [(await anext(messages)).body for _ in range(2)] == [b"1", b"2"]
+
+        run(work)
+
+    @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+    def test_sub_batches(self, run: Runner, stream: str, compression: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send(flight(0, None))
+                for start in (1, 101, 201):
+                    batch = [flight(n, None) for n in range(start, start + 100)]
+                    await producer.send_sub_batch(batch, compression)
+                await producer.send(flight(301, None))
+                with pytest.raises(ValueError, match="0 messages"):
+                    await producer.send_sub_batch([])
+            found = await read(client, stream)
+            assert numbers(found) == [m.offset for m in found] == list(range(302))
+            assert numbers(await read(client, stream, offset=150)) == list(range(150, 302))
+
+        run(work)
+
+
+class TestFilters:
+    def test_just_the_matching_messages(self, run: Runner, stream: str) -> None:
+        names = ["HA", "UA", "HA", None, "DL"]
+
+        async def work(client: Client) -> None:
+            await client.create(stream, filter_size=64)
+            async with client.producer(stream, filter_value=carrier) as producer:
+                for n in range(1000):
+                    await producer.send(flight(n, names[n // 7 % 5]))
+            expected = [n for n in range(1000) if names[n // 7 % 5] == "HA"]
+            found = await read(client, stream, filter_values=["HA"], filter_value=carrier)
+            assert numbers(found) == expected
+            unfiltered = [n for n in range(1000) if names[n // 7 % 5] in ("HA", None)]
+            found = await read(
+                client, stream, filter_values=["HA"], filter_value=carrier, match_unfiltered=True
+            )
+            assert numbers(found) == unfiltered
+            assert await read(client, stream, filter_values=["XX"], filter_value=carrier) == []
+
+        run(work)
+
+    def test_chunks_that_cannot_match_are_not_sent(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream, filter_size=64)
+            for wave, name in enumerate(["HA", "UA", "HA"]):
+                async with client.producer(stream, filter_value=carrier) as producer:
+                    await producer.send_all(flight(wave * 200 + n, name) for n in range(200))
+            async with client.consumer(
+                stream, offset="first", filter_values=["UA"], until_end=True
+            ) as messages:
+                found = [message async for message in messages]
+                progress = await messages.progress()
+            assert numbers(found) == list(range(200, 400))
+            assert messages.counts.chunks == progress["chunks"] == 2
+            assert progress["skipped_chunks"] == 4
+            assert progress["next_offset"] == 600
+            assert (messages.counts.matched, messages.counts.false_chunks) == (200, 0)
+
+        run(work)
+
+    def test_a_filter_value_given_with_the_message(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send(b"1", filter_value="a")
+                await producer.flush()
+                await producer.send(b"2", filter_value=b"b")
+                await producer.flush()
+                await producer.send(b"3")
+            assert numbers(await read(client, stream, filter_values=["b"])) == [2]
+            found = await read(client, stream, filter_values=["b"], match_unfiltered=True)
+            assert numbers(found) == [2, 3]
+
+        run(work)
+
+    def test_by_batches(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream, filter_value=carrier) as producer:
+                await producer.send_all(
+                    flight(n, "HA" if n % 300 == 0 else "UA") for n in range(900)
+                )
+            async with client.consumer(
+                stream,
+                offset="first",
+                filter_values=["HA"],
+                filter_value=carrier,
+                until_end=True,
+            ) as consumer:
+                batches = [batch async for batch in consumer.batches()]
+            assert [int(m.body) for batch in batches for m in batch] == [0, 300, 600]
+            assert consumer.last_offset == 600
+
+        run(work)
+
+
+class TestOffsets:
+    def test_where_reading_begins(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send_all(flight(n, None) for n in range(100))
+            middle = datetime.now(UTC)
+            await anyio.sleep(0.02)
+            async with client.producer(stream) as producer:
+                await producer.send_all(flight(n, None) for n in range(100, 150))
+            for offset, first in (("first", 0), (0, 0), (42, 42), (middle, 100), ("last", 100)):
+                assert numbers(await read(client, stream, offset=offset)) == list(range(first, 150))
+            for offset in ("next", 150, 10**9):
+                assert await read(client, stream, offset=offset) == []
+            for wrong in ("middle", -1):
+                with pytest.raises(ValueError, match="offset is"):
+                    await read(client, stream, offset=wrong)
+
+        run(work)
+
+    def test_what_comes_from_now_on(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer, client.consumer(stream) as messages:
+                for n in range(3):
+                    await producer.send(flight(n, None))
+                    assert int((await anext(messages)).body) == n
+
+        run(work)
+
+    def test_stored(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send_all(flight(n, None) for n in range(100))
+            with pytest.raises(NoOffset):
+                await client.query_offset(stream, "app")
+            first = await read(client, stream, offset="stored", name="app")
+            assert numbers(first) == list(range(100))
+            async with client.consumer(stream, offset="first", name="app") as messages:
+                with pytest.raises(ValueError, match="no offset to store"):
+                    await messages.store_offset()
+                async for message in messages:
+                    if message.offset == 30:
+                        await messages.store_offset()
+                        break
+            assert await client.query_offset(stream, "app") == 30
+            rest = await read(client, stream, offset="stored", name="app")
+            assert numbers(rest) == list(range(31, 100))
+            async with client.consumer(stream) as messages:
+                with pytest.raises(ValueError, match="with a name"):
+                    await messages.store_offset(5)
+            with pytest.raises(ValueError, match="needs the name"):
+                await read(client, stream, offset="stored")
+
+        run(work)
+
+
+class TestNamedProducers:
+    def test_what_is_sent_again_is_stored_once(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            for start in (0, 50):
+                async with client.producer(stream, name="importer") as producer:
+                    for n in range(start, start + 100):
+                        await producer.send(flight(n, None), publishing_id=n + 1)
+            assert numbers(await read(client, stream)) == list(range(150))
+            async with client.producer(stream, name="importer") as producer:
+                assert producer.last_publishing_id == 150
+                await producer.send(flight(150, None))
+            assert numbers(await read(client, stream)) == list(range(151))
+
+        run(work)
+
+
+class TestFailures:
+    def test_streams_that_do_not_exist(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            with pytest.raises(StreamDoesNotExist, match="cannot publish to"):
+                async with client.producer(stream):
+                    pass
+            with pytest.raises(StreamDoesNotExist, match="cannot read"):
+                async with client.consumer(stream):
+                    pass
+
+        run(work)
+
+    def test_a_stream_that_is_deleted_while_it_is_used(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.consumer(stream) as messages:
+                await client.delete(stream)
+                with pytest.raises(Exception, match=f"stream {stream} is gone"):
+                    await anext(messages)
+            await client.create(stream)
+            with pytest.raises(Exception, match=f"stream {stream} is gone"):  # noqa: PT012
+                async with client.producer(stream) as producer:
+                    await client.delete(stream)
+                    await producer.send_all([b"x"] * 1000)
+
+        run(work)
+
+    def test_an_error_of_the_program_comes_out_as_it_is(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer, client.consumer(stream):
+                await producer.send(b"x")
+                raise ZeroDivisionError("mine")
+
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            run(work)
+
+    def test_messages_that_are_refused(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                await producer.send(b"x")
+                await producer.flush()
+                producer._publisher_id = 77  # one that the server does not know
+                client._connection.publishers[77] = producer
+                await producer.send(b"y")
+                with pytest.raises(
+                    PublishFailed, match="1 messages were not taken: publisher does"
+                ):
+                    await producer.flush()
+                producer._publisher_id = 0
+
+        run(work)
+
+    def test_as_many_as_a_connection_has_ids(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            for _ in range(300):  # ids are given back
+                async with client.producer(stream), client.consumer(stream):
+                    pass
+
+        run(work)

@@ -1,0 +1,162 @@
+"""Connections that do not come about, break, or lead to something else."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from clients import ConnectionLost, LoginRefused, connect
+from clients.uri import Endpoint, parse_uri
+from tests.support.process import ServerProcess
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def enter(uri: str, backend: str = "trio") -> None:
+    async def main() -> None:
+        async with connect(uri):
+            pass
+
+    anyio.run(main, backend=backend)
+
+
+@contextmanager
+def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port on which each connection is given to `serve`, then closed."""
+    with socket.create_server(("localhost", 0)) as listening:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    serve(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("uri", "expected"),
+        [
+            ("rabbitmq-stream://localhost", ("localhost", 5552, "guest", "guest", "/")),
+            ("rabbitmq-stream://localhost/", ("localhost", 5552, "guest", "guest", "/")),
+            ("rabbitmq-stream://u:p%40ss@h:1/%2F", ("h", 1, "u", "p@ss", "/")),
+            ("rabbitmq-stream://u@[::1]:99/prod", ("::1", 99, "u", "guest", "prod")),
+            ("rabbitmq-stream://u:@h/a%2Fb", ("h", 5552, "u", "", "a/b")),
+        ],
+    )
+    def test_good_ones(self, uri: str, expected: tuple[str, int, str, str, str]) -> None:
+        assert parse_uri(uri) == Endpoint(*expected)
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            "",
+            "localhost:5552",
+            "http://localhost/",
+            "rabbitmq-stream:///x",
+            "rabbitmq-stream://h:x/",
+            "rabbitmq-stream://h:99999/",
+            "rabbitmq-stream://h/?a=b",
+        ],
+    )
+    def test_bad_ones(self, uri: str) -> None:
+        with pytest.raises(ValueError, match=r"no address|nothing is expected"):
+            parse_uri(uri)
+
+    def test_passwords_do_not_show(self) -> None:
+        assert "hunter2" not in repr(parse_uri("rabbitmq-stream://u:hunter2@h/"))
+        with pytest.raises(ValueError, match="no address") as error:
+            parse_uri("amqp://u:hunter2@h/")
+        assert "hunter2" not in str(error.value)
+
+
+@BACKENDS
+def test_nobody_there(backend: str) -> None:
+    with socket.create_server(("localhost", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ConnectionLost, match=f"cannot connect to localhost:{port}: .*running"):
+        enter(f"rabbitmq-stream://localhost:{port}/", backend)
+
+
+@BACKENDS
+def test_wrong_password_and_virtual_host(running_server: ServerProcess, backend: str) -> None:
+    port = running_server.port
+    with pytest.raises(LoginRefused, match="authentication failure"):
+        enter(f"rabbitmq-stream://guest:wrong@localhost:{port}/", backend)
+    with pytest.raises(LoginRefused, match="virtual host access failure"):
+        enter(f"rabbitmq-stream://localhost:{port}/elsewhere", backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"", "ended the connection during the login"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak the stream protocol"),
+        (b"\0\0\0\4\0\x17\0\1", "ended the connection"),  # a heartbeat, then nothing
+    ],
+)
+def test_something_else_there(answer: bytes, reason: str, backend: str) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(answer)
+
+    with listener(serve) as port, pytest.raises(ConnectionLost, match=reason):
+        enter(f"rabbitmq-stream://localhost:{port}/", backend)
+
+
+@BACKENDS
+def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
+    """Everybody who waits is told; nobody hangs."""
+    server = ServerProcess(tmp_path / "data").start()
+    errors: list[str] = []
+
+    async def consume(uri: str) -> None:
+        async with (
+            connect(uri) as client,
+            client.consumer("s", filter_values=["none"]) as messages,
+        ):
+            try:
+                await anext(messages)
+            except ConnectionLost as error:
+                errors.append(str(error))
+
+    async def publish(uri: str) -> None:
+        async with connect(uri) as client:
+            try:
+                async with client.producer("s") as producer:
+                    while True:
+                        await producer.send(b"x" * 1000)
+            except ConnectionLost as error:
+                errors.append(str(error))
+            with pytest.raises(ConnectionLost):
+                await client.stats("s")
+
+    async def main() -> None:
+        async with connect(server.uri) as client:
+            await client.create("s")
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consume, server.uri)
+                tasks.start_soon(publish, server.uri)
+                await anyio.sleep(0.5)
+                server.kill()
+
+    try:
+        anyio.run(main, backend=backend)
+    finally:
+        server.end()
+    assert len(errors) == 2
+    assert all("localhost" in error for error in errors)

@@ -1,0 +1,390 @@
+"""The newest rstream, unmodified, against a real server."""
+
+import asyncio
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import rstream
+from rstream import (
+    AMQPMessage,
+    CompressionType,
+    ConfirmationStatus,
+    Consumer,
+    ConsumerOffsetSpecification,
+    FilterConfiguration,
+    OffsetType,
+    Producer,
+    amqp_decoder,
+)
+
+from tests.support.process import CountingProxy, ServerProcess
+
+STREAM = "flights"
+Got = list[tuple[int, Any]]
+
+
+async def carrier(message: Any) -> str:
+    return str(message.application_properties["carrier"])
+
+
+def producer(server: ServerProcess | CountingProxy, **options: Any) -> Producer:
+    return Producer("localhost", server.port, username="guest", password="guest", **options)
+
+
+def consumer(server: ServerProcess | CountingProxy, **options: Any) -> Consumer:
+    return Consumer("localhost", server.port, username="guest", password="guest", **options)
+
+
+def flight(carrier: str, number: int) -> AMQPMessage:
+    return AMQPMessage(body=b"%d" % number, application_properties={"carrier": carrier})
+
+
+async def publish_and_wait(sink: Producer, messages: list[Any], **options: Any) -> list[int]:
+    """Publish and wait until each is confirmed; returns publishing ids in order of confirms."""
+    confirmed: list[int] = []
+    done = asyncio.Event()
+
+    def on_confirm(status: ConfirmationStatus) -> None:
+        assert status.is_confirmed
+        confirmed.append(status.message_id)
+        if len(confirmed) >= len(messages):
+            done.set()
+
+    await sink.send_batch(STREAM, messages, on_publish_confirm=on_confirm, **options)
+    await asyncio.wait_for(done.wait(), 20)
+    return confirmed
+
+
+async def collect(
+    server: ServerProcess | CountingProxy,
+    enough: Callable[[Got], bool],
+    offset: ConsumerOffsetSpecification | None = None,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+    quiet: float = 0.5,
+    **options: Any,
+) -> Got:
+    """Consume until `enough`, and a little longer to see whether more comes."""
+    got: Got = []
+    source = consumer(server)
+    await source.start()
+
+    async def on_message(message: Any, context: rstream.MessageContext) -> None:
+        got.append((context.offset, message))
+
+    await source.subscribe(
+        STREAM,
+        on_message,
+        offset_specification=offset or ConsumerOffsetSpecification(OffsetType.FIRST, None),
+        **({"decoder": amqp_decoder} | options),
+    )
+    running = asyncio.create_task(source.run())
+    if meanwhile is not None:
+        await meanwhile()
+    end = time.monotonic() + 20
+    while not enough(got):
+        assert time.monotonic() < end, f"only {len(got)} messages came"
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(quiet)
+    await source.close()
+    await running
+    return got
+
+
+def at(kind: OffsetType, value: int | None = None) -> ConsumerOffsetSpecification:
+    return ConsumerOffsetSpecification(kind, value)
+
+
+@pytest.fixture
+def two_waves(server: ServerProcess) -> ServerProcess:
+    """Stream of filter size 64: 500 flights of HA, 500 of UA, 500 without a filter value."""
+
+    async def fill() -> None:
+        async with producer(server, filter_value_extractor=carrier) as sink:
+            await sink.create_stream(STREAM, arguments={"stream-filter-size-bytes": 64})
+            for start, name in ((0, "HA"), (500, "UA")):
+                await publish_and_wait(sink, [flight(name, start + n) for n in range(500)])
+        async with producer(server) as sink:
+            await publish_and_wait(sink, [flight("none", 1000 + n) for n in range(500)])
+
+    asyncio.run(fill())
+    return server
+
+
+def test_a_stream_with_a_filter_size(server: ServerProcess) -> None:
+    async def main() -> None:
+        async with producer(server) as sink:
+            await sink.create_stream(STREAM, arguments={"stream-filter-size-bytes": 64})
+            assert await sink.stream_exists(STREAM)
+            await sink.create_stream(
+                STREAM, arguments={"stream-filter-size-bytes": 64}, exists_ok=True
+            )
+            with pytest.raises(rstream.exceptions.StreamAlreadyExists):
+                await sink.create_stream(STREAM, arguments={"stream-filter-size-bytes": 64})
+            for size in (15, 256):
+                with pytest.raises(rstream.exceptions.PreconditionFailed):
+                    await sink.create_stream("other", arguments={"stream-filter-size-bytes": size})
+            await sink.delete_stream(STREAM)
+            with pytest.raises(rstream.exceptions.StreamDoesNotExist):
+                await sink.delete_stream(STREAM)
+
+    asyncio.run(main())
+
+
+class TestFilters:
+    def test_no_match_is_lost_and_other_chunks_are_not_sent(self, two_waves: ServerProcess) -> None:
+        wanted = FilterConfiguration(values_to_filter=["UA"], predicate=None)
+        got = asyncio.run(collect(two_waves, lambda got: len(got) >= 500, filter_input=wanted))
+        # No predicate: whatever the server sends shows. Only chunks of UA were sent.
+        assert [offset for offset, _ in got] == list(range(500, 1000))
+        assert {bytes(m.application_properties[b"carrier"]) for _, m in got} == {b"UA"}
+        assert [int(bytes(message.body)) for _, message in got] == list(range(500, 1000))
+
+    def test_what_was_left_out_was_not_moved(self, two_waves: ServerProcess) -> None:
+        """Counted in bytes on the way: reading one wave of three moves a third."""
+        two_waves.stop()
+
+        async def read(filter_input: FilterConfiguration | None, expected: int) -> int:
+            async with CountingProxy(two_waves.port) as proxy:
+                # Clients connect to where they are told to: that must be the proxy.
+                two_waves.start("--advertised-port", str(proxy.port))
+                got = await collect(
+                    proxy, lambda got: len(got) >= expected, filter_input=filter_input
+                )
+                assert len(got) == expected
+                two_waves.stop()
+                return proxy.to_client
+
+        wanted = FilterConfiguration(values_to_filter=["HA"], predicate=None)
+        filtered, everything = asyncio.run(read(wanted, 500)), asyncio.run(read(None, 1500))
+        assert 0.25 * everything < filtered < 0.4 * everything
+
+    def test_match_unfiltered(self, two_waves: ServerProcess) -> None:
+        wanted = FilterConfiguration(["HA"], predicate=None, match_unfiltered=True)
+        got = asyncio.run(collect(two_waves, lambda got: len(got) >= 1000, filter_input=wanted))
+        assert [offset for offset, _ in got] == [*range(500), *range(1000, 1500)]
+
+    def test_a_value_that_is_nowhere(self, two_waves: ServerProcess) -> None:
+        wanted = FilterConfiguration(["XX"], predicate=None)
+        got = asyncio.run(collect(two_waves, lambda _: True, filter_input=wanted, quiet=1))
+        assert got == []
+
+    def test_several_values(self, two_waves: ServerProcess) -> None:
+        wanted = FilterConfiguration(["HA", "UA"], predicate=None)
+        got = asyncio.run(collect(two_waves, lambda got: len(got) >= 1000, filter_input=wanted))
+        assert [offset for offset, _ in got] == list(range(1000))
+
+    def test_without_a_filter_everything_comes(self, two_waves: ServerProcess) -> None:
+        got = asyncio.run(collect(two_waves, lambda got: len(got) >= 1500))
+        assert [offset for offset, _ in got] == list(range(1500))
+
+
+class TestOffsets:
+    @pytest.mark.parametrize(
+        ("offset", "first"),
+        [
+            (at(OffsetType.FIRST), 0),
+            (at(OffsetType.OFFSET, 0), 0),
+            (at(OffsetType.OFFSET, 742), 742),
+            (at(OffsetType.OFFSET, 1499), 1499),
+            (at(OffsetType.TIMESTAMP, 0), 0),
+        ],
+    )
+    def test_where_reading_begins(
+        self, two_waves: ServerProcess, offset: ConsumerOffsetSpecification, first: int
+    ) -> None:
+        got = asyncio.run(
+            collect(two_waves, lambda got: len(got) >= 1500 - first, offset, quiet=0.2)
+        )
+        assert [number for number, _ in got] == list(range(first, 1500))
+
+    def test_the_last_chunk(self, two_waves: ServerProcess) -> None:
+        got = asyncio.run(collect(two_waves, bool, at(OffsetType.LAST)))
+        assert got[0][0] > 0
+        assert [number for number, _ in got] == list(range(got[0][0], 1500))
+
+    @pytest.mark.parametrize("offset", [at(OffsetType.NEXT), at(OffsetType.TIMESTAMP, 1 << 60)])
+    def test_what_comes_from_now_on(
+        self, two_waves: ServerProcess, offset: ConsumerOffsetSpecification
+    ) -> None:
+        async def publish_more() -> None:
+            async with producer(two_waves) as sink:
+                await publish_and_wait(sink, [flight("new", n) for n in range(10)])
+
+        got = asyncio.run(
+            collect(two_waves, lambda got: len(got) >= 10, offset, meanwhile=publish_more)
+        )
+        assert [number for number, _ in got] == list(range(1500, 1510))
+
+    def test_by_time(self, server: ServerProcess) -> None:
+        async def main() -> Got:
+            async with producer(server) as sink:
+                await sink.create_stream(STREAM)
+                await publish_and_wait(sink, [flight("a", n) for n in range(10)])
+                await asyncio.sleep(0.3)
+                moment = int(time.time() * 1000)
+                await asyncio.sleep(0.1)
+                await publish_and_wait(sink, [flight("b", n) for n in range(10)])
+            return await collect(
+                server, lambda got: len(got) >= 10, at(OffsetType.TIMESTAMP, moment)
+            )
+
+        assert [number for number, _ in asyncio.run(main())] == list(range(10, 20))
+
+    def test_stored_offsets(self, two_waves: ServerProcess) -> None:
+        async def main() -> None:
+            source = consumer(two_waves)
+            await source.start()
+            with pytest.raises(rstream.exceptions.OffsetNotFound):
+                await source.query_offset(STREAM, "app")
+            for offset in (1000, 321):
+                await source.store_offset(STREAM, "app", offset)
+                assert await source.query_offset(STREAM, "app") == offset
+            await source.close()
+
+        asyncio.run(main())
+        two_waves.stop()
+        two_waves.start()
+
+        async def again() -> int:
+            source = consumer(two_waves)
+            await source.start()
+            offset = await source.query_offset(STREAM, "app")
+            await source.close()
+            return int(offset)
+
+        assert asyncio.run(again()) == 321
+        got = asyncio.run(
+            collect(two_waves, lambda got: len(got) >= 1178, at(OffsetType.OFFSET, 322), quiet=0.1)
+        )
+        assert got[0][0] == 322
+
+
+class TestPublishing:
+    def test_confirms(self, server: ServerProcess) -> None:
+        async def main() -> None:
+            async with producer(server) as sink:
+                await sink.create_stream(STREAM)
+                ids = await publish_and_wait(sink, [b"x"] * 3000)
+                assert sorted(ids) == list(range(1, 3001)) or sorted(ids) == list(range(3000))
+                assert isinstance(await sink.send_wait(STREAM, b"one"), int)
+
+        asyncio.run(main())
+
+    def test_duplicates_across_connections(self, server: ServerProcess) -> None:
+        async def main() -> None:
+            for start in (0, 50):  # the second half of the first is sent again
+                async with producer(server) as sink:
+                    await sink.create_stream(STREAM, exists_ok=True)
+                    batch = []
+                    for n in range(start, start + 100):
+                        message = AMQPMessage(body=b"%d" % n)
+                        message.publishing_id = n + 1
+                        batch.append(message)
+                    confirmed = await publish_and_wait(sink, batch, publisher_name="importer")
+                    assert len(confirmed) == 100  # duplicates are confirmed too
+
+        asyncio.run(main())
+        got = asyncio.run(collect(server, lambda got: len(got) >= 150))
+        assert [int(bytes(message.body)) for _, message in got] == list(range(150))
+
+    def test_a_named_producer_goes_on_where_it_was(self, server: ServerProcess) -> None:
+        async def send(count: int) -> None:
+            async with producer(server) as sink:
+                await sink.create_stream(STREAM, exists_ok=True)
+                messages = [AMQPMessage(body=b"x") for _ in range(count)]
+                await publish_and_wait(sink, messages, publisher_name="app")
+
+        asyncio.run(send(10))
+        server.kill()
+        server.start()
+        asyncio.run(send(10))
+        got = asyncio.run(collect(server, lambda got: len(got) >= 20))
+        assert [number for number, _ in got] == list(range(20))
+
+    @pytest.mark.parametrize("compression", [CompressionType.No, CompressionType.Gzip])
+    def test_sub_batches(self, server: ServerProcess, compression: CompressionType) -> None:
+        async def main() -> None:
+            async with producer(server) as sink:
+                await sink.create_stream(STREAM)
+                for start in range(0, 1000, 100):
+                    messages = [AMQPMessage(body=b"%d" % (start + n)) for n in range(100)]
+                    await sink.send_sub_entry(STREAM, messages, compression_type=compression)
+                await sink.send(STREAM, AMQPMessage(body=b"1000"))
+                await asyncio.sleep(1)
+
+        asyncio.run(main())
+        got = asyncio.run(collect(server, lambda got: len(got) >= 1001))
+        assert [number for number, _ in got] == list(range(1001))
+        assert [int(bytes(message.body)) for _, message in got] == list(range(1001))
+
+    def test_raw_bytes(self, server: ServerProcess) -> None:
+        bodies = [struct.pack(">I", n) for n in range(5000)]
+
+        async def main() -> None:
+            async with producer(server) as sink:
+                await sink.create_stream(STREAM)
+                for start in range(0, 5000, 1000):
+                    await publish_and_wait(sink, bodies[start : start + 1000])
+
+        asyncio.run(main())
+        got = asyncio.run(collect(server, lambda got: len(got) >= 5000, decoder=bytes))
+        assert [body for _, body in got] == bodies
+
+    def test_a_stream_that_is_deleted_while_it_is_used(self, server: ServerProcess) -> None:
+        async def main() -> None:
+            async with producer(server) as sink, producer(server) as other:
+                await sink.create_stream(STREAM)
+                await publish_and_wait(sink, [b"x"])
+                await other.delete_stream(STREAM)
+                assert not await other.stream_exists(STREAM)
+
+        asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_kill_while_publishing_keeps_what_was_confirmed_in_order(server: ServerProcess) -> None:
+    """Several times: kill -9 under load, restart, go on with what was not sent yet."""
+    confirmed: set[int] = set()
+    sent = 0
+    for _ in range(5):
+        arguments = ["-m", "tests.support.rstream_publisher", str(server.port), STREAM, str(sent)]
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as publisher:
+            assert publisher.stdout is not None
+            deadline = None
+            for line in publisher.stdout:
+                what, number = line.split()
+                if what == "sent":
+                    sent = int(number)
+                else:
+                    confirmed.add(int(number))
+                    deadline = deadline or time.monotonic() + 0.5
+                if deadline and time.monotonic() > deadline:
+                    server.kill()
+                    break
+            publisher.kill()
+            for line in publisher.stdout:  # what it had heard until then
+                what, _, number = line.partition(" ")
+                if what == "confirmed" and number.endswith("\n"):
+                    confirmed.add(int(number))
+                elif what == "sent" and number.endswith("\n"):
+                    sent = int(number)
+        server.start()
+    highest = max(confirmed)
+    got = asyncio.run(
+        collect(server, lambda got: bool(got) and int(bytes(got[-1][1].body)) >= highest)
+    )
+    numbers = [int(bytes(message.body)) for _, message in got]
+    assert [offset for offset, _ in got] == list(range(len(got)))  # without a gap
+    assert numbers == sorted(set(numbers))  # in order, nothing twice
+    assert confirmed <= set(numbers)  # nothing that was confirmed is missing
+    assert len(confirmed) > 500

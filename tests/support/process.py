@@ -1,0 +1,145 @@
+"""A server in a process of its own, to be talked to over real sockets, stopped and killed."""
+
+import asyncio
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_READY = re.compile(r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)\n")
+_START_SECONDS = 30
+
+
+class ServerProcess:
+    """`streamd serve` on a free port.
+
+    Attributes:
+        data: its data folder.
+        port: where it listens; the same after a restart.
+        log: what it writes to stderr.
+    """
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.port = 0
+        self.log = data.with_suffix(".log")
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"rabbitmq-stream://guest:guest@localhost:{self.port}/"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *options: str) -> "ServerProcess":
+        arguments = ["serve", "--data", str(self.data), "--stream-port", str(self.port), *options]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "streamd", *arguments, *self._options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        line = self._first_line()
+        match = _READY.fullmatch(line)
+        assert match, f"{line!r}, and in the log: {self.log.read_text()}"
+        self.port = int(match[2])
+        return self
+
+    def _first_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(_START_SECONDS):
+                return ""
+        return self._process.stdout.readline()
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        code = self._process.wait(30)
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self._process is not None:
+            self.kill()
+
+    def resident_bytes(self) -> int:
+        """Memory that the process holds."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class CountingProxy:
+    """Stands before a server and counts the bytes that clients get from it.
+
+    Attributes:
+        port: where it listens.
+        to_client: bytes so far.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self.to_client = 0
+        self._target = target
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> "CountingProxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        await asyncio.sleep(0.05)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("localhost", self._target)
+        await asyncio.gather(self._copy(reader, back), self._copy(there, writer, count=True))
+
+    async def _copy(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, count: bool = False
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                self.to_client += len(data) * count
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+        with contextlib.suppress(ConnectionError):
+            await sink.wait_closed()
+
+
+def wait_until(condition: object, seconds: float = 20) -> None:
+    """Poll a callable until it is true."""
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.02)
