@@ -15,7 +15,13 @@ from clients.consumer import (
     Offset,
     offset_specification,
 )
-from clients.errors import NoOffset, StreamDoesNotExist, Unsupported, refusal
+from clients.errors import (
+    NoOffset,
+    PreconditionFailed,
+    StreamDoesNotExist,
+    Unsupported,
+    refusal,
+)
 from clients.producer import FilterValue, Producer
 from clients.uri import DEFAULT_URI, parse_uri
 from streamd.wire import ResponseCode, commands as c
@@ -96,6 +102,12 @@ class Client:
         merged |= arguments or {}
         pairs = tuple(Pair(*item) for item in merged.items())
         code = (await self._connection.request(c.Create, stream, pairs)).code
+        if code == ResponseCode.PRECONDITION_FAILED:  # the protocol does not say which
+            reason = "a stream of that name exists with other arguments"
+            if not await self.exists(stream):
+                given_text = ", ".join(f"{name}={value}" for name, value in merged.items())
+                reason = f"bad name or argument ({given_text or 'no arguments'})"
+            raise PreconditionFailed(code, f"cannot create {stream!r}: {reason}")
         if code != OK and not (exist_ok and code == ResponseCode.STREAM_EXISTS):
             raise refusal(code, f"cannot create {stream}")
 

@@ -3,6 +3,7 @@
 Works in asyncio and in trio programs, through anyio. The protocol itself is `streamd.wire`.
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
@@ -341,10 +342,19 @@ async def _connect(endpoint: Endpoint) -> ByteStream:
     except TimeoutError:
         raise ConnectionLost(f"{endpoint} does not answer") from None
     except OSError as error:
-        reason = error.strerror or error
         raise ConnectionLost(
-            f"cannot connect to {endpoint}: {reason}; is the server running?"
+            f"cannot connect to {endpoint}: {_reason(error)}; is the server running?"
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said; anyio wraps the errors of the single attempts, trio adds to them."""
+    inner = error.exceptions[-1] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    if inner is not None:
+        return _reason(inner)
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+    return str(error)
 
 
 async def _log_in(connection: Connection, name: str) -> None:

@@ -65,7 +65,9 @@ def publish(
                         total += 1
                 except Failed as failed:
                     await sink.flush()
-                    before = f"the {count(total, 'message')} before it went to {name}"
+                    before = "nothing was published"
+                    if total:
+                        before = f"the {count(total, 'message')} before it went to {name}"
                     raise Failed(f"{failed.message}; {before}") from failed
         return total
 

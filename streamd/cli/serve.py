@@ -80,6 +80,7 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
         raise Misused(str(error)) from error
     refused: list[BaseException] = []
     try:
+        logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         trio.run(_run, settings)
     except* StartError as group:
         refused += _leaves(group)
@@ -110,7 +111,6 @@ async def _run(config: Config) -> None:
 
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
         server: Server = await nursery.start(serve_to_the_end)
-        logger.info("streamd %s, data in %s", __version__, config.data)
         click.echo(f"streamd ready stream={server.stream_address or OFF} amqp={OFF} http={OFF}")
 
 
