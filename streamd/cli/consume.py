@@ -68,7 +68,7 @@ def consume(
     \b
     Examples:
       streamd consume flights --until-end
-      streamd consume flights --filter HA --filter UA --filter-property carrier --limit 10
+      streamd consume flights --filter HA --filter-property carrier --limit 10
       streamd consume flights --offset next
     """
     if not values and (match_unfiltered or filter_property):

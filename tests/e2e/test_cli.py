@@ -1,0 +1,297 @@
+"""The command line as a person or a script uses it, against a real server."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from click.testing import CliRunner
+
+from clients import connect
+from streamd.cli import main
+from tests.support.process import ServerProcess
+
+
+class Shell:
+    """Runs commands against a server."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+
+    def __call__(self, *arguments: str, stdin: str | bytes = b"", code: int = 0) -> str:
+        """Run `streamd ARGUMENTS`; returns stdout. `notes` then has what went to stderr."""
+        result = subprocess.run(
+            [sys.executable, "-m", "streamd", *arguments, "--uri", self.server.uri],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        self.notes = result.stderr.decode()
+        assert result.returncode == code, self.notes
+        assert "Traceback" not in self.notes
+        return result.stdout.decode()
+
+    def lines(self, *arguments: str) -> list[dict[str, object]]:
+        """The JSON lines that `streamd consume` prints up to the end."""
+        return [
+            json.loads(line) for line in self("consume", *arguments, "--until-end").splitlines()
+        ]
+
+
+@pytest.fixture
+def streamd(server: ServerProcess) -> Shell:
+    return Shell(server)
+
+
+def flights(*carriers: str) -> str:
+    rows = [{"body": f"flight {n}", "carrier": name} for n, name in enumerate(carriers)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+class TestStreams:
+    def test_created_listed_looked_at_deleted(self, streamd: Shell) -> None:
+        assert streamd("stream", "list") == ""
+        assert "create one: streamd stream create NAME" in streamd.notes
+        assert streamd("stream", "create", "flights", "--filter-size", "64") == ""
+        assert streamd.notes == "created flights\n"
+        streamd("stream", "create", "audit", "--max-age", "7D", "--chunk-max-records", "50")
+        streamd("publish", "flights", stdin=flights("HA", "UA"))
+        table = streamd("stream", "list")
+        assert re.search(r"flights +2 +1 +\S+ B +1 +64 B +20\d\d-", table)
+        assert re.search(r"audit +0 +0 +8 B +1 +16 B +-", table)
+        (audit, listed) = json.loads(streamd("stream", "list", "--json"))
+        assert (audit["name"], listed["messages"]) == ("audit", 2)
+        assert listed["arguments"] == {"stream-filter-size-bytes": "64"}
+        assert json.loads(streamd("stream", "info", "flights", "--json")) == listed
+        assert re.search(r"stream-filter-size-bytes +64", streamd("stream", "info", "flights"))
+        assert re.search(r"max-age +604800", streamd("stream", "info", "audit"))
+        streamd("stream", "delete", "flights")
+        assert streamd.notes == "deleted flights\n"
+        streamd("stream", "info", "flights", code=1)
+        assert "stream does not exist" in streamd.notes
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["--filter-size", "15"], "bad name or argument (stream-filter-size-bytes=15)"),
+            (["--filter-size", "256"], "bad name or argument"),
+            (["--max-age", "2w"], "bad name or argument (max-age=2w)"),
+            (["--argument", "max-length-bytes=x"], "bad name or argument (max-length-bytes=x)"),
+        ],
+    )
+    def test_bad_arguments(self, streamd: Shell, options: list[str], reason: str) -> None:
+        streamd("stream", "create", "s", *options, code=1)
+        assert reason in streamd.notes
+        assert streamd.notes.count("\n") == 1
+
+    def test_twice(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        streamd("stream", "create", "s", code=1)
+        assert streamd.notes == "Error: cannot create s: stream exists\n"
+        streamd("stream", "create", "s", "--exist-ok")
+        streamd("stream", "create", "s", "--filter-size", "20", code=1)
+        assert "exists with other arguments" in streamd.notes
+
+    def test_an_argument_without_a_value(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s", "--argument", "max-age", code=2)
+        assert "expected NAME=VALUE" in streamd.notes
+
+
+class TestMessages:
+    def test_what_goes_in_comes_out(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        line = {"body": "Größe", "n": 7, "x": 1.5, "ok": True, "none": None, "deep": {"a": [1]}}
+        rows = [line, {"body": {"json": 1}}, {"only": "properties"}, {"body": ""}]
+        text = "\n\n".join(json.dumps(row) for row in rows)  # empty lines are passed over
+        streamd("publish", "s", stdin=text)
+        assert streamd.notes == "published 4 messages to s\n"
+        found = streamd.lines("s")
+        assert [row["offset"] for row in found] == [0, 1, 2, 3]
+        assert [row["body"] for row in found] == ["Größe", '{"json": 1}', "", ""]
+        assert found[0]["properties"] == {
+            "n": 7,
+            "x": 1.5,
+            "ok": True,
+            "none": None,
+            "deep": '{"a": [1]}',
+        }
+        assert found[2]["properties"] == {"only": "properties"}
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(found[0]["timestamp"]))
+
+    def test_from_a_file(self, streamd: Shell, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text(flights(*["HA"] * 2500))
+        streamd("stream", "create", "s")
+        streamd("publish", "s", str(file))
+        assert streamd.notes == "published 2,500 messages to s\n"
+        assert len(streamd.lines("s")) == 2500
+
+    def test_with_filters(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s", "--filter-size", "64", "--chunk-max-records", "2")
+        rows = flights("HA", "UA", "DL", "DL", "HA", "HA")
+        streamd("publish", "s", "--filter-property", "carrier", stdin=rows)
+        exact = streamd.lines("s", "--filter", "HA", "--filter-property", "carrier")
+        assert [row["offset"] for row in exact] == [0, 4, 5]
+        assert streamd.notes == "3 messages of 4 messages in 2 chunks that were delivered\n"
+        chunks = streamd.lines("s", "--filter", "HA")
+        assert [row["offset"] for row in chunks] == [0, 1, 4, 5]
+        both = streamd.lines(
+            "s", "--filter", "UA", "--filter", "DL", "--filter-property", "carrier"
+        )
+        assert [row["offset"] for row in both] == [1, 2, 3]
+        assert streamd.lines("s", "--filter", "XX") == []
+        streamd("publish", "s", stdin=flights("none"))
+        found = streamd.lines("s", "--filter", "DL", "--match-unfiltered")
+        assert [row["offset"] for row in found] == [2, 3, 6]
+
+    def test_where_it_begins_and_ends(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s", "--chunk-max-records", "2")
+        streamd("publish", "s", stdin=flights(*"abcdef"))
+        time.sleep(0.05)
+        moment = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            + f".{int(time.time() % 1 * 1000):03}Z"
+        )
+        time.sleep(0.05)
+        streamd("publish", "s", stdin=flights(*"gh"))
+
+        def offsets(*options: str) -> list[object]:
+            return [row["offset"] for row in streamd.lines("s", *options)]
+
+        assert offsets() == offsets("--offset", "first") == list(range(8))
+        assert offsets("--offset", "3") == [3, 4, 5, 6, 7]
+        assert offsets("--offset", "last") == [6, 7]
+        assert offsets("--offset", "next") == offsets("--offset", "100") == []
+        assert offsets("--offset", moment) == [6, 7]
+        assert offsets("--limit", "3") == [0, 1, 2]
+
+    def test_lines_of_a_named_producer_are_stored_once(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        streamd("publish", "s", "--producer", "job", stdin=flights(*"abc"))
+        streamd("publish", "s", "--producer", "job", stdin=flights(*"abcde"))
+        assert len(streamd.lines("s")) == 5
+
+    def test_bytes_that_are_no_text(self, streamd: Shell) -> None:
+        async def fill() -> None:
+            async with connect(streamd.server.uri) as client:
+                await client.create("s")
+                async with client.producer("s") as producer:
+                    await producer.send(b"\xff\x00")
+                    await producer.send_encoded(b"no AMQP message")
+
+        anyio.run(fill)
+        first, second = streamd.lines("s")
+        assert (first["body"], first["encoding"]) == ("/wA=", "base64")
+        assert second["body"] == "no AMQP message"
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            ("not json", "line 2 is not JSON"),
+            ("[1, 2]", "line 2 is not a JSON object: '[1, 2]'"),
+            ('"text"', "line 2 is not a JSON object"),
+            ("\xff", "line 2 is not JSON"),
+            (
+                '{"n": 99999999999999999999}',
+                "line 2: n is 99999999999999999999, which does not fit",
+            ),
+        ],
+    )
+    def test_lines_that_are_no_messages(self, streamd: Shell, line: str, reason: str) -> None:
+        streamd("stream", "create", "s")
+        stdin = flights("HA").encode() + line.encode("latin-1") + b"\n" + flights("UA").encode()
+        streamd("publish", "s", stdin=stdin, code=1)
+        assert reason in streamd.notes
+        assert streamd.notes.endswith("; the 1 message before it went to s\n")
+        assert len(streamd.lines("s")) == 1
+
+    def test_following_until_interrupted(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        arguments = ["consume", "s", "--offset", "next", "--uri", streamd.server.uri]
+        with subprocess.Popen(
+            [sys.executable, "-m", "streamd", *arguments], stdout=subprocess.PIPE, text=True
+        ) as follower:
+            assert follower.stdout is not None
+            time.sleep(1.5)  # until it has subscribed: nothing else shows that
+            streamd("publish", "s", stdin=flights("HA"))
+            assert json.loads(follower.stdout.readline())["properties"] == {"carrier": "HA"}
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(10) == 0
+
+    def test_a_reader_that_has_enough(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        streamd("publish", "s", stdin=flights(*["HA"] * 20_000))
+        command = f"{sys.executable} -m streamd consume s --until-end --uri {streamd.server.uri}"
+        result = subprocess.run(
+            f"{command} | head -1", shell=True, capture_output=True, text=True, check=False
+        )
+        assert len(result.stdout.splitlines()) == 1
+        assert result.stderr == ""
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "reason", "code"),
+        [
+            (["consume", "none"], "cannot read none: stream does not exist", 1),
+            (["publish", "none"], "cannot publish to none: stream does not exist", 1),
+            (["stream", "delete", "none"], "cannot delete none: stream does not exist", 1),
+            (["consume", "s", "--offset", "soon"], "--offset is 'soon', expected first, last", 2),
+            (["consume", "s", "--match-unfiltered"], "need --filter", 2),
+            (["consume", "s", "--limit", "0"], "0 is not in the range x>=1", 2),
+            (["publish", "s", "/nowhere"], "No such file", 2),
+        ],
+    )
+    def test_one_line_says_what_is_wrong(
+        self, streamd: Shell, arguments: list[str], reason: str, code: int
+    ) -> None:
+        assert streamd(*arguments, code=code) == ""
+        assert reason in streamd.notes
+
+    @pytest.mark.parametrize(
+        ("uri", "reason", "code"),
+        [
+            (
+                "rabbitmq-stream://localhost:1",
+                "cannot connect to localhost:1: Connection refused",
+                1,
+            ),
+            ("amqp://localhost", "'amqp://localhost' is no address of a stream server", 2),
+        ],
+    )
+    def test_a_server_that_is_not_there(self, uri: str, reason: str, code: int) -> None:
+        for command in (["stream", "list"], ["consume", "s"], ["stream", "create", "s"]):
+            result = CliRunner().invoke(main, [*command, "--uri", uri])
+            assert result.exit_code == code
+            assert reason in result.output
+
+    def test_a_wrong_password(self, streamd: Shell) -> None:
+        uri = streamd.server.uri.replace("guest:guest", "guest:hunter2")
+        result = CliRunner().invoke(main, ["stream", "list", "--uri", uri])
+        assert result.exit_code == 1
+        assert "authentication failure" in result.output
+        assert "hunter2" not in result.output
+
+
+def commands() -> list[list[str]]:
+    """Every command and subcommand."""
+    found = [[]]
+    for name, command in main.commands.items():
+        found.append([name])
+        found += [[name, sub] for sub in getattr(command, "commands", {})]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_help_with_examples(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0
+    if command not in ([], ["stream"], ["demo"]):
+        assert "Example" in result.output
+    assert not [line for line in result.output.splitlines() if len(line) > 80]

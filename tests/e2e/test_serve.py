@@ -1,0 +1,292 @@
+"""`streamd serve` as an operator meets it: starting, refusing to start, stopping, full disks."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from clients import Client, ConnectionLost, connect
+from segments.disk import OsDisk
+from segments.verify import verify
+from streamd.wire import codec, commands as c
+from streamd.wire.fields import OffsetSpecification
+from tests.support.process import ServerProcess, wait_until
+
+
+def serve(
+    *options: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `streamd serve` where it is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "streamd", "serve", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+
+
+class TestRefusals:
+    """One line on stderr, nothing on stdout, exit 1; 2 where the command was not understood."""
+
+    def check(self, result: subprocess.CompletedProcess[str], reason: str, code: int = 1) -> None:
+        assert result.returncode == code
+        assert result.stdout == ""
+        lines = [line for line in result.stderr.splitlines() if " INFO " not in line]
+        assert reason in lines[-1]
+        if code == 1:
+            assert len(lines) == 1, result.stderr
+
+    def test_a_port_in_use(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            result = serve("--data", str(tmp_path / "data"), "--stream-port", str(port))
+        self.check(result, f"cannot listen on 127.0.0.1:{port}: Address already in use")
+
+    def test_an_address_that_is_not_ours(self, tmp_path: Path) -> None:
+        result = serve("--data", str(tmp_path / "d"), "--host", "192.0.2.1", "--stream-port", "0")
+        self.check(result, "cannot listen on 192.0.2.1:0")
+
+    @pytest.mark.parametrize("folder", ["/proc/streamd", "/dev/null/data"])
+    def test_a_folder_that_cannot_be_written(self, folder: str) -> None:
+        result = serve("--data", folder, "--stream-port", "0")
+        self.check(result, f"cannot use the data folder {folder}")
+
+    def test_a_folder_that_is_in_use(self, server: ServerProcess) -> None:
+        result = serve("--data", str(server.data), "--stream-port", "0")
+        self.check(result, "another server uses the data folder")
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["--stream-port", "99999"], "stream_port is 99999, expected 0 to 65535"),
+            (["--stream-port", "x"], "'x' is neither a port nor off"),
+            (["--config", "/nowhere.toml"], "cannot read /nowhere.toml"),
+            (["--no-such-option"], "No such option"),
+        ],
+    )
+    def test_options_that_are_not_understood(self, options: list[str], reason: str) -> None:
+        self.check(serve(*options), reason, code=2)
+
+    def test_a_bad_environment(self) -> None:
+        result = serve(environment={"STREAMD_HEARTBEAT": "often"})
+        self.check(result, "STREAMD_HEARTBEAT is 'often', expected a number", code=2)
+
+
+class TestRunning:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_it_in_order(self, server: ServerProcess, number: signal.Signals) -> None:
+        with socket.create_connection(("127.0.0.1", server.port)) as idle:
+            os.kill(server.pid, number)
+            assert idle.recv(1) == b""
+            assert server.stop() == 0
+        assert f"{number.name}: stopping" in server.log.read_text()
+
+    def test_settings_from_file_environment_and_options(self, tmp_path: Path) -> None:
+        config = tmp_path / "streamd.toml"
+        config.write_text('password = "from-file"\nuser = "file"\nadvertised_host = "127.0.0.1"\n')
+        os.environ["STREAMD_USER"] = "environment"
+        process = ServerProcess(tmp_path / "data", "--config", str(config), "--heartbeat", "7")
+        try:
+            process.start()
+            uri = f"rabbitmq-stream://environment:from-file@localhost:{process.port}/"
+
+            async def look() -> None:
+                async with connect(uri) as client:
+                    assert client._connection._heartbeat == 7
+
+            anyio.run(look)
+        finally:
+            del os.environ["STREAMD_USER"]
+            process.end()
+        assert "from-file" not in process.log.read_text()
+
+    def test_ports_of_what_is_not_served_are_said_to_be_ignored(self, tmp_path: Path) -> None:
+        process = ServerProcess(tmp_path / "data", "--amqp-port", "0", "--http-port", "0")
+        try:
+            process.start()
+        finally:
+            process.end()
+        assert "AMQP 0-9-1 is not served by this version" in process.log.read_text()
+
+    def test_it_listens_on_loopback_only(self, server: ServerProcess) -> None:
+        table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        addresses = re.findall(rf"^ *\d+: (\w+):{server.port:04X} \S+ 0A ", table, re.MULTILINE)
+        assert addresses == ["0100007F"]  # 127.0.0.1, as the kernel writes it
+
+    def test_memory_while_a_consumer_reads_nothing(self, server: ServerProcess) -> None:
+        """200 MB through the server, held up by nobody, held in memory by nobody."""
+
+        async def publish() -> int:
+            highest = 0
+            async with connect(server.uri) as client:
+                await client.create("s")
+                with slow_subscriber(server.port):
+                    async with client.producer("s") as producer:
+                        for _ in range(200):
+                            await producer.send_all([b"x" * 100_000] * 10)
+                            highest = max(highest, server.resident_bytes())
+            return highest
+
+        assert anyio.run(publish) < 150e6
+
+
+@contextlib.contextmanager
+def slow_subscriber(port: int) -> Iterator[None]:
+    """A raw connection that subscribes to s with much credit and never reads."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for command in (
+            c.PeerProperties(1, ()),
+            c.SaslHandshake(2),
+            c.SaslAuthenticate(3, "PLAIN", b"\0guest\0guest"),
+            c.Tune(1 << 20, 0),
+            c.Open(4, "/"),
+            c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000),
+        ):
+            connection.sendall(codec.encode(command))
+        yield
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    arguments = ["-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if (
+        mount is None
+        or subprocess.run([mount, *arguments], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(
+            "a file system of a given size can only be mounted by root; "
+            "tests/streamd/test_stream.py fills a disk in memory"
+        )
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def read_numbers(server: ServerProcess, digits: int | None = None) -> list[int]:
+    """The numbers at the beginning of all bodies of stream s."""
+    async with (
+        connect(server.uri) as client,
+        client.consumer("s", offset="first", until_end=True) as messages,
+    ):
+        return [int(message.body[:digits]) async for message in messages]
+
+
+def grow(disk: Path) -> None:
+    """Make room on the small disk."""
+    subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+
+
+class TestFullDisk:
+    def test_nothing_is_lost_and_others_go_on(self, small_disk: Path) -> None:
+        server = ServerProcess(small_disk / "data")
+        server.log = small_disk.with_suffix(".log")
+        ballast = small_disk / "ballast"
+        bodies = [b"%05d" % n + b"x" * 1000 for n in range(6000)]  # 6 MB, where 4 fit
+
+        async def main() -> list[bytes]:
+            async with connect(server.uri) as client, connect(server.uri) as other:
+                await client.create("full")
+                await other.create("small")
+                ballast.write_bytes(bytes(500_000))
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(publish, client)
+                    await to_thread.run_sync(
+                        wait_until, lambda: "No space left on device" in server.log.read_text()
+                    )
+                    # Reading goes on, also by others.
+                    async with other.consumer("full", offset="first", credit=5) as messages:
+                        for n in range(1000):
+                            assert (await anext(messages)).body == bodies[n]
+                    assert (await other.stats("small"))["committed_offset"] == -1
+                    grow(small_disk)
+                async with other.consumer("full", offset="first", until_end=True) as messages:
+                    return [message.body async for message in messages]
+
+        async def publish(client: Client) -> None:
+            async with client.producer("full", window=100_000) as producer:
+                await producer.send_all(bodies)
+
+        try:
+            server.start()
+            found = anyio.run(main)
+            assert found == bodies
+            assert server.log.read_text().count("No space left") < 5  # not once a second per try
+            assert "there is room on the disk again" in server.log.read_text()
+        finally:
+            server.end()
+
+    def test_what_was_confirmed_before_a_kill_on_a_full_disk(self, small_disk: Path) -> None:
+        server = ServerProcess(small_disk / "data")
+        server.log = small_disk.with_suffix(".log")
+        confirmed = 0
+
+        async def main() -> None:
+            nonlocal confirmed
+            async with connect(server.uri) as client:
+                await client.create("s")
+                async with client.producer("s", window=20) as producer:
+                    for n in range(6000):
+                        with anyio.move_on_after(1) as waited:
+                            await producer.send(b"%05d" % n + b"x" * 1000)
+                        if waited.cancelled_caught:
+                            break
+                        confirmed = n + 1 - 20
+                    server.kill()
+
+        try:
+            server.start()
+            with pytest.raises(ConnectionLost):
+                anyio.run(main)
+            grow(small_disk)
+            server.start()
+
+            found = anyio.run(read_numbers, server, 5)
+            assert found == list(range(len(found)))
+            assert len(found) >= confirmed > 2000
+        finally:
+            server.end()
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
+    """Our own client, named: what is sent again after each kill is there once, in order."""
+
+    async def publish(until: float) -> None:
+        async with connect(server.uri) as client:
+            await client.create("s", exist_ok=True, segment_size=200_000)
+            async with client.producer("s", name="app", window=1000) as producer:
+                while time.monotonic() < until:
+                    number = producer.last_publishing_id + 1
+                    await producer.send(b"%d" % number)
+                server.kill()
+                await producer.flush()
+
+    for _ in range(8):
+        with pytest.raises(ConnectionLost):
+            anyio.run(publish, time.monotonic() + 0.3)
+        server.start()
+
+    found = anyio.run(read_numbers, server)
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) > 1000
+    (folder,) = server.data.glob("streams/*/s")
+    assert server.stop() == 0
+    assert list(verify(OsDisk(), str(folder))) == []
