@@ -77,7 +77,9 @@ def verify(folder: str) -> None:
         segments = recovery.examine(OsDisk(), folder).segments
         chunks = sum(segment.num_chunks for segment in segments)
         size = sum(segment.size for segment in segments)
-        click.echo(f"whole: {len(segments)} segments, {chunks:,} chunks, {size:,} bytes")
+        click.echo(
+            f"whole: {_count(len(segments), 'segment')}, {_count(chunks, 'chunk')}, {size:,} bytes"
+        )
 
 
 @contextmanager
@@ -136,19 +138,25 @@ def _json_line(
     return json.dumps({"segment": segment.path(), "position": position} | fields)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _segment_line(segment: Segment) -> str:
     offsets = f"offsets {segment.base_offset:,} to {segment.next_offset - 1:,}"
     if segment.next_offset == segment.base_offset:
         offsets = f"empty, next offset {segment.next_offset:,}"
-    return f"{segment.path()}: {offsets}, {segment.num_chunks:,} chunks, {segment.size:,} bytes"
+    chunks = _count(segment.num_chunks, "chunk")
+    return f"{segment.path()}: {offsets}, {chunks}, {segment.size:,} bytes"
 
 
 def _chunk_line(
     position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
 ) -> str:
     time = datetime.datetime.fromtimestamp(header.timestamp_ms / 1000, datetime.UTC)
+    records = _count(header.num_records, "record")
     line = (
-        f"  at {position:>11,}  chunk {header.chunk_id:>11,}  {header.num_records:>6,} records  "
+        f"  at {position:>11,}  chunk {header.chunk_id:>11,}  {records:>14}  "
         f"{time:%Y-%m-%d %H:%M:%S}.{header.timestamp_ms % 1000:03}Z  {header.data_size:>9,} bytes"
     )
     if header.filter_size:

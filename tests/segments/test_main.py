@@ -22,7 +22,7 @@ def test_dump_shows_every_chunk(tmp_path: Path) -> None:
     lines = result.output.splitlines()
     assert result.exit_code == 0
     assert lines[0].startswith(f"{tmp_path}/{0:020d}.segment: offsets 0 to 2, 3 chunks, ")
-    assert "1 records  2023-11-14 22:13:20.000Z" in lines[1]
+    assert "1 record  2023-11-14 22:13:20.000Z" in lines[1]
     assert "filter 16 B, 2% set  sequences: p 1  filter values: v0 1" in lines[1]
     assert len([line for line in lines if line.startswith("  at ")]) == 5
 

@@ -22,11 +22,13 @@ class ServerProcess:
         data: its data folder.
         port: where it listens; the same after a restart.
         log: what it writes to stderr.
+        ready_line: what it printed when it was ready.
     """
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         self.port = 0
+        self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
         self._process: subprocess.Popen[str] | None = None
@@ -53,6 +55,7 @@ class ServerProcess:
         match = _READY.fullmatch(line)
         assert match, f"{line!r}, and in the log: {self.log.read_text()}"
         self.port = int(match[2])
+        self.ready_line = line
         return self
 
     def _first_line(self) -> str:

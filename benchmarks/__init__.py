@@ -1,0 +1,1 @@
+"""How fast the server is, measured over its socket: `make bench`."""

@@ -1,0 +1,52 @@
+"""The server that is measured: a process of its own, and what the kernel tells of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Target:
+    """`streamd serve` on a free port; a context that ends it.
+
+    Attributes:
+        host, port: where it listens.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "streamd", "serve", "--data", str(data), "--stream-port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        address = ready.partition("stream=")[2].partition(" ")[0]
+        if not address:
+            raise RuntimeError("the server did not start: try `streamd serve`")
+        self.host, _, port = address.rpartition(":")
+        self.port = int(port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, in steps of 10 ms."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICKS
+
+    def peak_resident_bytes(self) -> int:
+        """The most memory it ever held."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024

@@ -1,0 +1,169 @@
+"""What the README says is so: its commands run and print what it shows."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from segments.__main__ import main as segments_main
+from streamd.cli import main
+from tests.support.process import ServerProcess
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+_VARIES = (  # what differs from run to run, and what stands for it
+    (re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{3})?Z"), r"(time\1)"),
+    (re.compile(r"\b\d+ bytes"), "(bytes)"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "(address)"),
+    (re.compile(r" +"), " "),
+)
+
+
+class Step(NamedTuple):
+    command: str
+    output: list[str]
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def steps() -> Iterator[Step]:
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *output = part.splitlines()
+            yield Step(command, output)
+
+
+def steady(lines: list[str]) -> list[str]:
+    text = "\n".join(line.strip() for line in lines)
+    for pattern, stand_in in _VARIES:
+        text = pattern.sub(stand_in, text)
+    return text.splitlines()
+
+
+class Reader:
+    """Somebody who types what the README shows, beside a running server."""
+
+    def __init__(self, server: ServerProcess, folder: Path) -> None:
+        scripts = str(Path(sys.executable).parent)
+        self._folder = folder
+        self._environment = os.environ | {
+            "STREAMD_URI": server.uri,
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+        self._uri = server.uri
+        (folder / "examples").symlink_to(ROOT / "examples")
+
+    def type(self, command: str) -> list[str]:
+        if "examples/" in command:
+            command += f" {self._uri}"
+        result = subprocess.run(
+            command,
+            shell=True,
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return result.stdout.splitlines()
+
+
+def test_every_command_prints_what_is_shown(server: ServerProcess) -> None:
+    reader = Reader(server, server.data.parent)
+    seen = 0
+    for step in steps():
+        if step.command == ". .venv/bin/activate":
+            continue
+        if step.command == "streamd serve":
+            assert steady(step.output) == steady([server.ready_line])
+            continue
+        assert steady(reader.type(step.command)) == steady(step.output), step.command
+        seen += 1
+    assert seen > 5
+
+
+def test_the_program_is_the_one_in_examples() -> None:
+    (program,) = blocks("python")
+    assert program in (ROOT / "examples" / "hello.py").read_text()
+
+
+def commands(name: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for sub, child in command.commands.items():
+            yield from commands(f"{name} {sub}", child)
+    else:
+        yield name
+
+
+ALL = [*commands("streamd", main), *commands("python -m segments", segments_main)]
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_every_command_is_there(command: str) -> None:
+    assert f"| `{command}` |" in README
+
+
+def test_every_option_that_is_named_exists() -> None:
+    known = set()
+    for group in (main, segments_main):
+        for context in _walk(group):
+            known |= {name for parameter in context.params for name in parameter.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    assert named - known == {"--help"}
+
+
+def _walk(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            yield from _walk(child)
+
+
+def test_every_target_of_make_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = README + (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) - {"a", "it"} <= targets
+
+
+def test_links_inside_lead_somewhere() -> None:
+    headings = {
+        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+        for line in README.splitlines()
+        if line.startswith("#")
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target[1:] in headings if target[0] == "#" else (ROOT / target).exists()
+
+
+def run_example(name: str, *arguments: str) -> str:
+    script = ROOT / "examples" / name
+    return subprocess.run(
+        [sys.executable, script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+
+
+def test_the_worker_goes_on_where_it_stopped(server: ServerProcess) -> None:
+    first, second = (run_example("trio_worker.py", server.uri) for _ in range(2))
+    assert first.split() == ["done:", "0", "tea", "done:", "1", "milk", "done:", "2", "sugar"]
+    assert second.split() == ["done:", "3", "tea", "done:", "4", "milk", "done:", "5", "sugar"]
+
+
+def test_rstream_gets_only_the_chunks_it_asked_for(server: ServerProcess) -> None:
+    output = run_example("rstream_filter.py", str(server.port))
+    assert output == "of 300 messages the server sent 100\n"
