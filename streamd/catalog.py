@@ -1,28 +1,61 @@
-"""The catalog: which streams there are and what they were declared with, in SQLite.
+"""The catalog: streams, super streams, virtual hosts, users and their permissions, in SQLite.
 
 SQLite because it is in the standard library, survives a kill at any point, and can be looked at
-with any tool. Calls block on the disk: make them from a thread, one at a time.
+with any tool. Calls block on the disk: make them from a thread, one at a time. What a call has
+changed is on disk when it returns; a call changes all or nothing.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from streamd.arguments import Arguments
 
+DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
-_VERSION = 1
-_SCHEMA = """
+_VERSION = 2
+_SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
     name TEXT NOT NULL,
     arguments TEXT NOT NULL,
     PRIMARY KEY (virtual_host, name)
-) WITHOUT ROWID
+) WITHOUT ROWID;
 """
+_SCHEMA_2 = """
+CREATE TABLE virtual_hosts (name TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO virtual_hosts VALUES ('/');
+CREATE TABLE super_streams (
+    virtual_host TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (virtual_host, name)
+) WITHOUT ROWID;
+CREATE TABLE bindings (
+    virtual_host TEXT NOT NULL,
+    super_stream TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    PRIMARY KEY (virtual_host, super_stream, position)
+) WITHOUT ROWID;
+CREATE TABLE users (
+    name TEXT NOT NULL PRIMARY KEY,
+    password_hash TEXT NOT NULL,
+    tags TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE permissions (
+    user TEXT NOT NULL,
+    virtual_host TEXT NOT NULL,
+    configure TEXT NOT NULL,
+    write TEXT NOT NULL,
+    read TEXT NOT NULL,
+    PRIMARY KEY (user, virtual_host)
+) WITHOUT ROWID;
+"""
+_SCHEMAS = (_SCHEMA_1, _SCHEMA_2)
 
 
 class CatalogError(Exception):
@@ -35,6 +68,47 @@ class StreamRow(NamedTuple):
     virtual_host: str
     name: str
     arguments: Arguments
+
+
+class Binding(NamedTuple):
+    """A routing key and the partition that it leads to."""
+
+    key: str
+    stream: str
+
+
+class SuperStreamRow(NamedTuple):
+    """One super stream; its partitions in their order."""
+
+    virtual_host: str
+    name: str
+    bindings: tuple[Binding, ...]
+
+
+class UserRow(NamedTuple):
+    """One user; the hash is empty when no password lets in."""
+
+    name: str
+    password_hash: str
+    tags: tuple[str, ...]
+
+
+class PermissionRow(NamedTuple):
+    """What a user may do in a virtual host: patterns on the names of streams."""
+
+    user: str
+    virtual_host: str
+    configure: str
+    write: str
+    read: str
+
+
+class Contents(NamedTuple):
+    """All that is stored of virtual hosts and their streams."""
+
+    virtual_hosts: list[str]
+    streams: list[StreamRow]
+    super_streams: list[SuperStreamRow]
 
 
 class Catalog:
@@ -50,15 +124,13 @@ class Catalog:
             self._db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA synchronous = FULL")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(
-                    f"BEGIN; {_SCHEMA}; PRAGMA user_version = {_VERSION}; COMMIT"
-                )
-            elif version != _VERSION:
+            if version > _VERSION:
                 raise CatalogError(
                     f"{self._path} has version {version}, this program knows {_VERSION}: "
                     "start the program that wrote it"
                 )
+            for number, schema in enumerate(_SCHEMAS[version:], version + 1):
+                self._db.executescript(f"BEGIN; {schema} PRAGMA user_version = {number}; COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -67,28 +139,129 @@ class Catalog:
         except sqlite3.Error as error:
             raise CatalogError(f"cannot use the catalog {self._path}: {error}") from error
 
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing."""
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, query: str) -> list[tuple[str, ...]]:
+        with self._errors():
+            return self._db.execute(query).fetchall()
+
+    def contents(self) -> Contents:
+        """What a server needs to begin."""
+        return Contents(self.virtual_hosts(), self.streams(), self.super_streams())
+
+    # -- streams
+
     def streams(self) -> list[StreamRow]:
         """All streams, by virtual host and name."""
-        with self._errors():
-            rows = self._db.execute(
-                "SELECT virtual_host, name, arguments FROM streams ORDER BY 1, 2"
-            )
-            return [StreamRow(host, name, json.loads(text)) for host, name, text in rows]
+        rows = self._rows("SELECT virtual_host, name, arguments FROM streams ORDER BY 1, 2")
+        return [StreamRow(host, name, json.loads(text)) for host, name, text in rows]
 
-    def add_stream(self, row: StreamRow) -> None:
-        """Add a stream; on disk when this returns."""
-        arguments = json.dumps(row.arguments)
-        with self._errors():
-            self._db.execute(
-                "INSERT INTO streams VALUES (?, ?, ?)", (row.virtual_host, row.name, arguments)
-            )
+    def super_streams(self) -> list[SuperStreamRow]:
+        """All super streams, by virtual host and name."""
+        bindings: dict[tuple[str, str], list[Binding]] = {}
+        for host, name in self._rows("SELECT virtual_host, name FROM super_streams ORDER BY 1, 2"):
+            bindings[host, name] = []
+        for host, name, key, stream in self._rows(
+            "SELECT virtual_host, super_stream, key, stream FROM bindings ORDER BY 1, 2, position"
+        ):
+            bindings[host, name].append(Binding(key, stream))
+        return [SuperStreamRow(*key, tuple(found)) for key, found in bindings.items()]
 
-    def remove_stream(self, virtual_host: str, name: str) -> None:
-        """Remove a stream; on disk when this returns."""
-        with self._errors():
-            self._db.execute(
-                "DELETE FROM streams WHERE virtual_host = ? AND name = ?", (virtual_host, name)
-            )
+    def add_streams(
+        self, rows: Iterable[StreamRow], super_stream: SuperStreamRow | None = None
+    ) -> None:
+        """Add streams, and the super stream whose partitions they are."""
+        values = [(row.virtual_host, row.name, json.dumps(row.arguments)) for row in rows]
+        with self._change() as db:
+            db.executemany("INSERT INTO streams VALUES (?, ?, ?)", values)
+            if super_stream is not None:
+                host, name, bindings = super_stream
+                db.execute("INSERT INTO super_streams VALUES (?, ?)", (host, name))
+                db.executemany(
+                    "INSERT INTO bindings VALUES (?, ?, ?, ?, ?)",
+                    [(host, name, n, *binding) for n, binding in enumerate(bindings)],
+                )
+
+    def remove_streams(
+        self, virtual_host: str, names: Iterable[str], super_stream: str | None = None
+    ) -> None:
+        """Remove streams with the bindings that lead to them, and a super stream."""
+        with self._change() as db:
+            for name in names:
+                where = (virtual_host, name)
+                db.execute("DELETE FROM streams WHERE virtual_host = ? AND name = ?", where)
+                db.execute("DELETE FROM bindings WHERE virtual_host = ? AND stream = ?", where)
+            if super_stream is not None:
+                where = (virtual_host, super_stream)
+                db.execute("DELETE FROM super_streams WHERE virtual_host = ? AND name = ?", where)
+                db.execute(
+                    "DELETE FROM bindings WHERE virtual_host = ? AND super_stream = ?", where
+                )
+
+    # -- virtual hosts
+
+    def virtual_hosts(self) -> list[str]:
+        """All virtual hosts, by name."""
+        return [name for (name,) in self._rows("SELECT name FROM virtual_hosts ORDER BY 1")]
+
+    def add_virtual_host(self, name: str) -> None:
+        """Add a virtual host."""
+        with self._change() as db:
+            db.execute("INSERT INTO virtual_hosts VALUES (?)", (name,))
+
+    def remove_virtual_host(self, name: str) -> None:
+        """Remove a virtual host with everything in it."""
+        with self._change() as db:
+            db.execute("DELETE FROM virtual_hosts WHERE name = ?", (name,))
+            for table in ("streams", "super_streams", "bindings", "permissions"):
+                db.execute(f"DELETE FROM {table} WHERE virtual_host = ?", (name,))  # noqa: S608 - ours
+
+    # -- users
+
+    def users(self) -> list[UserRow]:
+        """All users, by name."""
+        rows = self._rows("SELECT name, password_hash, tags FROM users ORDER BY 1")
+        return [UserRow(name, digest, tuple(json.loads(tags))) for name, digest, tags in rows]
+
+    def permissions(self) -> list[PermissionRow]:
+        """All permissions, by user and virtual host."""
+        columns = "user, virtual_host, configure, write, read"
+        rows = self._rows(f"SELECT {columns} FROM permissions ORDER BY 1, 2")  # noqa: S608 - ours
+        return [PermissionRow(*row) for row in rows]
+
+    def put_user(self, user: UserRow, permissions: Collection[PermissionRow] = ()) -> None:
+        """Add a user or replace one, and set permissions."""
+        with self._change() as db:
+            values = (user.name, user.password_hash, json.dumps(user.tags))
+            db.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", values)
+            db.executemany("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", permissions)
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user and what it may do."""
+        with self._change() as db:
+            db.execute("DELETE FROM users WHERE name = ?", (name,))
+            db.execute("DELETE FROM permissions WHERE user = ?", (name,))
+
+    def put_permission(self, permission: PermissionRow) -> None:
+        """Set what a user may do in a virtual host."""
+        with self._change() as db:
+            db.execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", permission)
+
+    def remove_permission(self, user: str, virtual_host: str) -> None:
+        """Take from a user what it may do in a virtual host."""
+        with self._change() as db:
+            where = (user, virtual_host)
+            db.execute("DELETE FROM permissions WHERE user = ? AND virtual_host = ?", where)
 
     def close(self) -> None:
         """Release the file."""

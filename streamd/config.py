@@ -28,6 +28,8 @@ CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
 RETENTION_SECONDS = 60  # between looks at the age of idle streams
+UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate
+OVERDUE_SECONDS = 5  # between looks whether it has
 MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one byte
 
 
@@ -56,8 +58,9 @@ class Config:
     frame_max: int = _setting(1 << 20, "largest frame, in bytes")
     heartbeat: int = _setting(60, "proposed seconds between signs of life")
     max_connections: int = _setting(10_000, "connections at once; more are closed at once")
-    user: str = _setting("guest", "the user, who may connect from this machine only")
-    password: str = _setting("guest", "the user's password")
+    user: str = _setting("guest", "the first user, who is made when the data folder is new")
+    password: str = _setting("guest", "that user's password")
+    anonymous_user: str = _setting("", "who clients are that log in as ANONYMOUS; empty: refused")
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

@@ -47,8 +47,11 @@ class Subscription:
     Attributes:
         subscription_id: its number on the connection.
         stream: what it reads.
+        interest: what it asked for.
         credit: chunks that may still be sent.
+        reader: where it is; None while it is not active.
         is_closed: it gets nothing more.
+        on_close: called once, when it is closed.
     """
 
     def __init__(
@@ -61,12 +64,30 @@ class Subscription:
     ) -> None:
         self.subscription_id = subscription_id
         self.stream = stream
+        self.interest = interest
         self.credit = credit
+        self.reader: Reader | None = None
         self.is_closed = False
-        self.reader = Reader(stream.log, stream.log.find(interest.start), interest.matcher)
+        self.on_close: Callable[[], None] = lambda: None
         self.is_ready = False
         self._delivery = delivery
         self._watchers: list[tuple[int, Callable[[], None]]] = []
+
+    def activate(self, start: OffsetSpec) -> None:
+        """Begin to read at `start`; call `check` once the client was told.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        log = self.stream.log
+        self.reader = Reader(log, log.find(start), self.interest.matcher)
+
+    def deactivate(self) -> None:
+        """Send nothing more until it is activated again; credit is kept."""
+        self.stream.remove_waiter(self)
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
 
     def add_credit(self, credit: int) -> None:
         """Allow more chunks."""
@@ -75,7 +96,7 @@ class Subscription:
 
     def check(self) -> None:
         """Get in line when there is something to send, else wait for the stream."""
-        if self.is_closed or self.is_ready or self.credit <= 0:
+        if self.reader is None or self.is_ready or self.credit <= 0:
             return
         if self.reader.at_end:
             self.stream.add_waiter(self)
@@ -100,7 +121,7 @@ class Subscription:
     def tell_watchers(self) -> None:
         """Tell who has waited for what is done now."""
         if self._watchers:
-            position = self.reader.next_offset
+            position = self.reader.next_offset if self.reader else 0
             told = [w for w in self._watchers if w[0] <= position or self.is_closed]
             self._watchers = [w for w in self._watchers if w not in told]
             for _, tell in told:
@@ -110,9 +131,9 @@ class Subscription:
         """Stop for good."""
         if not self.is_closed:
             self.is_closed = True
-            self.stream.remove_waiter(self)
-            self.reader.close()
+            self.deactivate()
             self.tell_watchers()
+            self.on_close()
 
 
 class Delivery:
@@ -139,11 +160,7 @@ class Delivery:
     def add(
         self, subscription_id: int, stream: Stream, interest: Interest, credit: int
     ) -> Subscription:
-        """Begin a subscription; call `check` on it once the client was told.
-
-        Raises:
-            StorageError: the stream cannot be read.
-        """
+        """Add a subscription; it gets chunks once it is active."""
         subscription = Subscription(self, subscription_id, stream, interest, credit)
         self.subscriptions[subscription_id] = subscription
         return subscription
@@ -176,26 +193,29 @@ class Delivery:
         """
         subscription = self._ready.popleft()
         subscription.is_ready = False
-        if subscription.is_closed or subscription.credit <= 0:
+        reader = subscription.reader
+        if reader is None or subscription.credit <= 0:
             return
         try:
-            chunks = subscription.reader.read(
-                min(subscription.credit, _TURN_CHUNKS), _TURN_BYTES, _TURN_STEPS
-            )
+            chunks = reader.read(min(subscription.credit, _TURN_CHUNKS), _TURN_BYTES, _TURN_STEPS)
         except StorageError as error:
             logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
             self.on_failure(subscription)
             return
         if chunks:
             subscription.credit -= len(chunks)
-            await self._send(transport, subscription, chunks)
+            await self._send(transport, subscription, reader, chunks)
         else:
             await trio.lowlevel.checkpoint()  # all were passed over: let others have a turn
         subscription.tell_watchers()
         subscription.check()
 
     async def _send(
-        self, transport: Transport, subscription: Subscription, chunks: list[StoredChunk]
+        self,
+        transport: Transport,
+        subscription: Subscription,
+        reader: Reader,
+        chunks: list[StoredChunk],
     ) -> None:
         committed = subscription.stream.log.last_chunk_id if self.with_committed else None
         parts: list[Buffer] = []
@@ -210,7 +230,7 @@ class Delivery:
         if last.data is not None:
             await transport.send(*parts)
             return
-        segment = subscription.reader.hold()  # the reader may move on while this is sent
+        segment = reader.hold()  # the reader may be closed while this is sent
         try:
             await transport.send(*parts, more=True)
             await transport.send_file(last.file, last.data_position, last.header.data_size)

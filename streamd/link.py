@@ -11,12 +11,11 @@ from typing import cast
 
 import trio
 
-from streamd.broker import Broker
-from streamd.config import CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS, Config
+from streamd.config import CLOSE_SECONDS, LOGIN_SECONDS, OVERDUE_SECONDS, REFUSAL_SECONDS
 from streamd.delivery import Delivery
 from streamd.login import Login, LoginFailed
 from streamd.outbox import Outbox
-from streamd.session import Session
+from streamd.session import Context, Session
 from streamd.transport import Transport, TransportClosed
 from streamd.wakeup import Wakeup
 from streamd.wire import (
@@ -44,20 +43,19 @@ class Link:
     """One connection.
 
     Args:
-        broker: where the streams are.
         transport: the connection's bytes; closed when `run` returns.
-        config: limits.
+        login: decides who may enter.
         address: host and port to announce.
+        frame_max: bytes that a frame may have.
     """
 
     def __init__(
-        self, broker: Broker, transport: Transport, config: Config, address: tuple[str, int]
+        self, transport: Transport, login: Login, address: tuple[str, int], frame_max: int
     ) -> None:
-        self._broker = broker
         self._transport = transport
         self._address = address
-        self._connection = Connection(Role.SERVER, config.frame_max)
-        self._login = Login(config, address, is_local=transport.is_local)
+        self._connection = Connection(Role.SERVER, frame_max)
+        self._login = login
         self._work = Wakeup()
         self._outbox = Outbox(self._work)
         self._delivery = Delivery(self._work)
@@ -90,7 +88,7 @@ class Link:
                 step = connection.state
                 while connection.state is step:
                     command = await self._next_command()
-                    answers = self._login.answer(command)
+                    answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
         connection.limit_frames(self._login.frame_max)
         name = self._login.properties.get("connection_name", "")
@@ -118,10 +116,14 @@ class Link:
     # -- open
 
     async def _serve(self) -> None:
-        session = Session(self._broker, self._outbox, self._delivery, self._address)
+        login = self._login
+        session = Session(
+            Context(login.host, login.rights, self._outbox, self._delivery, self._address)
+        )
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
+                nursery.start_soon(self._await_answers, session)
                 if self._login.heartbeat_seconds:
                     nursery.start_soon(self._watch, self._login.heartbeat_seconds)
                 await self._read(session)
@@ -137,6 +139,8 @@ class Link:
                 self._is_listening = False
                 if isinstance(command, c.Close):
                     await self._say_last(session, command)
+                if isinstance(command, c.SaslAuthenticate):
+                    await self._renew_secret(session, command)
                 await session.handle(command)
                 await self._outbox.room()
                 self._is_listening = True
@@ -147,6 +151,28 @@ class Link:
             with trio.move_on_after(CLOSE_SECONDS):
                 await self._await_close_response(session)
             raise _Ended from error
+
+    async def _renew_secret(self, session: Session, command: c.SaslAuthenticate) -> None:
+        code = await self._login.renew(command)
+        if code != ResponseCode.OK:
+            logger.warning("%s: new secret refused", self._transport.peer)
+            await trio.sleep(REFUSAL_SECONDS)
+        self._outbox.put(
+            self._connection.send(c.SaslAuthenticateResponse(command.correlation_id, code))
+        )
+        if code != ResponseCode.OK:
+            with trio.move_on_after(CLOSE_SECONDS):
+                await self._outbox.emptied()
+            raise _Ended
+        session.check_rights()
+
+    async def _await_answers(self, session: Session) -> None:
+        """End a connection that owes an answer for too long."""
+        while True:
+            await trio.sleep(OVERDUE_SECONDS)
+            if session.is_overdue:
+                logger.info("%s: a question was not answered", self._transport.peer)
+                raise _Ended
 
     async def _say_last(self, session: Session, close: c.Close) -> None:
         """Answer a Close after everything that was asked before it, then end."""

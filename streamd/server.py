@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import trio
 
+from streamd.access import Access
 from streamd.broker import Broker, wall_clock_ms
-from streamd.catalog import Catalog, CatalogError
+from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.link import Link
+from streamd.login import Login, Peer
 from streamd.transport import SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
@@ -42,11 +44,13 @@ class Server:
 
     Attributes:
         broker: its streams.
+        access: its users.
         stream_address: where it listens; None when it does not.
     """
 
-    def __init__(self, broker: Broker, config: Config) -> None:
+    def __init__(self, broker: Broker, access: Access, config: Config) -> None:
         self.broker = broker
+        self.access = access
         self.stream_address: Address | None = None
         self._config = config
         self._links: set[Link] = set()
@@ -57,7 +61,10 @@ class Server:
             logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
             transport.close()
             return
-        link = Link(self.broker, transport, self._config, self._announced())
+        address = self._announced()
+        peer = Peer(transport.is_local)
+        login = Login(self._config, self.broker, self.access, address, peer)
+        link = Link(transport, login, address, self._config.frame_max)
         self._links.add(link)
         try:
             await link.run()
@@ -128,14 +135,16 @@ async def open_server(
     with _data_folder(config.data):
         try:
             catalog = Catalog(config.data)
-            rows = catalog.streams()
+            contents = catalog.contents()
+            access = Access(catalog)
+            await access.open(config.user, config.password, DEFAULT_HOST)
         except CatalogError as error:
             raise StartError(str(error)) from error
         async with trio.open_nursery() as writers:
             broker = Broker(config.data, catalog, writers, now_ms)
             try:
-                await broker.open(rows)
-                yield Server(broker, config)
+                await broker.open(contents)
+                yield Server(broker, access, config)
             finally:
                 writers.cancel_scope.cancel()
                 broker.close()

@@ -28,6 +28,8 @@ class ResponseCode(IntEnum):
     PRECONDITION_FAILED = 17
     PUBLISHER_DOES_NOT_EXIST = 18
     NO_OFFSET = 19
+    SASL_CANNOT_CHANGE_MECHANISM = 20
+    SASL_CANNOT_CHANGE_USERNAME = 21
 
     @property
     def text(self) -> str:

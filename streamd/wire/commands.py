@@ -402,6 +402,68 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Ask which partitions of a super stream a routing key leads to."""
+
+    KEY: ClassVar[int] = 24
+    correlation_id: f.U32
+    routing_key: f.String
+    super_stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class RouteResponse:
+    """Answer to Route; empty when the key leads nowhere."""
+
+    KEY: ClassVar[int] = 24 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    streams: f.Strings = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Ask for the partitions of a super stream, in their order."""
+
+    KEY: ClassVar[int] = 25
+    correlation_id: f.U32
+    super_stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsResponse:
+    """Answer to Partitions."""
+
+    KEY: ClassVar[int] = 25 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    streams: f.Strings = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerUpdate:
+    """Tell a single active consumer that it is active (1) or no longer (0). Sent by the server."""
+
+    KEY: ClassVar[int] = 26
+    correlation_id: f.U32
+    subscription_id: f.U8
+    active: f.U8
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerUpdateResponse:
+    """Answer to ConsumerUpdate: where to begin; type 0 leaves it at what Subscribe said.
+
+    Some clients send eight more bytes whatever the type is.
+    """
+
+    KEY: ClassVar[int] = 26 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    offset: f.OffsetSpec
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeCommandVersions:
     """Which versions of which commands the client understands."""
 
@@ -437,6 +499,45 @@ class StreamStatsResponse:
     correlation_id: f.U32
     code: f.U16
     statistics: f.Statistics = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSuperStream:
+    """Create streams that are partitions of one, each found by its binding key."""
+
+    KEY: ClassVar[int] = 29
+    correlation_id: f.U32
+    name: f.String
+    partitions: f.Strings
+    binding_keys: f.Strings
+    arguments: f.MapToEnd = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSuperStreamResponse:
+    """Answer to CreateSuperStream."""
+
+    KEY: ClassVar[int] = 29 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSuperStream:
+    """Delete a super stream with its partitions."""
+
+    KEY: ClassVar[int] = 30
+    correlation_id: f.U32
+    name: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSuperStreamResponse:
+    """Answer to DeleteSuperStream."""
+
+    KEY: ClassVar[int] = 30 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,8 +630,13 @@ ClientCommand: TypeAlias = (
     | Close
     | CloseResponse
     | Heartbeat
+    | Route
+    | Partitions
+    | ConsumerUpdateResponse
     | ExchangeCommandVersions
     | StreamStats
+    | CreateSuperStream
+    | DeleteSuperStream
     | ResolveOffsetSpec
     | DescribeStreams
     | DescribeSubscription
@@ -560,8 +666,13 @@ ServerCommand: TypeAlias = (
     | Close
     | CloseResponse
     | Heartbeat
+    | RouteResponse
+    | PartitionsResponse
+    | ConsumerUpdate
     | ExchangeCommandVersionsResponse
     | StreamStatsResponse
+    | CreateSuperStreamResponse
+    | DeleteSuperStreamResponse
     | ResolveOffsetSpecResponse
     | DescribeStreamsResponse
     | DescribeSubscriptionResponse

@@ -118,6 +118,12 @@ BODIES: dict[tuple[int, int], Struct] = {
     (0x8015, 1): Struct(*_answer, "properties" / _map),
     (0x0016, 1): Struct(*_answer, "reason" / _string),
     (0x0017, 1): Struct(),
+    (0x0018, 1): Struct(*_correlated, "routing_key" / _string, "super_stream" / _string),
+    (0x8018, 1): Struct(*_answer, "streams" / _strings),
+    (0x0019, 1): Struct(*_correlated, "super_stream" / _string),
+    (0x8019, 1): Struct(*_answer, "streams" / _strings),
+    (0x001A, 1): Struct(*_correlated, "subscription_id" / Int8ub, "active" / Int8ub),
+    (0x801A, 1): Struct(*_answer, "offset" / _offset),
     (0x001B, 1): Struct(*_correlated, "versions" / _versions),
     (0x801B, 1): Struct(*_answer, "versions" / _versions),
     (0x001C, 1): Struct(*_correlated, "stream" / _string),
@@ -141,6 +147,14 @@ BODIES: dict[tuple[int, int], Struct] = {
             ),
         ),
     ),
+    (0x001D, 1): Struct(
+        *_correlated,
+        "name" / _string,
+        "partitions" / _strings,
+        "binding_keys" / _strings,
+        "arguments" / _map,
+    ),
+    (0x001E, 1): Struct(*_correlated, "name" / _string),
     (0x001F, 1): Struct(*_correlated, "stream" / _string, "offset" / _offset, "properties" / _map),
     (0x801F, 1): Struct(*_answer, "offset" / _offset),
     (0x8005, 1): Struct(*_answer, "sequence" / Int64ub),
@@ -148,7 +162,8 @@ BODIES: dict[tuple[int, int], Struct] = {
 }
 # Answers that are a code and nothing more.
 BODIES |= {
-    (key, 1): Struct(*_answer) for key in (0x8001, 0x8006, 0x8007, 0x800C, 0x800D, 0x800E, 0x8016)
+    (key, 1): Struct(*_answer)
+    for key in (0x8001, 0x8006, 0x8007, 0x800C, 0x800D, 0x800E, 0x8016, 0x801D, 0x801E)
 }
 
 FRAME = Prefixed(Int32ub, Struct("key" / Int16ub, "version" / Int16ub, "body" / GreedyBytes))

@@ -48,6 +48,8 @@ _LOGIN: dict[tuple[State, type[c.Command]], State] = {
     (State.TUNING, c.Tune): State.TUNED,
     (State.TUNED, c.Open): State.OPENING,
     (State.OPENING, c.OpenResponse): State.OPEN,
+    (State.OPEN, c.SaslAuthenticate): State.OPEN,  # a new secret for the same user
+    (State.OPEN, c.SaslAuthenticateResponse): State.OPEN,
     (State.OPEN, c.Close): State.CLOSING,
     (State.CLOSING, c.Close): State.CLOSING,  # both ends had enough at the same time
     (State.CLOSING, c.CloseResponse): State.CLOSED,

@@ -39,9 +39,9 @@ class TestEnd:
         await other.subscribe("s")
         await other.vanish()
         await wait_all_tasks_blocked()
-        assert len(server.server.broker.users) == 1
+        assert len(server.host.users) == 1
         assert len(server.server._links) == 1
-        assert not server.server.broker.find("s")._waiters
+        assert not server.host.find("s")._waiters
 
     @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 20, 400])
     async def test_a_peer_that_vanishes_within_a_frame(
@@ -298,7 +298,7 @@ async def test_a_bug_ends_its_connection_only(
     def fail(_: str) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(server.server.broker, "find", fail)
+    monkeypatch.setattr(server.host, "find", fail)
     other = await server.peer()
     await peer.send(c.StreamStats(1, "s"))
     await peer.ended()

@@ -30,7 +30,7 @@ class TestCreate:
         assert await create(peer, name) == EXISTS
         await peer.declare(name)
         await peer.store([b"x"])
-        folders = list(Path(server.server.broker._data, "streams", "%2F").iterdir())
+        folders = list(Path(server.data, "streams", "%2F").iterdir())
         assert len(folders) == 1
 
     @pytest.mark.parametrize("name", ["", "\r\n", "amq.", "amq.stream", "\ramq.x"])
@@ -161,7 +161,7 @@ class TestDelete:
         assert stats["committed_offset"] == -1
         assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 0
         assert await peer.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
-        assert not list(Path(server.server.broker._data, "trash").iterdir())
+        assert not list(Path(server.data, "trash").iterdir())
 
     async def test_a_consumer_in_the_middle_of_it(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")

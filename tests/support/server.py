@@ -10,10 +10,11 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from streamd import threads
+from streamd import access, threads
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.server import Address, Server, open_server
 from streamd.transport import TransportClosed
+from streamd.virtual_host import VirtualHost
 from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
 from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -227,9 +228,15 @@ def frame(
 class Harness:
     """A server and its peers."""
 
-    def __init__(self, server: Server, nursery: trio.Nursery) -> None:
+    def __init__(self, server: Server, nursery: trio.Nursery, data: Path) -> None:
         self.server = server
+        self.data = data
         self._nursery = nursery
+
+    @property
+    def host(self) -> VirtualHost:
+        """The default virtual host."""
+        return self.server.broker.virtual_hosts["/"]
 
     def connect(self, *, is_local: bool = True, reads_slowly: bool = False) -> Peer:
         """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
@@ -255,6 +262,7 @@ async def _inline(work: Callable[..., Any], *arguments: object) -> Any:
 async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
     original, threads.in_thread = threads.in_thread, _inline
+    cost, access._COST = access._COST, 2  # a password's hash takes long on purpose
     try:
         config = Config(data=str(folder), **settings)
         clock = trio.current_time
@@ -262,7 +270,8 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
         now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
         async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
             server.stream_address = Address("127.0.0.1", 5552)
-            yield Harness(server, nursery)
+            yield Harness(server, nursery, folder)
             nursery.cancel_scope.cancel()
     finally:
         threads.in_thread = original
+        access._COST = cost

@@ -1,0 +1,259 @@
+"""Who may enter, and what they may do there: users, password hashes, permissions.
+
+A permission is three patterns for the names of streams in a virtual host, searched for in the
+name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" what begins so. Passwords are
+kept as scrypt hashes. Checking one takes some 50 ms on purpose and happens in a thread, two at a
+time at most; a password that was right once is then known by a keyed hash that lives as long as
+the server, so clients with many connections do not pay for each.
+"""
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Collection
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import trio
+
+from streamd import threads
+from streamd.catalog import Catalog, CatalogError, PermissionRow, UserRow
+from streamd.errors import Refused
+from streamd.wire import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+ADMINISTRATOR = "administrator"
+LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
+MAX_NAME_BYTES = 255
+_SCHEME = "scrypt"
+_COST, _BLOCK, _PARALLEL, _SALT_BYTES = 1 << 14, 8, 1, 16
+_CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
+_PATTERNS_KEPT = 1_000
+
+
+class Right(IntEnum):
+    """What can be allowed."""
+
+    CONFIGURE = 0
+    WRITE = 1
+    READ = 2
+
+
+class Rights:
+    """What one user may do in one virtual host, as it is at the moment.
+
+    Attributes:
+        user: the name.
+    """
+
+    def __init__(self, access: "Access", user: str, virtual_host: str) -> None:
+        self.user = user
+        self._access = access
+        self._virtual_host = virtual_host
+
+    @property
+    def may_enter(self) -> bool:
+        """Whether the user may do anything at all there."""
+        return self._access.permission(self.user, self._virtual_host) is not None
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the user may manage users and virtual hosts."""
+        return self._access.has_tag(self.user, ADMINISTRATOR)
+
+    def allows(self, right: Right, name: str) -> bool:
+        """Whether the user may do this with what is called `name`."""
+        row = self._access.permission(self.user, self._virtual_host)
+        return row is not None and _matches(row[2 + right], name)
+
+    def require(self, right: Right, name: str) -> None:
+        """Raise Refused unless the user may do this with what is called `name`."""
+        if not self.allows(right, name):
+            details = f"{self.user} may not {right.name.lower()} {name}"
+            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+
+
+@lru_cache(_PATTERNS_KEPT)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return bool(pattern) and _compiled(pattern).search(name) is not None
+
+
+def hash_password(password: bytes) -> str:
+    """A password as it is kept. Takes a while: call it in a thread."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    parts = [_scrypt(password, salt, _COST, _BLOCK, _PARALLEL), salt]
+    digest, salted = (base64.b64encode(part).decode() for part in parts)
+    return f"{_SCHEME}${_COST}${_BLOCK}${_PARALLEL}${salted}${digest}"
+
+
+def check_password(password: bytes, kept: str) -> bool:
+    """Whether a password is the one that was kept. Takes a while, also when nothing was kept."""
+    if not kept:
+        _scrypt(password, bytes(_SALT_BYTES), _COST, _BLOCK, _PARALLEL)
+        return False
+    _, cost, block, parallel, salt, digest = kept.split("$")
+    found = _scrypt(password, base64.b64decode(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(found, base64.b64decode(digest))
+
+
+def _scrypt(password: bytes, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    return hashlib.scrypt(password, salt=salt, n=cost, r=block, p=parallel, maxmem=1 << 26)
+
+
+class Access:
+    """The users of a server and what they may do.
+
+    Args:
+        catalog: where they are kept.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._users: dict[str, UserRow] = {}
+        self._permissions: dict[tuple[str, str], PermissionRow] = {}
+        self._known: dict[str, bytes] = {}  # user to keyed hash of the right password
+        self._key = secrets.token_bytes(32)
+        self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
+
+    async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
+        """Read the catalog; a new one gets a first user, an administrator with all rights.
+
+        Raises:
+            CatalogError: it cannot be used.
+        """
+        users = await threads.in_thread(self._catalog.users)
+        if not users:
+            digest = await threads.in_thread(hash_password, default_password.encode())
+            user = UserRow(default_user, digest, (ADMINISTRATOR,))
+            rights = [PermissionRow(default_user, virtual_host, ".*", ".*", ".*")]
+            await threads.in_thread(self._catalog.put_user, user, rights)
+            users = [user]
+        self._users = {user.name: user for user in users}
+        rows = await threads.in_thread(self._catalog.permissions)
+        self._permissions = {(row.user, row.virtual_host): row for row in rows}
+
+    # -- entering
+
+    async def authenticate(self, name: str, password: bytes) -> bool:
+        """Whether this is a user and the password is right; takes as long when it is not."""
+        user = self._users.get(name)
+        seen = hmac.digest(self._key, password, "sha256")
+        known = self._known.get(name)
+        if user is not None and known is not None and hmac.compare_digest(known, seen):
+            return True
+        kept = user.password_hash if user else ""
+        async with self._checks:
+            is_right: bool = await threads.in_thread(check_password, password, kept)
+        if is_right and self._users.get(name) is user:
+            self._known[name] = seen
+        return is_right
+
+    def is_user(self, name: str) -> bool:
+        """Whether there is such a user."""
+        return name in self._users
+
+    def has_tag(self, name: str, tag: str) -> bool:
+        """Whether there is such a user and it has this tag."""
+        return name in self._users and tag in self._users[name].tags
+
+    def permission(self, user: str, virtual_host: str) -> PermissionRow | None:
+        """What a user may do in a virtual host; None when it may not even enter."""
+        return self._permissions.get((user, virtual_host))
+
+    # -- managing
+
+    def users(self) -> list[UserRow]:
+        """All users, by name."""
+        return sorted(self._users.values())
+
+    def permissions(self) -> list[PermissionRow]:
+        """All permissions, by user and virtual host."""
+        return sorted(self._permissions.values())
+
+    async def put_user(
+        self, name: str, password: bytes | None, tags: Collection[str] | None = None
+    ) -> None:
+        """Add a user or change one; None leaves what is as it is, in a new user nothing.
+
+        Raises:
+            Refused: bad name, or the catalog cannot be written.
+        """
+        _check_name("user", name)
+        before = self._users.get(name) or UserRow(name, "", ())
+        digest = before.password_hash
+        if password is not None:
+            async with self._checks:
+                digest = await threads.in_thread(hash_password, password) if password else ""
+        user = UserRow(name, digest, before.tags if tags is None else tuple(sorted(tags)))
+        await self._change(self._catalog.put_user, user)
+        self._users[name] = user
+        self._known.pop(name, None)
+
+    async def remove_user(self, name: str) -> None:
+        """Remove a user; its connections stay until they end.
+
+        Raises:
+            Refused: there is none, or the catalog cannot be written.
+        """
+        self._check_user(name)
+        await self._change(self._catalog.remove_user, name)
+        del self._users[name]
+        self._known.pop(name, None)
+        self._permissions = {key: p for key, p in self._permissions.items() if key[0] != name}
+
+    async def put_permission(self, row: PermissionRow) -> None:
+        """Set what a user may do in a virtual host, which exists.
+
+        Raises:
+            Refused: no such user, a pattern is none, or the catalog cannot be written.
+        """
+        self._check_user(row.user)
+        for pattern in row[2:]:
+            try:
+                _compiled(pattern)
+            except re.error as error:
+                details = f"{pattern!r} is no regular expression: {error}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details) from error
+        await self._change(self._catalog.put_permission, row)
+        self._permissions[row.user, row.virtual_host] = row
+
+    async def remove_permission(self, user: str, virtual_host: str) -> None:
+        """Take from a user what it may do in a virtual host.
+
+        Raises:
+            Refused: it may do nothing there, or the catalog cannot be written.
+        """
+        if (user, virtual_host) not in self._permissions:
+            details = f"{user} has no permissions in {virtual_host}"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        await self._change(self._catalog.remove_permission, user, virtual_host)
+        del self._permissions[user, virtual_host]
+
+    def forget_virtual_host(self, name: str) -> None:
+        """The virtual host is out of the catalog."""
+        self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
+
+    def _check_user(self, name: str) -> None:
+        if name not in self._users:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+
+    async def _change(self, change: Any, *values: object) -> None:  # noqa: ANN401 - of the catalog
+        try:
+            await threads.in_thread(change, *values)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+        details = f"{name[:40]!r} is no name for a {what}: expected 1 to 255 printable bytes"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)

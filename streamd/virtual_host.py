@@ -1,0 +1,359 @@
+"""The streams and super streams of one virtual host: creating, finding, deleting them."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+import trio
+
+from segments import Log, LogPolicy, SegmentsError
+from segments.disk import OsDisk
+from streamd import threads
+from streamd.arguments import Arguments, policy_of, read_arguments
+from streamd.catalog import Binding, Catalog, CatalogError, StreamRow, SuperStreamRow
+from streamd.errors import Refused
+from streamd.groups import NO_PARTITION, Groups
+from streamd.names import stream_folder
+from streamd.stream import Stream
+from streamd.wire import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+MAX_PARTITIONS = 1_000
+_RESERVED_PREFIX = "amq."
+_TRASH = "trash"
+
+
+class User(Protocol):
+    """Somebody who uses streams and must know when one is gone."""
+
+    def stream_is_gone(self, stream: Stream) -> None:
+        """The stream was deleted or cannot be used any more."""
+
+
+class Shared(NamedTuple):
+    """What all virtual hosts of a server have in common.
+
+    Attributes:
+        data: the data folder.
+        catalog: of that folder.
+        nursery: in which the writers of the streams run.
+        now_ms: the wall clock.
+        changes: held while the catalog is changed.
+    """
+
+    data: str
+    catalog: Catalog
+    nursery: trio.Nursery
+    now_ms: Callable[[], int]
+    changes: trio.Lock
+
+
+class VirtualHost:
+    """One virtual host.
+
+    Attributes:
+        name: of it.
+        users: who is told when a stream is gone.
+        groups: the single active consumers.
+        super_streams: by name.
+    """
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name = name
+        self.users: set[User] = set()
+        self.groups = Groups()
+        self.super_streams: dict[str, SuperStreamRow] = {}
+        self._shared = shared
+        self._streams: dict[str, Stream] = {}
+        self._rows: dict[str, StreamRow] = {}
+        self._unavailable: dict[str, str] = {}
+        self._writers: dict[str, trio.CancelScope] = {}
+
+    # -- opening
+
+    async def open_stream(self, row: StreamRow) -> None:
+        """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
+        try:
+            log = await threads.in_thread(
+                _open_existing, self.folder(row.name), policy_of(row.arguments)
+            )
+        except (SegmentsError, OSError) as error:
+            logger.error("stream %s is not available: %s", row.name, error)
+            self._unavailable[row.name] = str(error)
+            self._rows[row.name] = row
+            return
+        for line in log.report.steps:
+            logger.warning("stream %s: %s", row.name, line)
+        for line in log.report.losses:
+            logger.error("stream %s: %s", row.name, line)
+        stream = self._start(row, log)
+        await stream.expire()
+
+    def _start(self, row: StreamRow, log: Log) -> Stream:
+        stream = Stream(row.name, log, self._shared.now_ms)
+        scope = trio.CancelScope()
+        self._streams[row.name], self._rows[row.name] = stream, row
+        self._writers[row.name] = scope
+        self._shared.nursery.start_soon(_run_in, scope, stream)
+        return stream
+
+    def folder(self, name: str) -> str:
+        """Where a stream's files are."""
+        return stream_folder(self._shared.data, self.name, name)
+
+    # -- finding
+
+    def names(self) -> list[str]:
+        """All streams, available or not, in order of their names."""
+        return sorted(self._rows)
+
+    def arguments(self, name: str) -> Arguments:
+        """What stream `name`, which exists, was declared with."""
+        return self._rows[name].arguments
+
+    def find(self, name: str) -> Stream:
+        """The stream `name`.
+
+        Raises:
+            Refused: there is none, or it is not available.
+        """
+        stream = self._streams.get(name)
+        if stream is not None:
+            return stream
+        if name in self._unavailable:
+            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self._unavailable[name])
+        raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+
+    def find_super_stream(self, name: str) -> SuperStreamRow:
+        """The super stream `name`.
+
+        Raises:
+            Refused: there is none.
+        """
+        found = self.super_streams.get(name)
+        if found is None:
+            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+        return found
+
+    def partition_number(self, super_stream: str, stream: str) -> int:
+        """The place of a stream in a super stream; NO_PARTITION where it has none."""
+        row = self.super_streams.get(super_stream)
+        partitions = partitions_of(row) if row else []
+        return partitions.index(stream) if stream in partitions else NO_PARTITION
+
+    # -- creating
+
+    async def create(self, name: str, arguments: Iterable[tuple[str, str]]) -> None:
+        """Create a stream.
+
+        Raises:
+            Refused: bad name or arguments, it exists (with equal arguments: STREAM_EXISTS), or
+                the disk refused.
+        """
+        row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
+        async with self._shared.changes:
+            self._check_new(row)
+            await self._create([row])
+        logger.info("created stream %s", row.name)
+
+    def _check_new(self, row: StreamRow) -> None:
+        existing = self._rows.get(row.name)
+        if existing is None:
+            return
+        if existing.arguments == row.arguments:
+            raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+        raise Refused(
+            ResponseCode.PRECONDITION_FAILED,
+            f"{row.name} exists with arguments {existing.arguments}, not {row.arguments}",
+        )
+
+    async def create_super_stream(
+        self, name: str, bindings: Sequence[Binding], arguments: Iterable[tuple[str, str]]
+    ) -> None:
+        """Create a super stream and its partitions, all or none.
+
+        Raises:
+            Refused: bad names or arguments, too many partitions or one twice, it or one of them
+                exists, or the disk refused.
+        """
+        bindings = [Binding(key, checked_name(stream)) for key, stream in bindings]
+        row = SuperStreamRow(self.name, checked_name(name), tuple(bindings))
+        partitions = partitions_of(row)
+        if not 0 < len(partitions) <= MAX_PARTITIONS or len(set(partitions)) != len(partitions):
+            details = f"{len(partitions)} partitions, expected 1 to {MAX_PARTITIONS}, each once"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        declared = read_arguments(arguments)
+        async with self._shared.changes:
+            for known, wanted in ((self.super_streams, [row.name]), (self._rows, partitions)):
+                for taken in set(known).intersection(wanted):
+                    raise Refused(ResponseCode.STREAM_EXISTS, taken)
+            await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
+            self.super_streams[row.name] = row
+        logger.info("created super stream %s with %s partitions", row.name, len(partitions))
+
+    async def _create(
+        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
+    ) -> None:
+        try:
+            logs = await threads.in_thread(self._create_files, rows, super_stream)
+        except (SegmentsError, CatalogError, OSError) as error:
+            logger.error("cannot create stream %s: %s", rows[0].name, error)
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        for row, log in zip(rows, logs, strict=True):
+            self._start(row, log)
+
+    def _create_files(
+        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None
+    ) -> list[Log]:
+        """Files first: a stream in the catalog always has its folder."""
+        logs: list[Log] = []
+        try:
+            for row in rows:
+                folder = self.folder(row.name)
+                if Path(folder).exists():  # left by a stop half-way, while this server runs
+                    OsDisk().remove_folder(folder)
+                logs.append(Log.open(folder, policy_of(row.arguments)))
+            self._shared.catalog.add_streams(rows, super_stream)
+        except BaseException:
+            for row, log in zip(rows, logs, strict=False):
+                log.close()
+                OsDisk().remove_folder(self.folder(row.name))
+            raise
+        return logs
+
+    # -- deleting
+
+    async def delete(self, name: str, answer: Callable[[], None]) -> None:
+        """Delete a stream.
+
+        Args:
+            name: of the stream.
+            answer: called when it is gone, before the users of the stream are told.
+
+        Raises:
+            Refused: there is none, or the disk refused.
+        """
+        async with self._shared.changes:
+            if name not in self._rows:
+                raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+            gone = await self._delete([name])
+        logger.info("deleted stream %s", name)
+        answer()
+        self._tell(gone)
+
+    async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
+        """Delete a super stream with its partitions; see `delete`."""
+        async with self._shared.changes:
+            row = self.find_super_stream(name)
+            gone = await self._delete(partitions_of(row), name)
+        logger.info("deleted super stream %s", name)
+        answer()
+        self._tell(gone)
+
+    async def _delete(self, names: Sequence[str], super_stream: str | None = None) -> list[Stream]:
+        """Delete streams that exist; returns those that somebody may use."""
+        remove = self._shared.catalog.remove_streams
+        try:
+            await threads.in_thread(remove, self.name, names, super_stream)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        if super_stream is not None:
+            del self.super_streams[super_stream]
+        gone = [stream for name in names if (stream := self._forget(name)) is not None]
+        for row in list(self.super_streams.values()):
+            left = tuple(binding for binding in row.bindings if binding.stream not in names)
+            self.super_streams[row.name] = row._replace(bindings=left)
+        return gone
+
+    def _forget(self, name: str) -> Stream | None:
+        del self._rows[name]
+        self._unavailable.pop(name, None)
+        stream = self._streams.pop(name, None)
+        if stream is not None:
+            self._writers.pop(name).cancel()
+            stream.remove()
+            with suppress(SegmentsError):  # its files go anyway
+                stream.log.close()
+        self._move_to_trash(name)
+        return stream
+
+    def _move_to_trash(self, name: str) -> None:
+        """Out of the way in one step, so that a new stream of that name starts empty."""
+        trash = trash_folder(self._shared.data) / uuid4().hex
+        try:
+            trash.parent.mkdir(exist_ok=True)
+            Path(self.folder(name)).rename(trash)
+        except OSError as error:
+            logger.warning("files of the deleted stream %s are left: %s", name, error)
+        else:
+            self._shared.nursery.start_soon(_empty_trash, str(trash))
+
+    def _tell(self, gone: Iterable[Stream]) -> None:
+        for stream in gone:
+            self.groups.stream_is_gone(stream.name)
+            for user in list(self.users):
+                user.stream_is_gone(stream)
+
+    def remove(self) -> None:
+        """The virtual host is out of the catalog: drop everything in it."""
+        self.super_streams.clear()
+        self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
+
+    # -- all streams
+
+    async def expire(self) -> None:
+        """Apply age limits to streams that nobody writes to."""
+        for stream in list(self._streams.values()):
+            await stream.expire()
+
+    def close(self) -> None:
+        """Write what is pending and release all files."""
+        for stream in self._streams.values():
+            try:
+                stream.log.close()
+            except SegmentsError as error:
+                logger.error("stream %s: %s", stream.name, error)
+
+
+def checked_name(name: str) -> str:
+    """A name for a stream, line ends taken out.
+
+    Raises:
+        Refused: it is none.
+    """
+    name = name.replace("\r", "").replace("\n", "")
+    if not name or name.startswith(_RESERVED_PREFIX):
+        raise Refused(ResponseCode.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
+    return name
+
+
+def partitions_of(row: SuperStreamRow) -> list[str]:
+    """The partitions of a super stream, in their order."""
+    return [binding.stream for binding in row.bindings]
+
+
+def trash_folder(data: str) -> Path:
+    """Where deleted streams are until their files are gone."""
+    return Path(data, _TRASH)
+
+
+def _open_existing(folder: str, policy: LogPolicy) -> Log:
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"its folder {folder} is missing")
+    return Log.open(folder, policy)
+
+
+async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
+    with scope:
+        await stream.run()
+
+
+async def _empty_trash(folder: str) -> None:
+    try:
+        await threads.in_thread(OsDisk().remove_folder, folder)
+    except SegmentsError as error:
+        logger.warning("%s; it goes at the next start", error)
