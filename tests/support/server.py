@@ -162,6 +162,7 @@ class Peer:
     async def subscribe(
         self,
         name: str,
+        /,
         offset: OffsetSpecification = FIRST,
         credit: int = 10,
         subscription_id: int = 1,
