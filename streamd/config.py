@@ -29,7 +29,7 @@ DRAIN_SECONDS = 5  # how long connections have to end when the server stops
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
 RETENTION_SECONDS = 60  # between looks at the age of idle streams
 UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate
-OVERDUE_SECONDS = 5  # between looks whether it has
+CHECK_SECONDS = 5  # between looks whether it has
 MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one byte
 
 

@@ -11,11 +11,11 @@ from typing import cast
 
 import trio
 
-from streamd.config import CLOSE_SECONDS, LOGIN_SECONDS, OVERDUE_SECONDS, REFUSAL_SECONDS
+from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.delivery import Delivery
 from streamd.login import Login, LoginFailed
 from streamd.outbox import Outbox
-from streamd.session import Context, Session
+from streamd.session import Session
 from streamd.transport import Transport, TransportClosed
 from streamd.wakeup import Wakeup
 from streamd.wire import (
@@ -45,15 +45,11 @@ class Link:
     Args:
         transport: the connection's bytes; closed when `run` returns.
         login: decides who may enter.
-        address: host and port to announce.
         frame_max: bytes that a frame may have.
     """
 
-    def __init__(
-        self, transport: Transport, login: Login, address: tuple[str, int], frame_max: int
-    ) -> None:
+    def __init__(self, transport: Transport, login: Login, frame_max: int) -> None:
         self._transport = transport
-        self._address = address
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
         self._work = Wakeup()
@@ -117,13 +113,11 @@ class Link:
 
     async def _serve(self) -> None:
         login = self._login
-        session = Session(
-            Context(login.host, login.rights, self._outbox, self._delivery, self._address)
-        )
+        session = Session(login.context(self._outbox, self._delivery))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
-                nursery.start_soon(self._await_answers, session)
+                nursery.start_soon(self._check, session)
                 if self._login.heartbeat_seconds:
                     nursery.start_soon(self._watch, self._login.heartbeat_seconds)
                 await self._read(session)
@@ -166,12 +160,12 @@ class Link:
             raise _Ended
         session.check_rights()
 
-    async def _await_answers(self, session: Session) -> None:
-        """End a connection that owes an answer for too long."""
+    async def _check(self, session: Session) -> None:
+        """End a connection that owes an answer for too long, or has nothing left to use."""
         while True:
-            await trio.sleep(OVERDUE_SECONDS)
-            if session.is_overdue:
-                logger.info("%s: a question was not answered", self._transport.peer)
+            await trio.sleep(CHECK_SECONDS)
+            if session.must_end:
+                logger.info("%s: ended by the server", self._transport.peer)
                 raise _Ended
 
     async def _say_last(self, session: Session, close: c.Close) -> None:

@@ -12,6 +12,9 @@ from streamd import __version__
 from streamd.access import LOOPBACK_ONLY, Access, Rights
 from streamd.broker import Broker
 from streamd.config import Config
+from streamd.delivery import Delivery
+from streamd.outbox import Outbox
+from streamd.session import Context
 from streamd.virtual_host import VirtualHost
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
@@ -172,6 +175,12 @@ class Login:
         name, port = self._address
         properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
         return c.OpenResponse(command.correlation_id, ResponseCode.OK, properties)
+
+    def context(self, outbox: Outbox, delivery: Delivery) -> Context:
+        """What an open connection works with."""
+        return Context(
+            self._broker, self._access, self.host, self.rights, outbox, delivery, self._address
+        )
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
         """Judge a secret that is sent while the connection is open."""

@@ -64,7 +64,7 @@ class Server:
         address = self._announced()
         peer = Peer(transport.is_local)
         login = Login(self._config, self.broker, self.access, address, peer)
-        link = Link(transport, login, address, self._config.frame_max)
+        link = Link(transport, login, self._config.frame_max)
         self._links.add(link)
         try:
             await link.run()

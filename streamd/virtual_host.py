@@ -33,6 +33,9 @@ class User(Protocol):
     def stream_is_gone(self, stream: Stream) -> None:
         """The stream was deleted or cannot be used any more."""
 
+    def host_is_gone(self) -> None:
+        """The virtual host was deleted; `stream_is_gone` was called for all of its streams."""
+
 
 class Shared(NamedTuple):
     """What all virtual hosts of a server have in common.
@@ -72,6 +75,7 @@ class VirtualHost:
         self._rows: dict[str, StreamRow] = {}
         self._unavailable: dict[str, str] = {}
         self._writers: dict[str, trio.CancelScope] = {}
+        self._is_removed = False
 
     # -- opening
 
@@ -198,6 +202,8 @@ class VirtualHost:
     async def _create(
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
     ) -> None:
+        if self._is_removed:
+            raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
         try:
             logs = await threads.in_thread(self._create_files, rows, super_stream)
         except (SegmentsError, CatalogError, OSError) as error:
@@ -301,7 +307,10 @@ class VirtualHost:
     def remove(self) -> None:
         """The virtual host is out of the catalog: drop everything in it."""
         self.super_streams.clear()
+        self._is_removed = True
         self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
+        for user in list(self.users):
+            user.host_is_gone()
 
     # -- all streams
 

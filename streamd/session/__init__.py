@@ -2,6 +2,7 @@
 
 from streamd.session.consumers import Consumers
 from streamd.session.context import OK, Context, Handlers
+from streamd.session.management import Management
 from streamd.session.publishers import Publishers
 from streamd.session.streams import Streams
 from streamd.stream import Stream
@@ -49,8 +50,9 @@ class Session:
         self._context = context
         self._publishers = Publishers(context)
         self._consumers = Consumers(context)
+        self._has_host = True
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
-        parts = (self._publishers, self._consumers, Streams(context))
+        parts = (self._publishers, self._consumers, Streams(context), Management(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         context.delivery.on_failure = lambda failed: self.stream_is_gone(failed.stream)
         context.host.users.add(self)
@@ -70,9 +72,13 @@ class Session:
         await self._publishers.settled()
 
     @property
-    def is_overdue(self) -> bool:
-        """The client owes an answer for too long."""
-        return self._consumers.is_overdue
+    def must_end(self) -> bool:
+        """The client owes an answer for too long, or the virtual host is gone."""
+        return self._consumers.is_overdue or not self._has_host
+
+    def host_is_gone(self) -> None:
+        """See virtual_host.User."""
+        self._has_host = False
 
     def close(self) -> None:
         """The connection ended: give everything back."""

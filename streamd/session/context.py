@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from segments import OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
-from streamd.access import Rights
+from streamd.access import Access, Rights
+from streamd.broker import Broker
 from streamd.delivery import Delivery
 from streamd.errors import Refused
 from streamd.outbox import Outbox
@@ -21,6 +22,8 @@ class Context(NamedTuple):
     """One connection as its commands see it.
 
     Attributes:
+        broker: all virtual hosts.
+        access: all users.
         host: the virtual host it has entered.
         rights: what its user may do there.
         outbox: where answers go.
@@ -28,6 +31,8 @@ class Context(NamedTuple):
         address: host and port to announce.
     """
 
+    broker: Broker
+    access: Access
     host: VirtualHost
     rights: Rights
     outbox: Outbox

@@ -608,6 +608,33 @@ class DescribeSubscriptionResponse:
     statistics: f.Statistics = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Manage:
+    """Look at or change users, permissions and virtual hosts. For administrators.
+
+    Not of RabbitMQ; see DescribeStreams. An argument may be a password: they do not show.
+    """
+
+    KEY: ClassVar[int] = 0x0403
+    correlation_id: f.U32
+    operation: f.String
+    arguments: f.Map = ()
+
+    def __repr__(self) -> str:
+        return f"Manage({self.correlation_id}, {self.operation!r}, <secret>)"
+
+
+@dataclass(frozen=True, slots=True)
+class ManageResponse:
+    """Answer to Manage: why not, or what was found."""
+
+    KEY: ClassVar[int] = 0x0403 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    reason: f.String = ""
+    rows: f.Maps = ()
+
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -640,6 +667,7 @@ ClientCommand: TypeAlias = (
     | ResolveOffsetSpec
     | DescribeStreams
     | DescribeSubscription
+    | Manage
 )
 
 ServerCommand: TypeAlias = (
@@ -676,6 +704,7 @@ ServerCommand: TypeAlias = (
     | ResolveOffsetSpecResponse
     | DescribeStreamsResponse
     | DescribeSubscriptionResponse
+    | ManageResponse
 )
 
 Command: TypeAlias = ClientCommand | ServerCommand

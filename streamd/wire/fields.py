@@ -254,6 +254,7 @@ Strings = Annotated[tuple[str, ...], _array(_string)]
 StringsToEnd = Annotated[tuple[str, ...], _to_end(_string)]
 Map = Annotated[tuple[Pair, ...], _array(_pair)]
 MapToEnd = Annotated[tuple[Pair, ...], _to_end(_pair)]
+Maps = Annotated[tuple[tuple[Pair, ...], ...], _array(_array(_pair))]
 OptionalMap = Annotated[
     tuple[Pair, ...], Field[tuple[Pair, ...]](_array(_pair).encode, _decode_optional_map)
 ]

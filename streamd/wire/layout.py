@@ -155,6 +155,8 @@ BODIES: dict[tuple[int, int], Struct] = {
         "arguments" / _map,
     ),
     (0x001E, 1): Struct(*_correlated, "name" / _string),
+    (0x0403, 1): Struct(*_correlated, "operation" / _string, "arguments" / _map),
+    (0x8403, 1): Struct(*_answer, "reason" / _string, "rows" / PrefixedArray(Int32ub, _map)),
     (0x001F, 1): Struct(*_correlated, "stream" / _string, "offset" / _offset, "properties" / _map),
     (0x801F, 1): Struct(*_answer, "offset" / _offset),
     (0x8005, 1): Struct(*_answer, "sequence" / Int64ub),

@@ -1,0 +1,142 @@
+"""Users, permissions and virtual hosts, for administrators on the same connection."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from streamd.access import ADMINISTRATOR
+from streamd.catalog import PermissionRow
+from streamd.errors import Refused
+from streamd.session.context import OK, Context, Handlers
+from streamd.wire import ResponseCode, commands as c
+from streamd.wire.fields import Pair
+
+logger = logging.getLogger(__name__)
+
+Arguments: TypeAlias = Mapping[str, str]
+Row: TypeAlias = dict[str, str]
+MAX_NAME_BYTES = 255
+
+
+class Management:
+    """What administrators may ask for.
+
+    Attributes:
+        handlers: one for each command.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._access = context.access
+        self._broker = context.broker
+        self.handlers: Handlers = {c.Manage: self._manage}
+        self._operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
+            "user.add": self._add_user,
+            "user.list": self._list_users,
+            "user.delete": self._delete_user,
+            "user.passwd": self._change_password,
+            "vhost.add": self._add_host,
+            "vhost.list": self._list_hosts,
+            "vhost.delete": self._delete_host,
+            "permission.set": self._set_permission,
+            "permission.list": self._list_permissions,
+            "permission.clear": self._clear_permission,
+        }
+
+    async def _manage(self, command: c.Manage) -> None:
+        rows: Iterable[Row] = ()
+        code, reason = OK, ""
+        user = self._context.rights.user
+        try:
+            if not self._context.rights.is_administrator:
+                raise Refused(ResponseCode.ACCESS_REFUSED, f"{user} is no administrator")
+            operation = self._operations.get(command.operation)
+            if operation is None:
+                details = f"there is no operation {command.operation[:40]!r}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            rows = await operation(dict(command.arguments))
+        except Refused as refused:
+            code, reason = refused.code, refused.details
+        logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
+        answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
+        self._context.answer(c.ManageResponse(command.correlation_id, code, reason, answer))
+
+    # -- users
+
+    async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
+        name, tags = _text(arguments, "name"), arguments.get("tags", "").split()
+        if self._access.is_user(name):
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is a user {name} already")
+        await self._access.put_user(name, _text(arguments, "password").encode(), tags)
+        return ()
+
+    async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
+        return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._access.users()]
+
+    async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        others = (u.name for u in self._access.users() if ADMINISTRATOR in u.tags)
+        if set(others) == {name}:
+            details = f"{name} is the last administrator: make another one first"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        await self._access.remove_user(name)
+        return ()
+
+    async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        if not self._access.is_user(name):
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+        await self._access.put_user(name, _text(arguments, "password").encode())
+        return ()
+
+    # -- virtual hosts
+
+    async def _add_host(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        if name in self._broker.virtual_hosts:
+            details = f"there is a virtual host {name} already"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        await self._broker.add_virtual_host(name)
+        own = PermissionRow(self._context.rights.user, name, ".*", ".*", ".*")
+        await self._access.put_permission(own)  # as RabbitMQ does: who made it may use it
+        return ()
+
+    async def _list_hosts(self, _arguments: Arguments) -> Iterable[Row]:
+        hosts = self._broker.virtual_hosts
+        return [{"name": name, "streams": str(len(hosts[name].names()))} for name in sorted(hosts)]
+
+    async def _delete_host(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        await self._broker.remove_virtual_host(name)
+        self._access.forget_virtual_host(name)
+        return ()
+
+    # -- permissions
+
+    async def _set_permission(self, arguments: Arguments) -> Iterable[Row]:
+        user, host = _text(arguments, "user"), _text(arguments, "vhost")
+        if host not in self._broker.virtual_hosts:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no virtual host {host}")
+        patterns = (arguments.get(name, "") for name in ("configure", "write", "read"))
+        await self._access.put_permission(PermissionRow(user, host, *patterns))
+        return ()
+
+    async def _list_permissions(self, _arguments: Arguments) -> Iterable[Row]:
+        names = {"virtual_host": "vhost"}
+        return [
+            {names.get(key, key): value for key, value in row._asdict().items()}
+            for row in self._access.permissions()
+        ]
+
+    async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
+        await self._access.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
+        return ()
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    text = arguments.get(name, "")
+    limit = 0 < len(text.encode()) <= MAX_NAME_BYTES
+    if not limit or not text.isprintable():
+        details = f"{name} is missing, too long or not printable: expected 1 to 255 bytes"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    return text
