@@ -168,6 +168,94 @@ class Client:
         offset: int = answer.offset
         return offset
 
+    # -- super streams
+
+    async def create_super_stream(
+        self,
+        name: str,
+        partitions: int | Collection[str],
+        *,
+        arguments: dict[str, str] | None = None,
+    ) -> None:
+        """Create a super stream: streams that together are one.
+
+        Args:
+            name: of it; partitions are called name-0, name-1, …, or after their routing keys.
+            partitions: how many, or a routing key for each.
+            arguments: of each partition, by their name in the protocol.
+
+        Raises:
+            StreamExists: it, or a stream of a partition's name, is there already.
+            PreconditionFailed: bad name or argument, no partitions or too many.
+        """
+        keys = list(map(str, range(partitions))) if isinstance(partitions, int) else partitions
+        streams = tuple(f"{name}-{key}" for key in keys)
+        pairs = tuple(Pair(*item) for item in (arguments or {}).items())
+        answer = await self._connection.request(
+            c.CreateSuperStream, name, streams, tuple(keys), pairs
+        )
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot create super stream {name}")
+
+    async def delete_super_stream(self, name: str) -> None:
+        """Delete a super stream with everything in its partitions.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        code = (await self._connection.request(c.DeleteSuperStream, name)).code
+        if code != OK:
+            raise refusal(code, f"cannot delete super stream {name}")
+
+    async def partitions(self, super_stream: str) -> list[str]:
+        """The streams of a super stream, in their order.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        answer = await self._connection.request(c.Partitions, super_stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at super stream {super_stream}")
+        return list(answer.streams)
+
+    async def route(self, super_stream: str, routing_key: str) -> list[str]:
+        """The streams of a super stream that a routing key leads to, possibly none.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        answer = await self._connection.request(c.Route, routing_key, super_stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at super stream {super_stream}")
+        return list(answer.streams)
+
+    # -- users, permissions, virtual hosts
+
+    async def manage(self, operation: str, **arguments: str) -> list[dict[str, str]]:
+        """Look at or change users, permissions and virtual hosts, as an administrator.
+
+        Args:
+            operation: user.add, user.list, user.delete, user.passwd, vhost.add, vhost.list,
+                vhost.delete, permission.set, permission.list or permission.clear.
+            arguments: name, password and tags of a user; name of a virtual host; user, vhost,
+                configure, write and read of a permission.
+
+        Returns:
+            What a list found.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            AccessRefused: the user is no administrator.
+            PreconditionFailed: it does not fit; says why.
+        """
+        if not self._connection.is_streamd:
+            raise Unsupported("only a streamd server is managed over the stream protocol")
+        pairs = tuple(Pair(*item) for item in arguments.items())
+        answer = await self._connection.request(c.Manage, operation, pairs)
+        if answer.code != OK:
+            raise refusal(answer.code, f"{operation} is refused", answer.reason)
+        return [dict(row) for row in answer.rows]
+
     # -- publishing and consuming
 
     @asynccontextmanager

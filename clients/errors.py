@@ -38,8 +38,8 @@ class ServerRefused(StreamError):
         code: its reason.
     """
 
-    def __init__(self, code: int, what: str) -> None:
-        super().__init__(f"{what}: {text_of(code)}")
+    def __init__(self, code: int, what: str, reason: str = "") -> None:
+        super().__init__(f"{what}: {reason or text_of(code)}")
         self.code = code
 
 
@@ -86,6 +86,12 @@ _BY_CODE: dict[int, type[ServerRefused]] = {
 }
 
 
-def refusal(code: int, what: str) -> ServerRefused:
-    """The exception for a response code; `what` says what was asked for."""
-    return _BY_CODE.get(code, ServerRefused)(code, what)
+def refusal(code: int, what: str, reason: str = "") -> ServerRefused:
+    """The exception for a response code.
+
+    Args:
+        code: of the answer.
+        what: was asked for.
+        reason: as the server gave it; the code in words where it gave none.
+    """
+    return _BY_CODE.get(code, ServerRefused)(code, what, reason)

@@ -1,4 +1,4 @@
-"""The command line: `streamd serve`, `stream`, `publish`, `consume`, `demo`.
+"""The command line: `streamd serve`, `stream`, `publish`, `consume`, `user` and more.
 
 Data goes to stdout, notes to stderr. Exit 0: done; 2: the command was not understood; 1: refused
 or failed, with one line that says why. click because options, help and errors come out alike in
@@ -10,6 +10,7 @@ import logging
 import click
 
 from streamd import __version__
+from streamd.cli.access import permission, user, vhost
 from streamd.cli.common import log
 from streamd.cli.consume import consume
 from streamd.cli.demo import demo
@@ -36,7 +37,7 @@ def main(context: click.Context, *, debug: bool) -> None:
     log(logging.WARNING)
 
 
-for command in (serve, stream, publish, consume, demo):
+for command in (serve, stream, publish, consume, user, vhost, permission, demo):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -235,6 +235,63 @@ class TestMessages:
         assert result.stderr == ""
 
 
+class TestAccess:
+    def test_users_of_a_running_server(self, streamd: Shell) -> None:
+        assert streamd("user", "add", "ada", "--password", "s3cret") == ""
+        assert streamd.notes.startswith("added user ada; next: streamd permission set ada")
+        ada = streamd.server.uri.replace("guest:guest", "ada:s3cret")
+        result = CliRunner().invoke(main, ["stream", "list", "--uri", ada])
+        assert "virtual host access failure" in result.output
+        streamd("permission", "set", "ada", "--configure", "^ada-", "--read", ".*")
+        assert CliRunner().invoke(main, ["stream", "create", "ada-1", "--uri", ada]).exit_code == 0
+        result = CliRunner().invoke(main, ["stream", "create", "other", "--uri", ada])
+        assert (result.exit_code, result.output) == (
+            1,
+            "Error: cannot create other: access refused\n",
+        )
+        result = CliRunner().invoke(main, ["user", "list", "--uri", ada])
+        assert "ada is no administrator" in result.output
+        (found, _) = json.loads(streamd("permission", "list", "--json"))
+        assert found == {
+            "user": "ada",
+            "vhost": "/",
+            "configure": "^ada-",
+            "write": "",
+            "read": ".*",
+        }
+        assert re.search(r"guest +administrator", streamd("user", "list"))
+        streamd("user", "passwd", "ada", "--password", "other")
+        assert (
+            "authentication failure"
+            in CliRunner().invoke(main, ["stream", "list", "--uri", ada]).output
+        )
+        streamd("permission", "clear", "ada")
+        streamd("user", "delete", "ada")
+        assert [row["name"] for row in json.loads(streamd("user", "list", "--json"))] == ["guest"]
+        assert "s3cret" not in streamd.server.log.read_text()
+
+    def test_virtual_hosts(self, streamd: Shell) -> None:
+        streamd("vhost", "add", "staging")
+        there = f"{streamd.server.uri}staging"
+        assert CliRunner().invoke(main, ["stream", "create", "s", "--uri", there]).exit_code == 0
+        assert streamd("stream", "list", "--json") == "[]\n"
+        assert re.search(r"staging +1", streamd("vhost", "list"))
+        streamd("vhost", "delete", "staging")
+        assert "staging" not in streamd("vhost", "list")
+
+    def test_the_first_user_comes_from_the_settings(self, tmp_path: Path) -> None:
+        server = ServerProcess(tmp_path / "data", "--user", "ops", "--password", "initial")
+        try:
+            server.start()
+            uri = server.uri.replace("guest:guest", "ops:initial")
+            result = CliRunner().invoke(main, ["user", "list", "--json", "--uri", uri])
+            assert json.loads(result.stdout) == [{"name": "ops", "tags": "administrator"}]
+            result = CliRunner().invoke(main, ["stream", "list", "--uri", server.uri])
+            assert "authentication failure" in result.output
+        finally:
+            server.end()
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "reason", "code"),
@@ -292,6 +349,6 @@ def commands() -> list[list[str]]:
 def test_every_command_has_help_with_examples(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0
-    if command not in ([], ["stream"], ["demo"]):
+    if command not in ([], ["stream"], ["user"], ["vhost"], ["permission"], ["demo"]):
         assert "Example" in result.output
     assert not [line for line in result.output.splitlines() if len(line) > 80]

@@ -1,0 +1,212 @@
+"""`streamd user`, `vhost`, `permission`: who may do what on a running server."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from streamd.cli.common import console, json_option, notes, run_client, uri_option
+
+if TYPE_CHECKING:
+    from clients import Client
+
+Rows = list[dict[str, str]]
+
+
+def _run(uri: str, operation: str, **arguments: str) -> Rows:
+    async def work(client: "Client") -> Rows:
+        return await client.manage(operation, **arguments)
+
+    return run_client(uri, work)
+
+
+def _show(rows: Rows, columns: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
+    console().print(table)
+
+
+_password_option = click.option(
+    "--password",
+    envvar="STREAMD_NEW_PASSWORD",
+    prompt=True,
+    hide_input=True,
+    confirmation_prompt=True,
+    help="Better typed when asked, or in STREAMD_NEW_PASSWORD: options show in process lists.",
+)
+_vhost_option = click.option(
+    "--vhost", default="/", show_default=True, help="The virtual host that it is about."
+)
+
+
+@click.group()
+def user() -> None:
+    """Add, list and delete users, and change passwords."""
+
+
+@user.command(name="add")
+@click.argument("name")
+@_password_option
+@click.option("--administrator", is_flag=True, help="May manage users and virtual hosts.")
+@uri_option
+def add_user(name: str, password: str, uri: str, *, administrator: bool) -> None:
+    """Add the user NAME; what it may do is set with `streamd permission set`.
+
+    \b
+    Example:
+      streamd user add ada
+    """
+    tags = "administrator" if administrator else ""
+    _run(uri, "user.add", name=name, password=password, tags=tags)
+    notes().print(f"added user {name}; next: streamd permission set {name} --read '.*'")
+
+
+@user.command(name="list")
+@json_option
+@uri_option
+def list_users(uri: str, *, as_json: bool) -> None:
+    """List all users.
+
+    \b
+    Example:
+      streamd user list
+    """
+    _show(_run(uri, "user.list"), ("name", "tags"), as_json=as_json)
+
+
+@user.command(name="delete")
+@click.argument("name")
+@uri_option
+def delete_user(name: str, uri: str) -> None:
+    """Delete the user NAME; its open connections may do nothing more.
+
+    \b
+    Example:
+      streamd user delete ada
+    """
+    _run(uri, "user.delete", name=name)
+    notes().print(f"deleted user {name}")
+
+
+@user.command()
+@click.argument("name")
+@_password_option
+@uri_option
+def passwd(name: str, password: str, uri: str) -> None:
+    """Change the password of the user NAME.
+
+    \b
+    Example:
+      streamd user passwd guest
+    """
+    _run(uri, "user.passwd", name=name, password=password)
+    notes().print(f"changed the password of {name}")
+
+
+@click.group()
+def vhost() -> None:
+    """Add, list and delete virtual hosts: streams apart from each other."""
+
+
+@vhost.command(name="add")
+@click.argument("name")
+@uri_option
+def add_vhost(name: str, uri: str) -> None:
+    """Add the virtual host NAME; who adds it may do everything in it.
+
+    \b
+    Example:
+      streamd vhost add staging
+    """
+    _run(uri, "vhost.add", name=name)
+    notes().print(f"added virtual host {name}")
+
+
+@vhost.command(name="list")
+@json_option
+@uri_option
+def list_vhosts(uri: str, *, as_json: bool) -> None:
+    """List all virtual hosts and how many streams they hold.
+
+    \b
+    Example:
+      streamd vhost list
+    """
+    _show(_run(uri, "vhost.list"), ("name", "streams"), as_json=as_json)
+
+
+@vhost.command(name="delete")
+@click.argument("name")
+@uri_option
+def delete_vhost(name: str, uri: str) -> None:
+    """Delete the virtual host NAME with all its streams; connections in it are closed.
+
+    \b
+    Example:
+      streamd vhost delete staging
+    """
+    _run(uri, "vhost.delete", name=name)
+    notes().print(f"deleted virtual host {name}")
+
+
+@click.group()
+def permission() -> None:
+    """Set, list and clear what users may do in a virtual host."""
+
+
+@permission.command(name="set")
+@click.argument("name")
+@_vhost_option
+@click.option("--configure", default="", metavar="RE", help="Streams it may create and delete.")
+@click.option("--write", default="", metavar="RE", help="Streams it may publish to.")
+@click.option("--read", default="", metavar="RE", help="Streams it may consume from.")
+@uri_option
+def set_permission(name: str, vhost: str, configure: str, write: str, read: str, uri: str) -> None:
+    """Say what the user NAME may do; replaces what was said before.
+
+    RE is a regular expression that is searched for in stream names: '^app-' for those that begin
+    so, '.*' for all; left out it is none.
+
+    \b
+    Example:
+      streamd permission set ada --write '^orders-' --read '.*'
+    """
+    _run(uri, "permission.set", user=name, vhost=vhost, configure=configure, write=write, read=read)
+    notes().print(f"set permissions of {name} in {vhost}")
+
+
+@permission.command(name="list")
+@json_option
+@uri_option
+def list_permissions(uri: str, *, as_json: bool) -> None:
+    """List what all users may do.
+
+    \b
+    Example:
+      streamd permission list
+    """
+    columns = ("user", "vhost", "configure", "write", "read")
+    _show(_run(uri, "permission.list"), columns, as_json=as_json)
+
+
+@permission.command(name="clear")
+@click.argument("name")
+@_vhost_option
+@uri_option
+def clear_permission(name: str, vhost: str, uri: str) -> None:
+    """Take from the user NAME everything it may do in a virtual host.
+
+    \b
+    Example:
+      streamd permission clear ada --vhost staging
+    """
+    _run(uri, "permission.clear", user=name, vhost=vhost)
+    notes().print(f"cleared permissions of {name} in {vhost}")
