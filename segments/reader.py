@@ -103,6 +103,8 @@ class Reader:
         chunks: list[StoredChunk] = []
         size = 0
         for _ in range(max_steps):
+            if chunks and self._position >= self._segment.size:
+                break  # all of one call are in one file, see `hold`
             if self.at_end or not self._enter_segment():
                 break
             chunk = self._step()
@@ -113,8 +115,12 @@ class Reader:
             if chunk.data is None or len(chunks) >= max_chunks or size >= max_bytes:
                 break
         if self.at_end:
-            self._window = b""  # readers that wait at the end hold nothing
+            self.let_go()  # readers that wait at the end hold nothing
         return chunks
+
+    def let_go(self) -> None:
+        """Hold nothing that was read ahead; the next `read` reads it again."""
+        self._window = b""
 
     def hold(self) -> Segment:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""

@@ -7,7 +7,8 @@ Memory that peers can make the server hold is bounded:
 
     per connection   frame_max (a frame that is not whole yet)
                      + OUTBOX_BYTES (answers it does not read; then it is not read from either)
-                     + 64 KiB per subscription that is behind
+                     + 256 KiB while one of its subscriptions has its turn; what a slow peer
+                       has still to be sent stays in the segment files
     per stream       QUEUE_BYTES + one receive buffer per publishing connection
 """
 

@@ -7,13 +7,13 @@ small chunks together, copied from one read, or one large chunk by sendfile.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
 
 from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
-from segments.disk import Buffer
+from segments.disk import Buffer, File
 from streamd.errors import Refused
 from streamd.stream import Stream
 from streamd.transport import Transport
@@ -186,11 +186,17 @@ class Delivery:
         return bool(self._ready)
 
     async def turn(self, transport: Transport) -> None:
-        """Send what is next in line.
+        """Send what is next in line, or wait until the peer has taken what it was sent.
 
         Raises:
             TransportClosed: the peer is gone.
         """
+        if transport.is_congested:
+            for waiting in self.subscriptions.values():  # a peer that never reads holds nothing
+                if waiting.reader is not None:
+                    waiting.reader.let_go()
+            await transport.drained()
+            return
         subscription = self._ready.popleft()
         subscription.is_ready = False
         reader = subscription.reader
@@ -217,22 +223,56 @@ class Delivery:
         reader: Reader,
         chunks: list[StoredChunk],
     ) -> None:
+        """Send chunks; `chunks` is empty afterwards."""
         committed = subscription.stream.log.last_chunk_id if self.with_committed else None
-        parts: list[Buffer] = []
-        for header, raw_header, data, _, _ in chunks:
-            head = encode_deliver_head(
-                subscription.subscription_id, raw_header, header.data_size, committed
-            )
-            parts.append(head)
-            if data is not None:
-                parts.append(data)
-        last = chunks[-1]
-        if last.data is not None:
-            await transport.send(*parts)
-            return
+        number = subscription.subscription_id
+        heads = [
+            encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)
+            for chunk in chunks
+        ]
         segment = reader.hold()  # the reader may be closed while this is sent
         try:
-            await transport.send(*parts, more=True)
-            await transport.send_file(last.file, last.data_position, last.header.data_size)
+            parts = _in_memory(heads, chunks)
+            sent = transport.send_some(parts)
+            if sent < sum(map(len, parts)) or chunks[-1].data is None:
+                rest = _unsent(heads, chunks, sent)
+                # A peer that takes its time, or never reads, holds files open, not memory.
+                parts.clear()
+                chunks.clear()
+                reader.let_go()
+                for head, file, position, size in rest:
+                    await transport.send(head, more=True)
+                    await transport.send_file(file, position, size)
         finally:
             segment.release()
+
+
+def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Buffer]:
+    """What can be sent in one call: all but the data of a large chunk, which is the last one."""
+    parts: list[Buffer] = []
+    for head, chunk in zip(heads, chunks, strict=True):
+        if chunk.data is not None:
+            parts += (head, chunk.data)
+    return parts
+
+
+class _Rest(NamedTuple):
+    """What is left to send of one chunk: bytes, then a piece of a file."""
+
+    head: bytes
+    file: File
+    position: int
+    size: int
+
+
+def _unsent(heads: Sequence[bytes], chunks: Sequence[StoredChunk], sent: int) -> list[_Rest]:
+    """What follows the first `sent` bytes of heads and data."""
+    rest = []
+    for head, chunk in zip(heads, chunks, strict=True):
+        of_head = min(sent, len(head))
+        of_data = min(sent - of_head, chunk.header.data_size)
+        sent -= of_head + of_data
+        if of_data < chunk.header.data_size:
+            position, size = chunk.data_position + of_data, chunk.header.data_size - of_data
+            rest.append(_Rest(head[of_head:], chunk.file, position, size))
+    return rest

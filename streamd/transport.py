@@ -5,8 +5,11 @@ when the kernel says so, which saves a turn of the event loop per call. Whoever 
 yields by itself (see link.py).
 """
 
+import fcntl
 import os
 import socket
+import struct
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,6 +24,8 @@ _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
 # stay above a whole packet (64 KiB on loopback): a send that ran full leaves up to a packet
 # waiting for more, and with trio's default of 16 KiB the more would never be asked for.
 _UNSENT_BYTES = 256 << 10
+_UNSENT_QUESTION = 0x894B if sys.platform == "linux" else None  # SIOCOUTQNSD: unsent bytes
+_INT = struct.Struct("@i")
 _UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
 
@@ -42,6 +47,13 @@ class Transport(Protocol):
             TransportClosed: the connection broke.
         """
 
+    def send_some(self, parts: Sequence[Buffer]) -> int:
+        """Send as much as can be sent without waiting; returns how many bytes that was.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
     async def send(self, *parts: Buffer, more: bool = False) -> None:
         """Send all parts; `more` says that more follows at once. Cancelled, some may be sent.
 
@@ -54,6 +66,17 @@ class Transport(Protocol):
 
         Raises:
             TransportClosed: the connection broke, or the file is shorter than it was.
+        """
+
+    @property
+    def is_congested(self) -> bool:
+        """The peer takes less than it is sent: more would have to be held here."""
+
+    async def drained(self) -> None:
+        """Return when the peer has taken most of what was sent.
+
+        Raises:
+            TransportClosed: the connection broke.
         """
 
     def close(self) -> None:
@@ -103,16 +126,22 @@ class SocketTransport:
     async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: D102
         flags = _MORE if more else 0
         try:
-            sent = self._send_some(parts, flags)
+            sent = self._try_to_send(parts, flags)
             if sent < sum(map(len, parts)):
                 rest = memoryview(b"".join(parts))[sent:]
                 while rest:
                     await trio.lowlevel.wait_writable(self._socket)
-                    rest = rest[self._send_some((rest,), flags) :]
+                    rest = rest[self._try_to_send((rest,), flags) :]
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
 
-    def _send_some(self, parts: Sequence[Buffer], flags: int) -> int:
+    def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: D102 - see Transport
+        try:
+            return self._try_to_send(parts, 0)
+        except OSError as error:
+            raise TransportClosed from error
+
+    def _try_to_send(self, parts: Sequence[Buffer], flags: int) -> int:
         try:
             return self._socket.sendmsg(parts, (), flags)
         except BlockingIOError:
@@ -131,6 +160,22 @@ class SocketTransport:
                 if not sent:  # the frame's length is already promised
                     raise TransportClosed(f"{file.path} ends before byte {end}")
                 position += sent
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    @property
+    def is_congested(self) -> bool:  # noqa: D102 - see Transport
+        if _UNSENT_QUESTION is None:
+            return False
+        try:
+            answer = fcntl.ioctl(self._socket.fileno(), _UNSENT_QUESTION, bytes(_INT.size))
+        except OSError:
+            return False  # the next send says what is wrong
+        return bool(_INT.unpack(answer)[0] >= _UNSENT_BYTES)
+
+    async def drained(self) -> None:  # noqa: D102 - see Transport
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
 

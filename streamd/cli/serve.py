@@ -1,8 +1,10 @@
 """`streamd serve`: run the server until a signal ends it."""
 
 import logging
+import resource
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,7 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
       STREAMD_PASSWORD=secret streamd serve --config streamd.toml
     """
     log(logging.INFO)
+    _allow_many_files()
     try:
         settings = load(config, None, **flags)
     except ConfigError as error:
@@ -86,6 +89,14 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
         refused += _leaves(group)
     if refused:
         raise Failed(str(refused[0]))
+
+
+def _allow_many_files() -> None:
+    """Two files for each stream, one for each connection: the usual 1,024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:

@@ -126,21 +126,28 @@ class TestRunning:
         addresses = re.findall(rf"^ *\d+: (\w+):{server.port:04X} \S+ 0A ", table, re.MULTILINE)
         assert addresses == ["0100007F"]  # 127.0.0.1, as the kernel writes it
 
-    def test_memory_while_a_consumer_reads_nothing(self, server: ServerProcess) -> None:
-        """200 MB through the server, held up by nobody, held in memory by nobody."""
+    @pytest.mark.parametrize(
+        ("subscribers", "size", "chunk_records"), [(1, 100_000, "100"), (200, 1_000, "10")]
+    )
+    def test_memory_while_consumers_read_nothing(
+        self, server: ServerProcess, subscribers: int, size: int, chunk_records: str
+    ) -> None:
+        """Much more than that through the server, held up by nobody, in memory for nobody."""
 
         async def publish() -> int:
             highest = 0
             async with connect(server.uri) as client:
-                await client.create("s")
-                with slow_subscriber(server.port):
+                await client.create("s", arguments={"stream-chunk-max-records": chunk_records})
+                with contextlib.ExitStack() as stack:
+                    for _ in range(subscribers):
+                        stack.enter_context(slow_subscriber(server.port))
                     async with client.producer("s") as producer:
                         for _ in range(200):
-                            await producer.send_all([b"x" * 100_000] * 10)
+                            await producer.send_all([b"x" * size] * (1_000_000 // size))
                             highest = max(highest, server.resident_bytes())
             return highest
 
-        assert anyio.run(publish) < 150e6
+        assert anyio.run(publish) < 120e6
 
 
 @contextlib.contextmanager

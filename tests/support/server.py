@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import trio
-from trio.testing import lockstep_stream_pair, memory_stream_pair
+from trio.testing import MemoryReceiveStream, lockstep_stream_pair, memory_stream_pair
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
@@ -27,16 +27,38 @@ FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
 class MemoryTransport:
     """The server's end of a connection in memory; see streamd.transport.Transport."""
 
-    def __init__(self, stream: trio.StapledStream[Any, Any], *, is_local: bool = True) -> None:
+    def __init__(
+        self,
+        stream: trio.StapledStream[Any, Any],
+        *,
+        is_local: bool = True,
+        receiver: MemoryReceiveStream | None = None,
+    ) -> None:
         self.peer = "memory"
         self.is_local = is_local
         self._stream = stream
+        self._receiver = receiver
+        self._turn = 0
 
     async def receive(self) -> bytes:
         try:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    def send_some(self, parts: Sequence[Buffer]) -> int:
+        """All, a part, or nothing, in turn: as sockets do."""
+        if self._receiver is None:
+            return 0
+        data = b"".join(parts)
+        self._turn += 1
+        sent = round(len(data) * (1, 0.6, 0, 0.02)[self._turn % 4])
+        if sent:
+            try:
+                self._receiver.put_data(data[:sent])
+            except trio.ClosedResourceError as error:
+                raise TransportClosed from error
+        return sent
 
     async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: ARG002
         try:
@@ -46,6 +68,11 @@ class MemoryTransport:
 
     async def send_file(self, file: File, position: int, size: int) -> None:
         await self.send(file.read(size, position))
+
+    is_congested = False
+
+    async def drained(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         self._stream.send_stream.close()
@@ -243,7 +270,8 @@ class Harness:
         """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
         pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
         ours, theirs = pair()
-        transport = MemoryTransport(theirs, is_local=is_local)
+        receiver = None if reads_slowly else cast("Any", ours.receive_stream)
+        transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
         self._nursery.start_soon(self.server.serve_transport, transport)
         return Peer(ours)
 
