@@ -4,6 +4,7 @@ Works in asyncio and in trio programs, through anyio. The protocol itself is `st
 """
 
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
@@ -12,7 +13,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 
 from clients.errors import ConnectionLost, refusal
-from clients.uri import Endpoint
+from clients.uri import Endpoint, TlsFiles
 from streamd.wire import (
     NEED_DATA,
     Connection as WireConnection,
@@ -107,8 +108,10 @@ class Connection:
         answer = await self._step(c.PeerProperties, properties)
         self.server = dict(answer.properties)
         await self._step(c.SaslHandshake)
-        secret = f"\0{endpoint.user}\0{endpoint.password}".encode()
-        await self._step(c.SaslAuthenticate, "PLAIN", secret)
+        mechanism, secret = "EXTERNAL", b""
+        if endpoint.user:
+            mechanism, secret = "PLAIN", f"\0{endpoint.user}\0{endpoint.password}".encode()
+        await self._step(c.SaslAuthenticate, mechanism, secret)
         tune = await self._next(c.Tune)
         self.frame_max = min(tune.frame_max, _FRAME_MAX) or tune.frame_max or _FRAME_MAX
         self._heartbeat = min(tune.heartbeat_seconds, self._heartbeat)
@@ -338,13 +341,36 @@ async def open_connection(
 async def _connect(endpoint: Endpoint) -> ByteStream:
     try:
         with anyio.fail_after(_LOGIN_SECONDS):
-            return await anyio.connect_tcp(endpoint.host, endpoint.port)
+            if endpoint.tls is None:
+                return await anyio.connect_tcp(endpoint.host, endpoint.port)
+            return await anyio.connect_tcp(
+                endpoint.host,
+                endpoint.port,
+                ssl_context=_tls_context(endpoint.tls),
+                tls_standard_compatible=False,  # servers end connections without a word
+            )
     except TimeoutError:
         raise ConnectionLost(f"{endpoint} does not answer") from None
+    except ssl.SSLError as error:
+        raise ConnectionLost(f"no TLS with {endpoint}: {error.reason or error}") from error
+    except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
+        reason = error.__cause__ or "it ended the connection"
+        raise ConnectionLost(f"no TLS with {endpoint}: {reason}") from error
     except OSError as error:
         raise ConnectionLost(
             f"cannot connect to {endpoint}: {_reason(error)}; is the server running?"
         ) from error
+
+
+def _tls_context(files: TlsFiles) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.cacertfile or None)
+        if files.certfile:
+            context.load_cert_chain(files.certfile, files.keyfile or None)
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(filter(None, (files.cacertfile, files.certfile, files.keyfile)))
+        raise ValueError(f"cannot use {named}: {error.strerror or error}") from error
+    return context
 
 
 def _reason(error: BaseException) -> str:

@@ -1,22 +1,40 @@
-"""Addresses of servers: rabbitmq-stream://user:password@host:port/virtual-host."""
+"""Addresses of servers: rabbitmq-stream://user:password@host:port/virtual-host.
+
+With TLS the scheme is rabbitmq-stream+tls, and files may follow as in the addresses of AMQP:
+?cacertfile=ca.pem&certfile=client.pem&keyfile=client-key.pem
+"""
 
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEME = "rabbitmq-stream"
+TLS_SCHEME = f"{SCHEME}+tls"
 DEFAULT_URI = f"{SCHEME}://guest:guest@localhost:5552/"
-_DEFAULT_PORT = 5552
+_DEFAULT_PORTS = {SCHEME: 5552, TLS_SCHEME: 5551}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files for a TLS connection; empty: the system's authorities, no certificate of one's own."""
+
+    cacertfile: str = ""
+    certfile: str = ""
+    keyfile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server and who wants to enter; the password does not show."""
+    """A server and who wants to enter; the password does not show.
+
+    Without a user it is whoever the client's certificate is for.
+    """
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
     virtual_host: str
+    tls: TlsFiles | None = None
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -33,18 +51,23 @@ def parse_uri(uri: str) -> Endpoint:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"{_shown(uri)} is no address: {error}") from None
-    if parts.scheme != SCHEME or not parts.netloc:
+    if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
         raise ValueError(
             f"{_shown(uri)} is no address of a stream server: expected {SCHEME}://user:password@host:port/"
         )
-    if parts.query or parts.fragment:
-        raise ValueError(f"{_shown(uri)}: nothing is expected after the virtual host")
+    is_tls = parts.scheme == TLS_SCHEME
+    files = dict(parse_qsl(parts.query, keep_blank_values=True)) if is_tls else {}
+    unknown = files.keys() - {"cacertfile", "certfile", "keyfile"}
+    if unknown or parts.fragment or (parts.query and not files):
+        expected = "only cacertfile, certfile and keyfile are" if is_tls else "nothing is"
+        raise ValueError(f"{_shown(uri)}: {expected} expected after the virtual host")
     return Endpoint(
         host=parts.hostname or "localhost",
-        port=_DEFAULT_PORT if port is None else port,
-        user=unquote(parts.username or "guest"),
+        port=_DEFAULT_PORTS[parts.scheme] if port is None else port,
+        user=unquote(parts.username or ("" if files.get("certfile") else "guest")),
         password=unquote("guest" if parts.password is None else parts.password),
         virtual_host=unquote(parts.path[1:]) or "/",
+        tls=TlsFiles(**files) if is_tls else None,
     )
 
 

@@ -17,6 +17,7 @@ from streamd.arguments import Arguments
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
 _VERSION = 2
+_SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
@@ -122,15 +123,16 @@ class Catalog:
         self._path = Path(data) / _FILE_NAME
         with self._errors():
             self._db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
                 raise CatalogError(
                     f"{self._path} has version {version}, this program knows {_VERSION}: "
                     "start the program that wrote it"
                 )
-            for number, schema in enumerate(_SCHEMAS[version:], version + 1):
-                self._db.executescript(f"BEGIN; {schema} PRAGMA user_version = {number}; COMMIT")
+            if version < _VERSION:
+                missing = "".join(_SCHEMAS[version:])
+                self._db.executescript(f"BEGIN; {missing} PRAGMA user_version = {_VERSION}; COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

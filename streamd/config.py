@@ -52,10 +52,15 @@ class Config:
     data: str = _setting("data", "folder for streams and catalog; created when missing")
     host: str = _setting("127.0.0.1", "address to listen on; only this machine can connect to it")
     stream_port: int | None = _setting(5552, "port of the stream protocol, 0 picks a free one")
+    tls_port: int | None = _setting(None, "port of the stream protocol inside TLS, usually 5551")
+    tls_certificate: str = _setting("", "file with the server's certificate, for TLS")
+    tls_key: str = _setting("", "file with its key; default is the certificate's file")
+    tls_ca: str = _setting("", "file with authorities of client certificates, for EXTERNAL")
     amqp_port: int | None = _setting(None, "port of AMQP 0-9-1; this version does not serve it")
     http_port: int | None = _setting(None, "port of the HTTP API; this version does not serve it")
     advertised_host: str = _setting("localhost", "host that clients are told to connect to")
     advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
+    advertised_tls_port: int | None = _setting(None, "the same inside TLS; default TLS port")
     frame_max: int = _setting(1 << 20, "largest frame, in bytes")
     heartbeat: int = _setting(60, "proposed seconds between signs of life")
     max_connections: int = _setting(10_000, "connections at once; more are closed at once")
@@ -68,6 +73,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, expected {low} to {high}")
+        if self.tls_port is not None and not self.tls_certificate:
+            raise ConfigError("tls_port needs tls_certificate, the file with the certificate")
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -76,14 +83,16 @@ class Config:
 
 _RANGES = (
     ("stream_port", 0, 65_535),
+    ("tls_port", 0, 65_535),
     ("amqp_port", 0, 65_535),
     ("http_port", 0, 65_535),
     ("advertised_port", 1, 65_535),
+    ("advertised_tls_port", 1, 65_535),
     ("frame_max", 8_192, 1 << 30),
     ("heartbeat", 1, 86_400),
     ("max_connections", 1, 1 << 20),
 )
-PORTS = frozenset({"stream_port", "amqp_port", "http_port"})
+PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "http_port"})
 OFF = "off"
 
 

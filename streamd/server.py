@@ -6,7 +6,7 @@ Lifetimes nest: the broker with its logs outlives the connections, these outlive
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.link import Link
 from streamd.login import Login, Peer
+from streamd.tls import CertificateError, Certificates, accept
 from streamd.transport import SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
@@ -46,23 +47,27 @@ class Server:
         broker: its streams.
         access: its users.
         stream_address: where it listens; None when it does not.
+        tls_address: the same for TLS.
+        certificates: for TLS; None without.
     """
 
     def __init__(self, broker: Broker, access: Access, config: Config) -> None:
         self.broker = broker
         self.access = access
         self.stream_address: Address | None = None
+        self.tls_address: Address | None = None
+        self.certificates: Certificates | None = None
         self._config = config
         self._links: set[Link] = set()
 
-    async def serve_transport(self, transport: Transport) -> None:
+    async def serve_transport(self, transport: Transport, *, is_tls: bool = False) -> None:
         """Serve one connection until it ends."""
         if len(self._links) >= self._config.max_connections:
             logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
             transport.close()
             return
-        address = self._announced()
-        peer = Peer(transport.is_local)
+        address = self._announced(is_tls=is_tls)
+        peer = Peer(transport.is_local, transport.certificate_user)
         login = Login(self._config, self.broker, self.access, address, peer)
         link = Link(transport, login, self._config.frame_max)
         self._links.add(link)
@@ -71,11 +76,13 @@ class Server:
         finally:
             self._links.discard(link)
 
-    def _announced(self) -> tuple[str, int]:
-        port = self._config.advertised_port
+    def _announced(self, *, is_tls: bool) -> tuple[str, int]:
+        config = self._config
+        port = config.advertised_tls_port if is_tls else config.advertised_port
         if port is None:
-            port = self.stream_address.port if self.stream_address else 0
-        return self._config.advertised_host, port
+            address = self.tls_address if is_tls else self.stream_address
+            port = address.port if address else 0
+        return config.advertised_host, port
 
     async def drain(self) -> None:
         """Return once all connections have the answers that are due to them."""
@@ -105,17 +112,20 @@ async def serve(
     if stop is None:
         stop = trio.Event()
     async with AsyncExitStack() as sockets:
-        listeners = await _bind(config)
-        for listener in listeners:
+        certificates = _read_certificates(config)
+        plain = await _bind(config.host, config.stream_port, "--stream-port")
+        tls = await _bind(config.host, config.tls_port, "--tls-port")
+        for listener in (*plain, *tls):
             sockets.push_async_callback(listener.aclose)
         async with open_server(config, now_ms) as server, trio.open_nursery() as links:
-            if listeners:
-                server.stream_address = Address(*listeners[0].socket.getsockname()[:2])
+            server.stream_address, server.tls_address = _address(plain), _address(tls)
+            server.certificates = certificates
             async with trio.open_nursery() as listening:
-                handler = partial(_serve_socket, server)
-                listening.start_soon(
-                    partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
-                )
+                for serve_one, listeners in ((_serve_socket, plain), (_serve_tls, tls)):
+                    handler = partial(serve_one, server)
+                    listening.start_soon(
+                        partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
+                    )
                 task_status.started(server)
                 await stop.wait()
                 listening.cancel_scope.cancel()
@@ -150,17 +160,30 @@ async def open_server(
                 broker.close()
 
 
-async def _bind(config: Config) -> list[trio.SocketListener]:
-    if config.stream_port is None:
+def _read_certificates(config: Config) -> Certificates | None:
+    if config.tls_port is None:
+        return None
+    try:
+        return Certificates(config)
+    except CertificateError as error:
+        raise StartError(str(error)) from error
+
+
+async def _bind(host: str, port: int | None, option: str) -> list[trio.SocketListener]:
+    if port is None:
         return []
     try:
-        return await trio.open_tcp_listeners(config.stream_port, host=config.host)
+        return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        where = Address(config.host, config.stream_port)
         reason = error.strerror or error
         raise StartError(
-            f"cannot listen on {where}: {reason}; choose another with --host and --stream-port"
+            f"cannot listen on {Address(host, port)}: {reason}; choose another with --host and "
+            f"{option}"
         ) from error
+
+
+def _address(listeners: Sequence[trio.SocketListener]) -> Address | None:
+    return Address(*listeners[0].socket.getsockname()[:2]) if listeners else None
 
 
 async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:
@@ -169,6 +192,13 @@ async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:
     except OSError:
         return  # gone before it was looked at
     await server.serve_transport(transport)
+
+
+async def _serve_tls(server: Server, stream: trio.SocketStream) -> None:
+    assert server.certificates is not None  # noqa: S101 - no listener without
+    transport = await accept(server.certificates, stream)
+    if transport is not None:
+        await server.serve_transport(transport, is_tls=True)
 
 
 @contextmanager

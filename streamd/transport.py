@@ -35,10 +35,17 @@ class TransportClosed(Exception):
 
 
 class Transport(Protocol):
-    """A connection to one peer."""
+    """A connection to one peer.
+
+    Attributes:
+        peer: its address, for messages.
+        is_local: it is on this machine.
+        certificate_user: the name in the certificate it has proved to own, None without one.
+    """
 
     peer: str
     is_local: bool
+    certificate_user: str | None
 
     async def receive(self) -> bytes:
         """Some bytes, at most RECEIVE_BYTES; empty when the peer has ended its side.
@@ -83,6 +90,32 @@ class Transport(Protocol):
         """End the connection at once."""
 
 
+def is_local_address(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+class _Settable(Protocol):
+    def setsockopt(self, level: int, option: int, value: int, /) -> object: ...
+
+
+def set_unsent_limit(connection: _Settable) -> None:
+    """Have the kernel say "writable" as this module wants it."""
+    if _UNSENT_OPTION is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
+
+
+def unsent_is_high(descriptor: int) -> bool:
+    """Whether a socket holds so much unsent that it is not writable."""
+    if _UNSENT_QUESTION is None:
+        return False
+    try:
+        answer = fcntl.ioctl(descriptor, _UNSENT_QUESTION, bytes(_INT.size))
+    except OSError:
+        return False  # the next send says what is wrong
+    return bool(_INT.unpack(answer)[0] >= _UNSENT_BYTES)
+
+
 _buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied out before any await
 _view = memoryview(_buffer)
 
@@ -94,15 +127,16 @@ class SocketTransport:
         stream: as trio accepted it; its socket is taken over.
     """
 
+    certificate_user: str | None = None
+
     def __init__(self, stream: trio.SocketStream) -> None:
         address = stream.socket.getpeername()
         host, port = address[:2]
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.is_local = host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
+        self.is_local = is_local_address(host)
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
-        if _UNSENT_OPTION is not None:
-            self._socket.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
+        set_unsent_limit(self._socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
@@ -165,13 +199,7 @@ class SocketTransport:
 
     @property
     def is_congested(self) -> bool:  # noqa: D102 - see Transport
-        if _UNSENT_QUESTION is None:
-            return False
-        try:
-            answer = fcntl.ioctl(self._socket.fileno(), _UNSENT_QUESTION, bytes(_INT.size))
-        except OSError:
-            return False  # the next send says what is wrong
-        return bool(_INT.unpack(answer)[0] >= _UNSENT_BYTES)
+        return unsent_is_high(self._socket.fileno())
 
     async def drained(self) -> None:  # noqa: D102 - see Transport
         try:

@@ -64,7 +64,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def serve(config: Path | None, **flags: int | str | None) -> None:
     """Run the server until SIGINT or SIGTERM.
 
-    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=off
+    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=off, and with
+    TLS tls=HOST:PORT at its end. SIGHUP makes it read the certificate again.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -74,6 +75,7 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
       streamd serve
       streamd serve --data /var/lib/streamd --stream-port 5552
       STREAMD_PASSWORD=secret streamd serve --config streamd.toml
+      streamd serve --tls-port 5551 --tls-certificate server.pem
     """
     log(logging.INFO)
     _allow_many_files()
@@ -122,7 +124,19 @@ async def _run(config: Config) -> None:
 
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
         server: Server = await nursery.start(serve_to_the_end)
-        click.echo(f"streamd ready stream={server.stream_address or OFF} amqp={OFF} http={OFF}")
+        nursery.start_soon(_reload_on_signal, server)
+        tls = f" tls={server.tls_address}" if server.tls_address else ""
+        click.echo(
+            f"streamd ready stream={server.stream_address or OFF} amqp={OFF} http={OFF}{tls}"
+        )
+
+
+async def _reload_on_signal(server: Server) -> None:
+    """SIGHUP reads the certificate again."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            if server.certificates is not None:
+                server.certificates.reload()
 
 
 async def _stop_on_signal(

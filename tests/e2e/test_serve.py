@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -151,9 +152,13 @@ class TestRunning:
 
 
 @contextlib.contextmanager
-def slow_subscriber(port: int) -> Iterator[None]:
+def slow_subscriber(port: int, tls: ssl.SSLContext | None = None) -> Iterator[None]:
     """A raw connection that subscribes to s with much credit and never reads."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        if tls is not None:
+            wrapped = tls.wrap_socket(connection, server_hostname="localhost")
+            connection = stack.enter_context(wrapped)
         for command in (
             c.PeerProperties(1, ()),
             c.SaslHandshake(2),

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-_READY = re.compile(r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)\n")
+_READY = re.compile(r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)(?: tls=\S+:(\d+))?\n")
 _START_SECONDS = 30
 
 
@@ -21,6 +21,7 @@ class ServerProcess:
     Attributes:
         data: its data folder.
         port: where it listens; the same after a restart.
+        tls_port: the same for TLS, 0 without.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
     """
@@ -28,6 +29,7 @@ class ServerProcess:
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         self.port = 0
+        self.tls_port = 0
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
@@ -55,6 +57,7 @@ class ServerProcess:
         match = _READY.fullmatch(line)
         assert match, f"{line!r}, and in the log: {self.log.read_text()}"
         self.port = int(match[2])
+        self.tls_port = int(match[5] or 0)
         self.ready_line = line
         return self
 
@@ -78,6 +81,10 @@ class ServerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
 
     def _wait(self) -> int:
         assert self._process is not None

@@ -10,7 +10,7 @@ from trio.testing import MemoryReceiveStream, lockstep_stream_pair, memory_strea
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from streamd import access, threads
+from streamd import access, catalog, threads
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.server import Address, Server, open_server
 from streamd.transport import TransportClosed
@@ -70,6 +70,7 @@ class MemoryTransport:
         await self.send(file.read(size, position))
 
     is_congested = False
+    certificate_user = None
 
     async def drained(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -292,6 +293,7 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
     original, threads.in_thread = threads.in_thread, _inline
     cost, access._COST = access._COST, 2  # a password's hash takes long on purpose
+    synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
     try:
         config = Config(data=str(folder), **settings)
         clock = trio.current_time
@@ -304,3 +306,4 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
     finally:
         threads.in_thread = original
         access._COST = cost
+        catalog._SYNCHRONOUS = synchronous

@@ -1,0 +1,233 @@
+"""TLS: the same streams inside it, certificates that change, clients known by theirs."""
+
+import asyncio
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import rstream
+import trustme
+
+from clients import ConnectionLost, LoginRefused, connect
+from clients.connection import open_connection
+from clients.uri import parse_uri
+from streamd.wire import commands as c
+from tests.e2e.test_rstream import flight, publish_and_wait
+from tests.e2e.test_serve import slow_subscriber
+from tests.support.process import ServerProcess, wait_until
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class Tls:
+    """An authority, and a server with a certificate from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = trustme.CA()
+        self.ca = folder / "ca.pem"
+        self.authority.cert_pem.write_to_path(str(self.ca))
+        self.certificate = folder / "server.pem"
+        self.issue(self.certificate, self.authority)
+        self.server = ServerProcess(
+            folder / "data",
+            "--tls-port=0",
+            f"--tls-certificate={self.certificate}",
+            f"--tls-ca={self.ca}",
+        )
+
+    def issue(self, file: Path, authority: trustme.CA, name: str = "localhost") -> None:
+        made = authority.issue_cert(name, common_name=name)
+        made.private_key_and_cert_chain_pem.write_to_path(str(file))
+
+    def uri(self, user: str = "guest:guest@", **files: Path) -> str:
+        query = "&".join(
+            f"{name}={path}" for name, path in ({"cacertfile": self.ca} | files).items()
+        )
+        return f"rabbitmq-stream+tls://{user}localhost:{self.server.tls_port}/?{query}"
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.ca))
+
+    def enter(self, backend: str = "trio", user: str = "guest:guest@", **files: Path) -> Any:
+        async def work() -> list[dict[str, str]]:
+            async with connect(self.uri(user, **files)) as client:
+                return await client.manage("user.list")
+
+        return anyio.run(work, backend=backend)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    made = Tls(tmp_path)
+    try:
+        made.server.start()
+        yield made
+    finally:
+        made.server.end()
+    assert "Traceback" not in made.server.log.read_text()
+
+
+@BACKENDS
+def test_messages_there_and_back(tls: Tls, backend: str) -> None:
+    """Chunks of all sizes, with a filter: what comes out is what went in."""
+    bodies = [b"%d" % n * (n % 200) for n in range(5000)] + [b"x" * 500_000]
+
+    async def work() -> list[bytes]:
+        async with connect(tls.uri()) as client:
+            await client.create("s", filter_size=64)
+            async with client.producer("s") as producer:
+                for number, body in enumerate(bodies):
+                    await producer.send(body, filter_value=f"v{number % 3}")
+            async with client.consumer("s", offset="first", until_end=True) as messages:
+                return [message.body async for message in messages]
+
+    assert anyio.run(work, backend=backend) == bodies
+
+
+def test_with_rstream(tls: Tls) -> None:
+    options = {"ssl_context": tls.context(), "username": "guest", "password": "guest"}
+
+    async def main() -> list[bytes]:
+        got: list[bytes] = []
+        async with rstream.Producer("localhost", tls.server.tls_port, **options) as sink:
+            await sink.create_stream("flights")
+            await publish_and_wait(sink, [flight("HA", n) for n in range(500)])
+        source = rstream.Consumer("localhost", tls.server.tls_port, **options)
+        await source.start()
+
+        async def on_message(message: Any, _context: Any) -> None:
+            got.append(bytes(message.body))
+
+        first = rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST, None)
+        await source.subscribe(
+            "flights", on_message, decoder=rstream.amqp_decoder, offset_specification=first
+        )
+        running = asyncio.create_task(source.run())
+        while len(got) < 500:  # noqa: ASYNC110 - rstream tells nobody
+            await asyncio.sleep(0.02)
+        await source.close()
+        await running
+        return got
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [b"%d" % n for n in range(500)]
+
+
+def test_the_port_that_is_announced_is_the_one_inside_tls(tls: Tls) -> None:
+    assert tls.server.tls_port != tls.server.port
+
+    async def main() -> list[int]:
+        async with open_connection(parse_uri(tls.uri()), "test", 0) as connection:
+            answer = await connection.request(c.Metadata, ("none",))
+            return [broker.port for broker in answer.brokers]
+
+    assert anyio.run(main) == [tls.server.tls_port]
+
+
+@BACKENDS
+def test_a_client_known_by_its_certificate(tls: Tls, backend: str) -> None:
+    certificate = tls.folder / "client.pem"
+    tls.issue(certificate, tls.authority, "guest")
+    assert tls.enter(backend, "", certfile=certificate) == [
+        {"name": "guest", "tags": "administrator"}
+    ]
+    tls.issue(certificate, tls.authority, "nobody")
+    with pytest.raises(LoginRefused, match="authentication failure"):
+        tls.enter(backend, "", certfile=certificate)
+    tls.issue(certificate, trustme.CA(), "guest")
+    with pytest.raises(ConnectionLost):  # a certificate from somebody else
+        tls.enter(backend, "", certfile=certificate)
+
+
+@BACKENDS
+def test_a_server_that_is_not_believed(tls: Tls, backend: str) -> None:
+    other = tls.folder / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    with pytest.raises(ConnectionLost, match="no TLS with localhost:"):
+        tls.enter(backend, cacertfile=other)
+    with pytest.raises(ValueError, match="cannot use /nowhere: No such file"):
+        tls.enter(backend, cacertfile=Path("/nowhere"))
+
+
+def test_a_certificate_is_changed_while_the_server_runs(tls: Tls) -> None:
+    def serial() -> int:
+        with (
+            socket.create_connection(("localhost", tls.server.tls_port)) as plain,
+            tls.context().wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            certificate = wrapped.getpeercert()
+            assert certificate is not None
+            return int(str(certificate["serialNumber"]), 16)
+
+    def reload(outcome: str) -> None:
+        tls.server.signal(signal.SIGHUP)
+        wait_until(lambda: outcome in tls.server.log.read_text())
+
+    before = serial()
+    tls.issue(tls.certificate, tls.authority)
+    reload("read the certificate again")
+    after = serial()
+    assert after != before
+    tls.certificate.write_text("no certificate")
+    reload("the certificate stays as it was: cannot use")
+    assert serial() == after
+
+
+@pytest.mark.parametrize("port", ["port", "tls_port"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x16\x03\x01\x02\x00\x01", b"\0\0\0\4\0\x17\0\1", b"GET / HTTP/1.1\r\n\r\n"]
+)
+def test_something_else_on_either_port(tls: Tls, port: str, data: bytes) -> None:
+    with socket.create_connection(("localhost", getattr(tls.server, port))) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(10)
+        while connection.recv(1000):
+            pass
+    assert tls.enter()
+
+
+def test_memory_while_a_consumer_inside_tls_reads_nothing(tls: Tls) -> None:
+    async def work() -> int:
+        highest = 0
+        async with connect(tls.uri()) as client:
+            await client.create("s")
+            with slow_subscriber(tls.server.tls_port, tls.context()):
+                async with client.producer("s") as producer:
+                    for _ in range(60):
+                        await producer.send_all([b"x" * 100_000] * 10)
+                        highest = max(highest, tls.server.resident_bytes())
+        return highest
+
+    assert anyio.run(work) < 120e6
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "code"),
+    [
+        (["--tls-port", "0"], "tls_port needs tls_certificate", 2),
+        (["--tls-port", "0", "--tls-certificate", "/nowhere"], "No such file", 1),
+        (["--tls-port", "0", "--tls-certificate", __file__], "cannot use the certificate", 1),
+    ],
+)
+def test_certificates_that_cannot_be_used(
+    tmp_path: Path, options: list[str], reason: str, code: int
+) -> None:
+    command = [sys.executable, "-m", "streamd", "serve", "--data", str(tmp_path / "d")]
+    result = subprocess.run(
+        [*command, "--stream-port", "0", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == code
+    assert reason in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
