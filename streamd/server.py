@@ -122,6 +122,8 @@ async def serve(
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 for serve_one, listeners in ((_serve_socket, plain), (_serve_tls, tls)):
+                    if not listeners:
+                        continue
                     handler = partial(serve_one, server)
                     listening.start_soon(
                         partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
