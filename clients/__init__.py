@@ -25,6 +25,7 @@ from clients.errors import (
     Unsupported,
 )
 from clients.producer import Producer
+from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
 from segments.message import Message, Properties
 
@@ -37,6 +38,7 @@ __all__ = [
     "LoginRefused",
     "Message",
     "NoOffset",
+    "NoRoute",
     "PreconditionFailed",
     "Producer",
     "Properties",
@@ -48,6 +50,8 @@ __all__ = [
     "StreamExists",
     "StreamInfo",
     "StreamNotAvailable",
+    "SuperConsumer",
+    "SuperProducer",
     "Symbol",
     "Unsupported",
     "connect",

@@ -1,8 +1,10 @@
 """What a program begins with: a client of one server, on one connection."""
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Unpack
 
 import anyio
 
@@ -12,6 +14,7 @@ from clients.consumer import (
     Consumer,
     Filter,
     FilterValue as ReceivedFilterValue,
+    Group,
     Offset,
     offset_specification,
 )
@@ -23,6 +26,15 @@ from clients.errors import (
     refusal,
 )
 from clients.producer import FilterValue, Producer
+from clients.super_stream import (
+    ConsumerOptions,
+    ProducerOptions,
+    RoutingKey,
+    SuperConsumer,
+    SuperProducer,
+    open_super_consumer,
+    open_super_producer,
+)
 from clients.uri import DEFAULT_URI, parse_uri
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
@@ -293,7 +305,7 @@ class Client:
             connection.detach(connection.publishers, number)
 
     @asynccontextmanager
-    async def consumer(
+    async def consumer(  # noqa: PLR0913 - each by its name, and all have defaults
         self,
         stream: str,
         *,
@@ -304,6 +316,8 @@ class Client:
         filter_value: ReceivedFilterValue | None = None,
         until_end: bool = False,
         credit: int = _CREDIT,
+        single_active: bool = False,
+        super_stream: str = "",
     ) -> AsyncIterator[Consumer]:
         """A consumer; iterate over it for its messages.
 
@@ -318,18 +332,27 @@ class Client:
                 messages come out that match exactly.
             until_end: end the iteration with what was there at the beginning.
             credit: chunks that may be on their way or in memory.
+            single_active: of all consumers of this `name` on the stream one at a time gets
+                messages; another takes over when it leaves. Begin at "stored" and store offsets
+                to go on where the one before ended.
+            super_stream: whose partition the stream is; see `super_consumer`.
 
         Raises:
             StreamDoesNotExist: there is no such stream.
             Unsupported: `until_end`, and the server is not a streamd.
-            ValueError: `offset` is none of the above.
+            ValueError: `offset` is none of the above, or single_active has no name or an end.
         """
+        if single_active and (until_end or not name):
+            raise ValueError("a single active consumer needs a name and has no end")
         connection = self._connection
         if until_end and not connection.is_streamd:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
         wanted = Filter(filter_values, match_unfiltered, filter_value)
-        consumer = Consumer(connection, stream, name, wanted, credit)
+        group = None
+        if single_active:
+            group = Group(partial(self._start, stream, offset, name), super_stream)
+        consumer = Consumer(connection, stream, name, wanted, credit, group)
         number = connection.attach(connection.consumers, consumer, stream)
         try:
             end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
@@ -341,6 +364,43 @@ class Client:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
                 await consumer.close()
             connection.detach(connection.consumers, number)
+
+    def super_producer(
+        self,
+        super_stream: str,
+        routing_key: RoutingKey,
+        *,
+        by_key: bool = False,
+        **options: Unpack[ProducerOptions],
+    ) -> AbstractAsyncContextManager[SuperProducer]:
+        """A producer for all partitions of a super stream.
+
+        Args:
+            super_stream: its name.
+            routing_key: finds the routing key of a message. By its hash one of the partitions
+                is chosen, the same one as by RabbitMQ's clients.
+            by_key: the server says instead where a key leads, as the super stream was created.
+            options: name, filter_value and window, as for `producer`.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        return open_super_producer(self, super_stream, routing_key, by_key=by_key, **options)
+
+    def super_consumer(
+        self, super_stream: str, **options: Unpack[ConsumerOptions]
+    ) -> AbstractAsyncContextManager[SuperConsumer]:
+        """A consumer of all partitions of a super stream; in order within each of them.
+
+        Args:
+            super_stream: its name.
+            options: as for `consumer`. With single_active the partitions are shared out among
+                all consumers of the same name.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        return open_super_consumer(self, super_stream, **options)
 
     async def _start(self, stream: str, offset: Offset, name: str) -> OffsetSpecification:
         if offset != _STORED:

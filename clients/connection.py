@@ -237,7 +237,7 @@ class Connection:
 
     async def _dispatch(self, command: c.ServerCommand) -> None:
         match command:
-            case c.Deliver() | c.DeliverCommitted() | c.CreditResponse():
+            case c.Deliver() | c.DeliverCommitted() | c.CreditResponse() | c.ConsumerUpdate():
                 self._give(self.consumers, command.subscription_id, command)
             case c.PublishConfirm() | c.PublishError():
                 self._give(self.publishers, command.publisher_id, command)

@@ -8,10 +8,10 @@ messages that do.
 
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 
@@ -35,6 +35,7 @@ Offset: TypeAlias = int | str | datetime | OffsetSpecification
 FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
 _NAMED = {"first": FIRST, "last": LAST, "next": NEXT}
 _AT_OFFSET, _AT_TIME = 4, 5
+_NOT_SAID = OffsetSpecification(0)
 _NO_END = 1 << 64
 
 
@@ -110,6 +111,21 @@ def _as_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
+Resume: TypeAlias = Callable[[], Awaitable[OffsetSpecification]]
+
+
+class Group(NamedTuple):
+    """Consumers of one name of which one at a time gets messages.
+
+    Attributes:
+        resume: finds out where to begin, whenever it is this consumer's turn.
+        super_stream: whose partition the stream is, empty for none.
+    """
+
+    resume: Resume
+    super_stream: str
+
+
 @dataclass(slots=True)
 class Counts:
     """What a consumer has received.
@@ -136,6 +152,7 @@ class Consumer:
         name: under which offsets are stored, empty for none.
         counts: what has come so far.
         last_offset: of the last message that was handed out, None before the first.
+        is_active: it gets messages; of a group it may be another's turn.
     """
 
     def __init__(
@@ -145,7 +162,10 @@ class Consumer:
         name: str,
         wanted: Filter,
         credit: int,
+        group: Group | None = None,
     ) -> None:
+        self.is_active = group is None
+        self._group = group
         self.stream = stream
         self.name = name
         self.counts = Counts()
@@ -230,11 +250,14 @@ class Consumer:
     async def open(self, subscription_id: int, start: OffsetSpecification) -> None:
         """Subscribe."""
         self._subscription_id = subscription_id
-        if start.type == _AT_OFFSET:
-            self._first_offset = start.value
+        self._begin_at(start)
         properties = self._wanted.properties()
         if self.name:
             properties += (Pair("name", self.name),)
+        if self._group is not None:
+            properties += (Pair("single-active-consumer", "true"),)
+            if self._group.super_stream:
+                properties += (Pair("super-stream", self._group.super_stream),)
         answer = await self._connection.request(
             c.Subscribe, subscription_id, self.stream, start, self._credit, properties
         )
@@ -263,11 +286,33 @@ class Consumer:
         if isinstance(command, c.Deliver | c.DeliverCommitted):
             self._chunks.append(command.chunk)
             self._arrived.set()
+        elif isinstance(command, c.ConsumerUpdate):
+            self._connection.tasks.start_soon(self._update, command)
 
     def failed(self, error: Exception) -> None:
         """See connection.Listener."""
         self._error = error
         self._arrived.set()
+
+    def _begin_at(self, start: OffsetSpecification) -> None:
+        self._first_offset = start.value if start.type == _AT_OFFSET else 0
+
+    async def _update(self, command: c.ConsumerUpdate) -> None:
+        """It is this consumer's turn, or another's: what was not handed out yet is the other's."""
+        self.is_active = bool(command.active)
+        start = _NOT_SAID
+        try:
+            if not self.is_active:
+                self._owed_credit += len(self._chunks)
+                self._chunks.clear()
+                self._ready = iter(())
+            elif self._group is not None:
+                start = await self._group.resume()
+                self._begin_at(start)
+            answer = c.ConsumerUpdateResponse(command.correlation_id, OK, start)
+            await self._connection.send(answer)
+        except StreamError as error:
+            self.failed(error)
 
     async def _next_batch(self) -> list[ReceivedMessage]:
         """The wanted messages of the next chunk; StopAsyncIteration at the end."""

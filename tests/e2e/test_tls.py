@@ -111,7 +111,7 @@ def test_with_rstream(tls: Tls) -> None:
             "flights", on_message, decoder=rstream.amqp_decoder, offset_specification=first
         )
         running = asyncio.create_task(source.run())
-        while len(got) < 500:  # noqa: ASYNC110 - rstream tells nobody
+        while len(got) < 500:
             await asyncio.sleep(0.02)
         await source.close()
         await running

@@ -1,0 +1,194 @@
+"""Super streams: one producer and one consumer for all partitions.
+
+The partition of a message is chosen by the hash of its routing key, as RabbitMQ's clients do it,
+so that messages of one key stay in order whoever publishes them.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+
+import anyio
+import mmh3
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from clients.consumer import (
+    Consumer,
+    FilterValue as ReceivedFilterValue,
+    Offset,
+    ReceivedMessage,
+)
+from clients.errors import StreamError
+from clients.producer import FilterValue, Producer
+from segments.message import Message
+
+if TYPE_CHECKING:
+    from clients.client import Client
+
+RoutingKey: TypeAlias = Callable[[Message], str]
+_Received: TypeAlias = ReceivedMessage | StreamError
+
+_SEED = 104_729  # of all RabbitMQ clients
+
+
+class ProducerOptions(TypedDict, total=False):
+    """What may be said of the producers of all partitions; see `Client.producer`."""
+
+    name: str
+    filter_value: FilterValue | None
+    window: int
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """What may be said of the consumers of all partitions; see `Client.consumer`."""
+
+    offset: Offset
+    name: str
+    filter_values: Collection[str | bytes]
+    match_unfiltered: bool
+    filter_value: ReceivedFilterValue | None
+    until_end: bool
+    credit: int
+    single_active: bool
+
+
+class NoRoute(ValueError):
+    """A routing key leads to no partition."""
+
+
+def partition_number(routing_key: str, num_partitions: int) -> int:
+    """The partition that a routing key's hash chooses."""
+    return mmh3.hash(routing_key.encode(), _SEED, signed=False) % num_partitions
+
+
+class SuperProducer:
+    """Publishes to a super stream; made by `Client.super_producer`.
+
+    Attributes:
+        producers: of the partitions, by stream, in their order.
+    """
+
+    def __init__(
+        self,
+        client: "Client",
+        super_stream: str,
+        routing_key: RoutingKey,
+        producers: dict[str, Producer],
+        *,
+        by_key: bool,
+    ) -> None:
+        self.producers = producers
+        self._client = client
+        self._super_stream = super_stream
+        self._routing_key = routing_key
+        self._streams = list(producers)
+        self._by_key = by_key
+        self._routes: dict[str, list[str]] = {}
+
+    async def send(self, message: Message | bytes) -> None:
+        """Give a message to be published; see `Producer.send`.
+
+        Raises:
+            NoRoute: its key leads to no partition.
+        """
+        if isinstance(message, bytes):
+            message = Message(message)
+        for stream in await self._partitions(self._routing_key(message)):
+            await self.producers[stream].send(message)
+
+    async def _partitions(self, key: str) -> list[str]:
+        if not self._by_key:
+            return [self._streams[partition_number(key, len(self._streams))]]
+        if key not in self._routes:
+            self._routes[key] = await self._client.route(self._super_stream, key)
+        if not self._routes[key]:
+            raise NoRoute(f"routing key {key!r} leads to no partition of {self._super_stream}")
+        return self._routes[key]
+
+    async def flush(self) -> None:
+        """Return when everything given so far is confirmed; see `Producer.flush`."""
+        for producer in self.producers.values():
+            await producer.flush()
+
+
+class SuperConsumer:
+    """Reads a super stream; made by `Client.super_consumer`. Iterate over it.
+
+    Attributes:
+        consumers: of the partitions, by stream, in their order.
+    """
+
+    def __init__(
+        self, consumers: dict[str, Consumer], messages: MemoryObjectReceiveStream[_Received]
+    ) -> None:
+        self.consumers = consumers
+        self._messages = messages
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        try:
+            message = await self._messages.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+        if isinstance(message, StreamError):
+            raise message
+        return message
+
+    @property
+    def active(self) -> list[str]:
+        """The partitions that are this consumer's at the moment."""
+        return [stream for stream, consumer in self.consumers.items() if consumer.is_active]
+
+    async def store_offset(self, message: ReceivedMessage) -> None:
+        """Remember on the server that `message` is done; see `Consumer.store_offset`."""
+        await self.consumers[message.stream].store_offset(message.offset)
+
+
+@asynccontextmanager
+async def open_super_producer(
+    client: "Client",
+    super_stream: str,
+    routing_key: RoutingKey,
+    *,
+    by_key: bool,
+    **options: Unpack[ProducerOptions],
+) -> AsyncIterator[SuperProducer]:
+    """See `Client.super_producer`."""
+    async with AsyncExitStack() as stack:
+        producers = {
+            stream: await stack.enter_async_context(client.producer(stream, **options))
+            for stream in await client.partitions(super_stream)
+        }
+        yield SuperProducer(client, super_stream, routing_key, producers, by_key=by_key)
+
+
+@asynccontextmanager
+async def open_super_consumer(
+    client: "Client", super_stream: str, **options: Unpack[ConsumerOptions]
+) -> AsyncIterator[SuperConsumer]:
+    """See `Client.super_consumer`."""
+    async with AsyncExitStack() as stack:
+        consumers = {
+            stream: await stack.enter_async_context(
+                client.consumer(stream, super_stream=super_stream, **options)
+            )
+            for stream in await client.partitions(super_stream)
+        }
+        sending, receiving = anyio.create_memory_object_stream[_Received](0)
+        async with anyio.create_task_group() as tasks, receiving:
+            async with sending:
+                for consumer in consumers.values():
+                    tasks.start_soon(_forward, consumer, sending.clone())
+            yield SuperConsumer(consumers, receiving)
+            tasks.cancel_scope.cancel()
+
+
+async def _forward(consumer: Consumer, sending: MemoryObjectSendStream[_Received]) -> None:
+    async with sending:
+        try:
+            async for message in consumer:
+                await sending.send(message)
+        except StreamError as error:
+            await sending.send(error)
