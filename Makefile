@@ -5,12 +5,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-fast check format bench clean
+.PHONY: help demo test test-fast interop check format bench clean
 
 help:
 	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the same without the tests marked slow"
+	@echo "make interop    clients in JavaScript and Go, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
 	@echo "make bench      measure the server on this machine"
@@ -32,7 +33,10 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not interop"
+
+interop: $(VENV)/.test
+	$(BIN)/python -m pytest -m interop tests/interop
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .

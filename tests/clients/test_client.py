@@ -238,6 +238,7 @@ class TestOffsets:
             await client.create(stream)
             async with client.producer(stream) as producer:
                 await producer.send_all(flight(n, None) for n in range(100))
+            await anyio.sleep(0.02)  # chunks have their time in milliseconds
             middle = datetime.now(UTC)
             await anyio.sleep(0.02)
             async with client.producer(stream) as producer:

@@ -1,0 +1,1 @@
+"""Clients in other languages, unmodified, against a real server: `make interop`."""

@@ -1,0 +1,91 @@
+"""One small program for each language. It prints a line "ok NAME" for each part that works."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from tests.support.process import ServerProcess
+
+HERE = Path(__file__).parent
+PARTS = {
+    "publish_and_confirm",
+    "deduplication",
+    "sub_batches",
+    "filtering",
+    "offset_tracking",
+    "statistics",
+    "super_stream",
+    "single_active_consumer",
+    "tls",
+}
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+
+class Language(NamedTuple):
+    """What it takes to run a program.
+
+    Attributes:
+        folder: of the program; it is run in a copy, so that nothing is left behind.
+        tools: that must be installed.
+        steps: commands, the last of which is the program.
+    """
+
+    folder: str
+    tools: tuple[str, ...]
+    steps: tuple[tuple[str, ...], ...]
+
+
+LANGUAGES = (
+    Language(
+        "javascript",
+        ("node", "npm"),
+        (("npm", "install", "--silent", "--no-audit"), ("node", "main.js")),
+    ),
+    Language("go", ("go",), (("go", "mod", "tidy"), ("go", "run", "."))),
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
+    authority = trustme.CA()
+    ca, certificate = tmp_path / "ca.pem", tmp_path / "server.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    made = authority.issue_cert("localhost")
+    made.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    options = ("--tls-port=0", f"--tls-certificate={certificate}")
+    process = ServerProcess(tmp_path / "data", *options)
+    try:
+        yield process.start(), ca
+    finally:
+        process.end()
+    assert "Traceback" not in process.log.read_text()
+
+
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.folder)
+def test_a_client_in(
+    language: Language, server: tuple[ServerProcess, Path], tmp_path: Path
+) -> None:
+    for tool in language.tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed, so {language.folder} is not tried")
+    process, ca = server
+    folder = tmp_path / language.folder
+    shutil.copytree(HERE / language.folder, folder)
+    environment = os.environ | {
+        "STREAM_PORT": str(process.port),
+        "TLS_PORT": str(process.tls_port),
+        "CA_FILE": str(ca),
+    }
+    for step in language.steps:
+        result = subprocess.run(
+            step, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, f"{step}: {result.stdout[-2000:]}\n{result.stderr[-4000:]}"
+    done = {line.removeprefix("ok ") for line in result.stdout.splitlines()}
+    assert done >= PARTS, f"not done: {PARTS - done}"
