@@ -24,6 +24,7 @@ PARTS = {
     "single_active_consumer",
     "tls",
 }
+_STEP_SECONDS = 120  # a registry may be slow
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
@@ -48,6 +49,14 @@ LANGUAGES = (
         (("npm", "install", "--silent", "--no-audit"), ("node", "main.js")),
     ),
     Language("go", ("go",), (("go", "mod", "tidy"), ("go", "run", "."))),
+    Language(
+        "java",
+        ("java", "mvn"),
+        (
+            ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"),
+            ("java", "-cp", "jars/*", "Main.java"),
+        ),
+    ),
 )
 
 
@@ -84,7 +93,13 @@ def test_a_client_in(
     }
     for step in language.steps:
         result = subprocess.run(
-            step, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            step,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_STEP_SECONDS,
         )
         assert result.returncode == 0, f"{step}: {result.stdout[-2000:]}\n{result.stderr[-4000:]}"
     done = {line.removeprefix("ok ") for line in result.stdout.splitlines()}
