@@ -35,6 +35,7 @@ class Broker:
 
     Attributes:
         virtual_hosts: by name.
+        now_ms: the wall clock.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Broker:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
+        self.now_ms = now_ms
         self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock())
 
     async def open(self, contents: Contents) -> None:

@@ -7,7 +7,8 @@ small chunks together, copied from one read, or one large chunk by sendfile.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
@@ -35,10 +36,12 @@ class Interest(NamedTuple):
     Attributes:
         start: where to begin.
         matcher: which chunks, None for all.
+        properties: as the client sent them.
     """
 
     start: OffsetSpec
     matcher: Matcher | None
+    properties: Mapping[str, str] = MappingProxyType({})
 
 
 class Subscription:

@@ -7,11 +7,14 @@ else.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import trio
 
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
+from streamd.connections import Connections, LiveConnection
 from streamd.delivery import Delivery
 from streamd.login import Login, LoginFailed
 from streamd.outbox import Outbox
@@ -46,12 +49,16 @@ class Link:
         transport: the connection's bytes; closed when `run` returns.
         login: decides who may enter.
         frame_max: bytes that a frame may have.
+        connections: where it stands while it is open.
     """
 
-    def __init__(self, transport: Transport, login: Login, frame_max: int) -> None:
+    def __init__(
+        self, transport: Transport, login: Login, frame_max: int, connections: Connections
+    ) -> None:
         self._transport = transport
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
+        self._connections = connections
         self._work = Wakeup()
         self._outbox = Outbox(self._work)
         self._delivery = Delivery(self._work)
@@ -120,11 +127,43 @@ class Link:
                 nursery.start_soon(self._check, session)
                 if self._login.heartbeat_seconds:
                     nursery.start_soon(self._watch, self._login.heartbeat_seconds)
-                await self._read(session)
+                with self._listed(session, nursery.cancel_scope):
+                    await self._read(session)
         except* (_Ended, TransportClosed):
             pass
         finally:
             session.close()
+
+    @contextmanager
+    def _listed(self, session: Session, everything: trio.CancelScope) -> Iterator[None]:
+        """Let others see the connection, and end it."""
+
+        def end(reason: str) -> None:
+            logger.info("%s: ended, %s", self._transport.peer, reason)
+            everything.cancel()
+
+        transport, login = self._transport, self._login
+        live = LiveConnection(
+            peer=transport.peer,
+            local=transport.local,
+            protocol="stream",
+            is_tls=transport.is_tls,
+            user=login.rights.user,
+            mechanism=login.mechanism,
+            virtual_host=login.host.name,
+            properties=login.properties,
+            frame_max=login.frame_max,
+            heartbeat_seconds=login.heartbeat_seconds,
+            connected_at_ms=login.opened_at_ms,
+            publishers=session.publishers,
+            consumers=session.consumers,
+            end=end,
+        )
+        self._connections.add(live)
+        try:
+            yield
+        finally:
+            self._connections.discard(live)
 
     async def _read(self, session: Session) -> None:
         try:

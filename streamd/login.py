@@ -75,6 +75,8 @@ class Login:
         frame_max: what the client answered.
         host: the virtual host, once it was entered.
         rights: what the user may do there.
+        mechanism: by which the user was proved, once it was.
+        opened_at_ms: when the connection was opened, in ms since 1970.
     """
 
     host: VirtualHost
@@ -96,7 +98,8 @@ class Login:
         self._access = access
         self._address = address
         self._peer = peer
-        self._mechanism = ""
+        self.mechanism = ""
+        self.opened_at_ms = 0
         self._user = ""
 
     async def answer(self, command: c.ClientCommand) -> list[c.ServerCommand]:
@@ -137,7 +140,7 @@ class Login:
             answer = c.SaslAuthenticateResponse(command.correlation_id, denied.code)
             is_guess = denied.code == ResponseCode.AUTHENTICATION_FAILURE
             raise LoginFailed(answer, is_guess=is_guess) from denied
-        self._mechanism = command.mechanism
+        self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
 
@@ -172,6 +175,7 @@ class Login:
             code = ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
             raise LoginFailed(c.OpenResponse(command.correlation_id, code), is_guess=True)
         self.host, self.rights = host, rights
+        self.opened_at_ms = self._broker.now_ms()
         name, port = self._address
         properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
         return c.OpenResponse(command.correlation_id, ResponseCode.OK, properties)
@@ -184,7 +188,7 @@ class Login:
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
         """Judge a secret that is sent while the connection is open."""
-        if command.mechanism != self._mechanism:
+        if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:
             user = await self._judge(command)

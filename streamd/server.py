@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import trio
 
@@ -18,26 +17,17 @@ from streamd.access import Access
 from streamd.broker import Broker, wall_clock_ms
 from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
+from streamd.connections import Connections
 from streamd.link import Link
 from streamd.login import Login, Peer
 from streamd.tls import CertificateError, Certificates, accept
-from streamd.transport import SocketTransport, Transport
+from streamd.transport import Address, SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
     """The server cannot start; one sentence with what to do."""
-
-
-class Address(NamedTuple):
-    """Where the server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Server:
@@ -49,6 +39,7 @@ class Server:
         stream_address: where it listens; None when it does not.
         tls_address: the same for TLS.
         certificates: for TLS; None without.
+        connections: those that are open.
     """
 
     def __init__(self, broker: Broker, access: Access, config: Config) -> None:
@@ -57,19 +48,20 @@ class Server:
         self.stream_address: Address | None = None
         self.tls_address: Address | None = None
         self.certificates: Certificates | None = None
+        self.connections = Connections()
         self._config = config
         self._links: set[Link] = set()
 
-    async def serve_transport(self, transport: Transport, *, is_tls: bool = False) -> None:
+    async def serve_transport(self, transport: Transport) -> None:
         """Serve one connection until it ends."""
         if len(self._links) >= self._config.max_connections:
             logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
             transport.close()
             return
-        address = self._announced(is_tls=is_tls)
+        address = self._announced(is_tls=transport.is_tls)
         peer = Peer(transport.is_local, transport.certificate_user)
         login = Login(self._config, self.broker, self.access, address, peer)
-        link = Link(transport, login, self._config.frame_max)
+        link = Link(transport, login, self._config.frame_max, self.connections)
         self._links.add(link)
         try:
             await link.run()
@@ -200,7 +192,7 @@ async def _serve_tls(server: Server, stream: trio.SocketStream) -> None:
     assert server.certificates is not None  # noqa: S101 - no listener without
     transport = await accept(server.certificates, stream)
     if transport is not None:
-        await server.serve_transport(transport, is_tls=True)
+        await server.serve_transport(transport)
 
 
 @contextmanager

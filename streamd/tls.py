@@ -12,7 +12,13 @@ import trio
 
 from segments.disk import Buffer, File
 from streamd.config import LOGIN_SECONDS, RECEIVE_BYTES, Config
-from streamd.transport import TransportClosed, is_local_address, set_unsent_limit, unsent_is_high
+from streamd.transport import (
+    Address,
+    TransportClosed,
+    is_local_address,
+    set_unsent_limit,
+    unsent_is_high,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +80,13 @@ class TlsTransport:
         certificate_user: common name in the client's certificate, None without one.
     """
 
+    is_tls = True
+
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        address = stream.transport_stream.socket.getpeername()
-        host, port = address[:2]
-        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.is_local = is_local_address(host)
+        connection = stream.transport_stream.socket
+        self.peer = Address(*connection.getpeername()[:2])
+        self.local = Address(*connection.getsockname()[:2])
+        self.is_local = is_local_address(self.peer.host)
         self.certificate_user = _common_name(stream)
         self._stream = stream
         self._pending: list[Buffer] = []

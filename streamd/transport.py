@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -34,17 +34,31 @@ class TransportClosed(Exception):
     """The peer is gone; there is nobody left to tell."""
 
 
+class Address(NamedTuple):
+    """One end of a connection, or where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class Transport(Protocol):
     """A connection to one peer.
 
     Attributes:
-        peer: its address, for messages.
-        is_local: it is on this machine.
+        peer: its host and port.
+        local: host and port of this end.
+        is_local: the peer is on this machine.
+        is_tls: the bytes are encrypted on their way.
         certificate_user: the name in the certificate it has proved to own, None without one.
     """
 
-    peer: str
+    peer: Address
+    local: Address
     is_local: bool
+    is_tls: bool
     certificate_user: str | None
 
     async def receive(self) -> bytes:
@@ -127,13 +141,13 @@ class SocketTransport:
         stream: as trio accepted it; its socket is taken over.
     """
 
+    is_tls = False
     certificate_user: str | None = None
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        address = stream.socket.getpeername()
-        host, port = address[:2]
-        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.is_local = is_local_address(host)
+        self.peer = Address(*stream.socket.getpeername()[:2])
+        self.local = Address(*stream.socket.getsockname()[:2])
+        self.is_local = is_local_address(self.peer.host)
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         set_unsent_limit(self._socket)

@@ -1,5 +1,6 @@
 """What an open connection may ask for: commands to those who carry them out."""
 
+from streamd.connections import ConsumerFacts, PublisherFacts
 from streamd.session.consumers import Consumers
 from streamd.session.context import OK, Context, Handlers
 from streamd.session.management import Management
@@ -70,6 +71,14 @@ class Session:
     async def settled(self) -> None:
         """Return when everything the connection has published is stored or refused."""
         await self._publishers.settled()
+
+    def publishers(self) -> list[PublisherFacts]:
+        """The publishers at the moment."""
+        return self._publishers.facts()
+
+    def consumers(self) -> list[ConsumerFacts]:
+        """The subscriptions at the moment."""
+        return self._consumers.facts()
 
     @property
     def must_end(self) -> bool:

@@ -9,6 +9,7 @@ import trio
 from segments import Matcher, Reader, StorageError
 from streamd.access import Right
 from streamd.config import MAX_IDS, UPDATE_SECONDS
+from streamd.connections import ConsumerFacts
 from streamd.delivery import Interest, Subscription
 from streamd.errors import Refused
 from streamd.groups import Group, GroupKey
@@ -87,6 +88,13 @@ class Consumers:
         streams = {s.stream for s in self._delivery.subscriptions.values()}
         return {s for s in streams if not self._context.rights.allows(Right.READ, s.name)}
 
+    def facts(self) -> list[ConsumerFacts]:
+        """What there is at the moment."""
+        return [
+            _facts(subscription, is_single_active=number in self._members)
+            for number, subscription in self._delivery.subscriptions.items()
+        ]
+
     @property
     def is_overdue(self) -> bool:
         """The client has left a ConsumerUpdate unanswered for too long."""
@@ -112,7 +120,8 @@ class Consumers:
         stream = self._context.host.find(command.stream)
         if command.subscription_id in used:
             raise Refused(ResponseCode.SUBSCRIPTION_ID_EXISTS)
-        interest = Interest(offset_spec(command.offset), _matcher(command.properties))
+        matcher = _matcher(command.properties)
+        interest = Interest(offset_spec(command.offset), matcher, properties)
         if properties.get(_SINGLE_ACTIVE) != _TRUE:
             self._add_plain(command, stream, interest)
         elif name:
@@ -269,6 +278,22 @@ def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
         return Matcher(values, match_unfiltered=match_unfiltered)
     except ValueError as error:
         raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
+
+
+def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFacts:
+    reader, log = subscription.reader, subscription.stream.log
+    next_offset = reader.next_offset if reader else 0
+    return ConsumerFacts(
+        subscription.subscription_id,
+        subscription.stream.name,
+        subscription.interest.properties,
+        subscription.credit,
+        consumed=reader.counts.records if reader else 0,
+        next_offset=next_offset,
+        lag=max(0, log.committed_offset - next_offset) if reader else 0,
+        is_single_active=is_single_active,
+        is_active=reader is not None,
+    )
 
 
 def _progress(reader: Reader) -> tuple[Statistic, ...]:

@@ -2,6 +2,7 @@
 
 from streamd.access import Right
 from streamd.config import MAX_IDS
+from streamd.connections import PublisherFacts
 from streamd.errors import Refused
 from streamd.publishing import Publication, Publisher
 from streamd.session.context import OK, Context, Handlers, check_reference
@@ -50,6 +51,15 @@ class Publishers:
         rights = self._context.rights
         return {s for _, s in self._publishers.values() if not rights.allows(Right.WRITE, s.name)}
 
+    def facts(self) -> list[PublisherFacts]:
+        """What there is at the moment."""
+        return [
+            PublisherFacts(
+                p.publisher_id, p.reference.decode(), s.name, p.published, p.confirmed, p.refused
+            )
+            for p, s in self._publishers.values()
+        ]
+
     def close(self) -> None:
         """The connection ended."""
         for publisher, _ in self._publishers.values():
@@ -67,6 +77,7 @@ class Publishers:
         publisher, stream = found
         decode = decode_filtered_entries if filtered else decode_entries
         decoded = decode(command.entries, command.num_entries)
+        publisher.published += command.num_entries
         for entries in decoded.groups:
             stream.publish(Publication(publisher, entries))
         if decoded.refused_ids:

@@ -1,5 +1,6 @@
 """A server in memory, and peers that speak to it: by command, or with any bytes at all."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,8 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, 
 from segments.disk import Buffer, File
 from streamd import access, catalog, threads
 from streamd.config import RECEIVE_BYTES, Config
-from streamd.server import Address, Server, open_server
-from streamd.transport import TransportClosed
+from streamd.server import Server, open_server
+from streamd.transport import Address, TransportClosed
 from streamd.virtual_host import VirtualHost
 from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
@@ -22,6 +23,9 @@ from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entri
 Answer = TypeVar("Answer")
 OK = ResponseCode.OK
 FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
+
+
+_ports = itertools.count(40_000)
 
 
 class MemoryTransport:
@@ -34,8 +38,10 @@ class MemoryTransport:
         is_local: bool = True,
         receiver: MemoryReceiveStream | None = None,
     ) -> None:
-        self.peer = "memory"
+        self.peer = Address("memory", next(_ports))
+        self.local = Address("memory", 5552)
         self.is_local = is_local
+        self.is_tls = False
         self._stream = stream
         self._receiver = receiver
         self._turn = 0
