@@ -7,8 +7,6 @@ time at most; a password that was right once is then known by a keyed hash that 
 the server, so clients with many connections do not pay for each.
 """
 
-import base64
-import hashlib
 import hmac
 import logging
 import re
@@ -23,6 +21,7 @@ import trio
 from streamd import threads
 from streamd.catalog import Catalog, CatalogError, PermissionRow, UserRow
 from streamd.errors import Refused
+from streamd.passwords import check_password, hash_password, is_own
 from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -30,8 +29,6 @@ logger = logging.getLogger(__name__)
 ADMINISTRATOR = "administrator"
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
-_SCHEME = "scrypt"
-_COST, _BLOCK, _PARALLEL, _SALT_BYTES = 1 << 14, 8, 1, 16
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
 _PATTERNS_KEPT = 1_000
 
@@ -87,28 +84,6 @@ def _matches(pattern: str, name: str) -> bool:
     return bool(pattern) and _compiled(pattern).search(name) is not None
 
 
-def hash_password(password: bytes) -> str:
-    """A password as it is kept. Takes a while: call it in a thread."""
-    salt = secrets.token_bytes(_SALT_BYTES)
-    parts = [_scrypt(password, salt, _COST, _BLOCK, _PARALLEL), salt]
-    digest, salted = (base64.b64encode(part).decode() for part in parts)
-    return f"{_SCHEME}${_COST}${_BLOCK}${_PARALLEL}${salted}${digest}"
-
-
-def check_password(password: bytes, kept: str) -> bool:
-    """Whether a password is the one that was kept. Takes a while, also when nothing was kept."""
-    if not kept:
-        _scrypt(password, bytes(_SALT_BYTES), _COST, _BLOCK, _PARALLEL)
-        return False
-    _, cost, block, parallel, salt, digest = kept.split("$")
-    found = _scrypt(password, base64.b64decode(salt), int(cost), int(block), int(parallel))
-    return hmac.compare_digest(found, base64.b64decode(digest))
-
-
-def _scrypt(password: bytes, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
-    return hashlib.scrypt(password, salt=salt, n=cost, r=block, p=parallel, maxmem=1 << 26)
-
-
 class Access:
     """The users of a server and what they may do.
 
@@ -123,6 +98,7 @@ class Access:
         self._known: dict[str, bytes] = {}  # user to keyed hash of the right password
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
+        self._changes = trio.Lock()
 
     async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
         """Read the catalog; a new one gets a first user, an administrator with all rights.
@@ -153,13 +129,31 @@ class Access:
         kept = user.password_hash if user else ""
         async with self._checks:
             is_right: bool = await threads.in_thread(check_password, password, kept)
-        if is_right and self._users.get(name) is user:
+        if is_right and user is not None and self._users.get(name) is user:
             self._known[name] = seen
+            if not is_own(kept):
+                await self._strengthen(user, password)
         return is_right
+
+    async def _strengthen(self, user: UserRow, password: bytes) -> None:
+        """Replace a hash that came from RabbitMQ, now that the password is known."""
+        async with self._checks:
+            digest = await threads.in_thread(hash_password, password)
+        async with self._changes:
+            if self._users.get(user.name) is not user:
+                return  # changed meanwhile
+            try:
+                await self._keep(user._replace(password_hash=digest))
+            except Refused as refused:  # the old one still serves
+                logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
     def is_user(self, name: str) -> bool:
         """Whether there is such a user."""
         return name in self._users
+
+    def find_user(self, name: str) -> UserRow | None:
+        """The user of that name."""
+        return self._users.get(name)
 
     def has_tag(self, name: str, tag: str) -> bool:
         """Whether there is such a user and it has this tag."""
@@ -180,23 +174,41 @@ class Access:
         return sorted(self._permissions.values())
 
     async def put_user(
-        self, name: str, password: bytes | None, tags: Collection[str] | None = None
+        self,
+        name: str,
+        password: bytes | None = None,
+        tags: Collection[str] | None = None,
+        password_hash: str | None = None,
     ) -> None:
         """Add a user or change one; None leaves what is as it is, in a new user nothing.
+
+        Args:
+            name: of the user.
+            password: from now on; empty lets nobody in.
+            tags: all of them.
+            password_hash: instead of a password, as passwords.read_hash gives it.
 
         Raises:
             Refused: bad name, or the catalog cannot be written.
         """
         _check_name("user", name)
-        before = self._users.get(name) or UserRow(name, "", ())
-        digest = before.password_hash
-        if password is not None:
+        if password:
             async with self._checks:
-                digest = await threads.in_thread(hash_password, password) if password else ""
-        user = UserRow(name, digest, before.tags if tags is None else tuple(sorted(tags)))
+                password_hash = await threads.in_thread(hash_password, password)
+        elif password is not None:
+            password_hash = ""
+        async with self._changes:
+            user = self._users.get(name) or UserRow(name, "", ())
+            if password_hash is not None:
+                user = user._replace(password_hash=password_hash)
+            if tags is not None:
+                user = user._replace(tags=tuple(sorted(set(tags))))
+            await self._keep(user)
+            self._known.pop(name, None)
+
+    async def _keep(self, user: UserRow) -> None:
         await self._change(self._catalog.put_user, user)
-        self._users[name] = user
-        self._known.pop(name, None)
+        self._users[user.name] = user
 
     async def remove_user(self, name: str) -> None:
         """Remove a user; its connections stay until they end.
@@ -204,9 +216,10 @@ class Access:
         Raises:
             Refused: there is none, or the catalog cannot be written.
         """
-        self._check_user(name)
-        await self._change(self._catalog.remove_user, name)
-        del self._users[name]
+        async with self._changes:
+            self._check_user(name)
+            await self._change(self._catalog.remove_user, name)
+            del self._users[name]
         self._known.pop(name, None)
         self._permissions = {key: p for key, p in self._permissions.items() if key[0] != name}
 
@@ -216,15 +229,16 @@ class Access:
         Raises:
             Refused: no such user, a pattern is none, or the catalog cannot be written.
         """
-        self._check_user(row.user)
         for pattern in row[2:]:
             try:
                 _compiled(pattern)
             except re.error as error:
-                details = f"{pattern!r} is no regular expression: {error}"
+                details = f"{pattern[:40]!r} is no regular expression: {error}"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details) from error
-        await self._change(self._catalog.put_permission, row)
-        self._permissions[row.user, row.virtual_host] = row
+        async with self._changes:
+            self._check_user(row.user)
+            await self._change(self._catalog.put_permission, row)
+            self._permissions[row.user, row.virtual_host] = row
 
     async def remove_permission(self, user: str, virtual_host: str) -> None:
         """Take from a user what it may do in a virtual host.
@@ -232,11 +246,12 @@ class Access:
         Raises:
             Refused: it may do nothing there, or the catalog cannot be written.
         """
-        if (user, virtual_host) not in self._permissions:
-            details = f"{user} has no permissions in {virtual_host}"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-        await self._change(self._catalog.remove_permission, user, virtual_host)
-        del self._permissions[user, virtual_host]
+        async with self._changes:
+            if (user, virtual_host) not in self._permissions:
+                details = f"{user} has no permissions in {virtual_host}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            await self._change(self._catalog.remove_permission, user, virtual_host)
+            del self._permissions[user, virtual_host]
 
     def forget_virtual_host(self, name: str) -> None:
         """The virtual host is out of the catalog."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from streamd import access
+from streamd import access, passwords
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
 from tests.support.server import FIRST, OK, Harness, Peer, harness
@@ -52,26 +52,66 @@ async def enter(server: Harness, user: str, host: str = "/", *, code: int = OK) 
     return peer
 
 
+# What a RabbitMQ 4.3.6 exported for the password "guest".
+FROM_RABBITMQ = "rabbit_password_hashing_sha256$ZKb8WbtWUXB4dv3t9RNw1kg0pZUvxkXcIf94EbpaXNFRmPEH"
+
+
 class TestPasswords:
     def test_are_kept_as_hashes(self) -> None:
-        kept = access.hash_password(b"secret")
+        kept = passwords.hash_password(b"secret")
         assert kept.startswith("scrypt$16384$8$1$")
         assert "secret" not in kept
-        assert kept != access.hash_password(b"secret")
-        assert access.check_password(b"secret", kept)
-        assert not access.check_password(b"secreT", kept)
-        assert not access.check_password(b"", kept)
-        assert not access.check_password(b"", "")
+        assert kept != passwords.hash_password(b"secret")
+        assert passwords.check_password(b"secret", kept)
+        assert not passwords.check_password(b"secreT", kept)
+        assert not passwords.check_password(b"", kept)
+        assert not passwords.check_password(b"", "")
 
     async def test_of_users_that_do_not_exist_take_the_same_work(
         self, server: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         calls: list[bytes] = []
-        real = access._scrypt
-        monkeypatch.setattr(access, "_scrypt", lambda *a: calls.append(a[0]) or real(*a))
-        for user in ("guest", "nobody"):
+        real = passwords._scrypt
+        monkeypatch.setattr(passwords, "_scrypt", lambda *a: calls.append(a[0]) or real(*a))
+        await server.server.access.put_user("moved", password_hash=FROM_RABBITMQ)
+        for user in ("guest", "nobody", "moved"):
             assert not await server.server.access.authenticate(user, b"guess")
-        assert calls == [b"guess", b"guess"]
+        assert calls == [b"guess"] * 3
+
+    async def test_of_rabbitmq_let_in_and_are_replaced(self, tmp_path: Path) -> None:
+        async with harness(tmp_path) as server:
+            found = server.server.access
+            await found.put_user("moved", password_hash=FROM_RABBITMQ)
+            assert not await found.authenticate("moved", b"Guest")
+            assert await found.authenticate("moved", b"guest")
+            (kept,) = (user.password_hash for user in found.users() if user.name == "moved")
+            assert kept.startswith("scrypt$")
+        async with harness(tmp_path) as server:
+            assert await server.server.access.authenticate("moved", b"guest")
+            assert not await server.server.access.authenticate("moved", b"Guest")
+
+    @pytest.mark.parametrize(
+        ("algorithm", "text"),
+        [
+            ("md5", "YWJj"),
+            (passwords.RABBITMQ_DEFAULT, "YWJj"),
+            (passwords.RABBITMQ_DEFAULT, "?"),
+            ("rabbit_password_hashing_sha512", FROM_RABBITMQ.split("$")[1]),
+            ("scrypt", "YWJj"),
+            ("scrypt", "scrypt$16385$8$1$YWJj$" + "A" * 86 + "=="),
+            ("scrypt", "scrypt$1048576$8$1$YWJj$" + "A" * 86 + "=="),
+            ("scrypt", "scrypt$16384$8$99$YWJj$" + "A" * 86 + "=="),
+            ("scrypt", "scrypt$16384$8$1$YWJj$YWJj"),
+            ("scrypt", "scrypt$16384$8$1$=$" + "A" * 86 + "=="),
+        ],
+    )
+    def test_hashes_that_are_none_or_too_costly(self, algorithm: str, text: str) -> None:
+        with pytest.raises(ValueError, match="hash"):
+            passwords.read_hash(algorithm, text)
+
+    def test_hashes_go_out_and_come_back(self) -> None:
+        for kept in ("", FROM_RABBITMQ, passwords.hash_password(b"secret")):
+            assert passwords.read_hash(*passwords.algorithm_of(kept)) == kept
 
     async def test_that_were_right_once_are_known(
         self, server: Harness, monkeypatch: pytest.MonkeyPatch

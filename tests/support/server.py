@@ -11,7 +11,7 @@ from trio.testing import MemoryReceiveStream, lockstep_stream_pair, memory_strea
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from streamd import access, catalog, threads
+from streamd import catalog, passwords, threads
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.server import Server, open_server
 from streamd.transport import Address, TransportClosed
@@ -298,7 +298,7 @@ async def _inline(work: Callable[..., Any], *arguments: object) -> Any:
 async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
     original, threads.in_thread = threads.in_thread, _inline
-    cost, access._COST = access._COST, 2  # a password's hash takes long on purpose
+    cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
     synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
     try:
         config = Config(data=str(folder), **settings)
@@ -311,5 +311,5 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
             nursery.cancel_scope.cancel()
     finally:
         threads.in_thread = original
-        access._COST = cost
+        passwords._COST = cost
         catalog._SYNCHRONOUS = synchronous
