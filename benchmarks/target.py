@@ -8,6 +8,7 @@ from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PORTS = ("--stream-port", "0", "--http-port", "off")
 
 
 class Target:
@@ -19,7 +20,7 @@ class Target:
 
     def __init__(self, data: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "streamd", "serve", "--data", str(data), "--stream-port", "0"],
+            [sys.executable, "-m", "streamd", "serve", "--data", str(data), *_PORTS],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -123,6 +123,17 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
     return found
 
 
+def describe_arguments(arguments: Mapping[str, Value]) -> Arguments:
+    """Arguments as people write them: the age with its unit."""
+    return {k: _age_text(v) if k == MAX_AGE else v for k, v in arguments.items()}
+
+
+def _age_text(seconds: Value) -> str:
+    assert isinstance(seconds, int)  # noqa: S101 - so it was read
+    unit = next(u for u in "Dhms" if seconds % _UNITS[u] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
 def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
     """The log policy that a stream's arguments ask for."""
 

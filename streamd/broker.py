@@ -36,6 +36,7 @@ class Broker:
     Attributes:
         virtual_hosts: by name.
         now_ms: the wall clock.
+        data: the folder.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Broker:
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
+        self.data = data
         self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock())
 
     async def open(self, contents: Contents) -> None:

@@ -72,10 +72,17 @@ class StreamRow(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """A routing key and the partition that it leads to."""
+    """A routing key and the partition that it leads to.
+
+    Attributes:
+        key: of the route.
+        stream: the partition.
+        order: partitions are in this order; each has its own.
+    """
 
     key: str
     stream: str
+    order: int
 
 
 class SuperStreamRow(NamedTuple):
@@ -173,10 +180,11 @@ class Catalog:
         bindings: dict[tuple[str, str], list[Binding]] = {}
         for host, name in self._rows("SELECT virtual_host, name FROM super_streams ORDER BY 1, 2"):
             bindings[host, name] = []
-        for host, name, key, stream in self._rows(
-            "SELECT virtual_host, super_stream, key, stream FROM bindings ORDER BY 1, 2, position"
+        columns = "virtual_host, super_stream, key, stream, position"
+        for host, name, key, stream, order in self._rows(
+            f"SELECT {columns} FROM bindings ORDER BY 1, 2, position"  # noqa: S608 - ours
         ):
-            bindings[host, name].append(Binding(key, stream))
+            bindings[host, name].append(Binding(key, stream, int(order)))
         return [SuperStreamRow(*key, tuple(found)) for key, found in bindings.items()]
 
     def add_streams(
@@ -187,12 +195,13 @@ class Catalog:
         with self._change() as db:
             db.executemany("INSERT INTO streams VALUES (?, ?, ?)", values)
             if super_stream is not None:
-                host, name, bindings = super_stream
-                db.execute("INSERT INTO super_streams VALUES (?, ?)", (host, name))
-                db.executemany(
-                    "INSERT INTO bindings VALUES (?, ?, ?, ?, ?)",
-                    [(host, name, n, *binding) for n, binding in enumerate(bindings)],
-                )
+                _insert_super_stream(db, super_stream)
+
+    def put_super_stream(self, super_stream: SuperStreamRow) -> None:
+        """Add a super stream of streams that exist, or replace it."""
+        with self._change() as db:
+            _delete_super_stream(db, super_stream.virtual_host, super_stream.name)
+            _insert_super_stream(db, super_stream)
 
     def remove_streams(
         self, virtual_host: str, names: Iterable[str], super_stream: str | None = None
@@ -204,11 +213,7 @@ class Catalog:
                 db.execute("DELETE FROM streams WHERE virtual_host = ? AND name = ?", where)
                 db.execute("DELETE FROM bindings WHERE virtual_host = ? AND stream = ?", where)
             if super_stream is not None:
-                where = (virtual_host, super_stream)
-                db.execute("DELETE FROM super_streams WHERE virtual_host = ? AND name = ?", where)
-                db.execute(
-                    "DELETE FROM bindings WHERE virtual_host = ? AND super_stream = ?", where
-                )
+                _delete_super_stream(db, virtual_host, super_stream)
 
     # -- virtual hosts
 
@@ -268,3 +273,16 @@ class Catalog:
     def close(self) -> None:
         """Release the file."""
         self._db.close()
+
+
+def _insert_super_stream(db: sqlite3.Connection, row: SuperStreamRow) -> None:
+    host, name, bindings = row
+    db.execute("INSERT INTO super_streams VALUES (?, ?)", (host, name))
+    values = [(host, name, order, key, stream) for key, stream, order in bindings]
+    db.executemany("INSERT INTO bindings VALUES (?, ?, ?, ?, ?)", values)
+
+
+def _delete_super_stream(db: sqlite3.Connection, virtual_host: str, name: str) -> None:
+    where = (virtual_host, name)
+    db.execute("DELETE FROM super_streams WHERE virtual_host = ? AND name = ?", where)
+    db.execute("DELETE FROM bindings WHERE virtual_host = ? AND super_stream = ?", where)

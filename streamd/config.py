@@ -57,7 +57,7 @@ class Config:
     tls_key: str = _setting("", "file with its key; default is the certificate's file")
     tls_ca: str = _setting("", "file with authorities of client certificates, for EXTERNAL")
     amqp_port: int | None = _setting(None, "port of AMQP 0-9-1; this version does not serve it")
-    http_port: int | None = _setting(None, "port of the HTTP API; this version does not serve it")
+    http_port: int | None = _setting(15672, "port of the HTTP management API")
     advertised_host: str = _setting("localhost", "host that clients are told to connect to")
     advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
     advertised_tls_port: int | None = _setting(None, "the same inside TLS; default TLS port")

@@ -24,7 +24,7 @@ _LONG_STRING = struct.Struct(">cI")
 
 # Clients decide by product and version what they may ask for; 4.3.0 is the first with
 # ResolveOffsetSpec and the statistic committed_offset.
-_PRODUCT, _COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
+PRODUCT, COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
 
 
 class LoginFailed(Exception):
@@ -228,8 +228,8 @@ def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
 
 
 _PROPERTIES = (
-    Pair("product", _PRODUCT),
-    Pair("version", _COMPATIBLE_VERSION),
+    Pair("product", PRODUCT),
+    Pair("version", COMPATIBLE_VERSION),
     Pair("platform", f"Python {platform.python_version()}"),
     Pair("streamd", __version__),
     Pair("information", "streamd, which speaks the RabbitMQ stream protocol"),

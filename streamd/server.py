@@ -12,12 +12,16 @@ from functools import partial
 from pathlib import Path
 
 import trio
+from starlette.types import ASGIApp
 
+from streamd import http_api
 from streamd.access import Access
+from streamd.administration import Administration
 from streamd.broker import Broker, wall_clock_ms
 from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections import Connections
+from streamd.http_api import Service, make_app
 from streamd.link import Link
 from streamd.login import Login, Peer
 from streamd.tls import CertificateError, Certificates, accept
@@ -40,6 +44,7 @@ class Server:
         tls_address: the same for TLS.
         certificates: for TLS; None without.
         connections: those that are open.
+        http_address: where the HTTP API is; None when it is not.
     """
 
     def __init__(self, broker: Broker, access: Access, config: Config) -> None:
@@ -47,6 +52,7 @@ class Server:
         self.access = access
         self.stream_address: Address | None = None
         self.tls_address: Address | None = None
+        self.http_address: Address | None = None
         self.certificates: Certificates | None = None
         self.connections = Connections()
         self._config = config
@@ -75,6 +81,21 @@ class Server:
             address = self.tls_address if is_tls else self.stream_address
             port = address.port if address else 0
         return config.advertised_host, port
+
+    def http_app(self) -> ASGIApp:
+        """The HTTP API over this server."""
+        administration = Administration(self.broker, self.access)
+        return make_app(
+            Service(self.broker, self.access, self.connections, administration, self._listeners)
+        )
+
+    def _listeners(self) -> list[tuple[str, Address]]:
+        listeners = (
+            ("stream", self.stream_address),
+            ("stream/ssl", self.tls_address),
+            ("http", self.http_address),
+        )
+        return [(protocol, address) for protocol, address in listeners if address is not None]
 
     async def drain(self) -> None:
         """Return once all connections have the answers that are due to them."""
@@ -109,10 +130,16 @@ async def serve(
         tls = await _bind(config.host, config.tls_port, "--tls-port")
         for listener in (*plain, *tls):
             sockets.push_async_callback(listener.aclose)
+        http = _bind_http(config)
+        if http is not None:
+            sockets.callback(http.close)
         async with open_server(config, now_ms) as server, trio.open_nursery() as links:
             server.stream_address, server.tls_address = _address(plain), _address(tls)
+            server.http_address = http.address if http else None
             server.certificates = certificates
             async with trio.open_nursery() as listening:
+                if http is not None:
+                    links.start_soon(http.run, server.http_app(), stop.wait)
                 for serve_one, listeners in ((_serve_socket, plain), (_serve_tls, tls)):
                     if not listeners:
                         continue
@@ -169,11 +196,23 @@ async def _bind(host: str, port: int | None, option: str) -> list[trio.SocketLis
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        reason = error.strerror or error
-        raise StartError(
-            f"cannot listen on {Address(host, port)}: {reason}; choose another with --host and "
-            f"{option}"
-        ) from error
+        raise _cannot_listen(host, port, option, error) from error
+
+
+def _bind_http(config: Config) -> http_api.Listener | None:
+    if config.http_port is None:
+        return None
+    try:
+        return http_api.listen(config.host, config.http_port)
+    except OSError as error:
+        raise _cannot_listen(config.host, config.http_port, "--http-port", error) from error
+
+
+def _cannot_listen(host: str, port: int, option: str, error: OSError) -> StartError:
+    reason = error.strerror or error
+    return StartError(
+        f"cannot listen on {Address(host, port)}: {reason}; choose another with --host and {option}"
+    )
 
 
 def _address(listeners: Sequence[trio.SocketListener]) -> Address | None:

@@ -30,6 +30,8 @@ from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
 
+_FULL = "the disk is full"
+
 
 class Waiter(Protocol):
     """A consumer that has read everything and wants to know of more."""
@@ -65,6 +67,11 @@ class Stream:
         self._limit = RecordLimit(log.policy.chunk_max_records)
         self._confirms: dict[Publisher, list[bytes]] = {}
 
+    @property
+    def trouble(self) -> str:
+        """Why it takes no messages at the moment; empty while it does."""
+        return self.failed or (_FULL if self._is_full else "")
+
     # -- publishing
 
     def check_writable(self) -> None:
@@ -72,7 +79,7 @@ class Stream:
         if self.failed is not None:
             raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self.failed)
         if self._is_full:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, "the disk is full")
+            raise Refused(ResponseCode.PRECONDITION_FAILED, _FULL)
 
     def publish(self, publication: Publication) -> None:
         """Queue entries; their publisher is told when they are stored."""

@@ -115,6 +115,16 @@ class VirtualHost:
         """All streams, available or not, in order of their names."""
         return sorted(self._rows)
 
+    def streams(self) -> list[Stream]:
+        """All streams that are available."""
+        return list(self._streams.values())
+
+    def troubles(self) -> dict[str, str]:
+        """What keeps streams from taking messages, by name."""
+        return self._unavailable | {
+            name: stream.trouble for name, stream in self._streams.items() if stream.trouble
+        }
+
     def arguments(self, name: str) -> Arguments:
         """What stream `name`, which exists, was declared with."""
         return self._rows[name].arguments
@@ -176,15 +186,23 @@ class VirtualHost:
         )
 
     async def create_super_stream(
-        self, name: str, bindings: Sequence[Binding], arguments: Iterable[tuple[str, str]]
+        self,
+        name: str,
+        routes: Iterable[tuple[str, str]],
+        arguments: Iterable[tuple[str, str]],
     ) -> None:
         """Create a super stream and its partitions, all or none.
+
+        Args:
+            name: of the super stream.
+            routes: routing key and partition, in order.
+            arguments: of every partition.
 
         Raises:
             Refused: bad names or arguments, too many partitions or one twice, it or one of them
                 exists, or the disk refused.
         """
-        bindings = [Binding(key, checked_name(stream)) for key, stream in bindings]
+        bindings = [Binding(key, checked_name(s), n) for n, (key, s) in enumerate(routes)]
         row = SuperStreamRow(self.name, checked_name(name), tuple(bindings))
         partitions = partitions_of(row)
         if not 0 < len(partitions) <= MAX_PARTITIONS or len(set(partitions)) != len(partitions):
@@ -198,6 +216,71 @@ class VirtualHost:
             await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
             self.super_streams[row.name] = row
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
+
+    # -- super streams piece by piece, as exchanges and bindings are made
+
+    async def declare_super_stream(self, name: str) -> bool:
+        """Add a super stream that has no partitions yet; whether it is new.
+
+        Raises:
+            Refused: bad name, or the disk refused.
+        """
+        async with self._shared.changes:
+            if name in self.super_streams:
+                return False
+            await self._put_super_stream(SuperStreamRow(self.name, checked_name(name), ()))
+        return True
+
+    async def bind(self, name: str, key: str, stream: str, order: int | None = None) -> None:
+        """Make a stream a partition; without an order, or one that is taken, the last.
+
+        Raises:
+            Refused: no such super stream or stream, too many partitions, or the disk refused.
+        """
+        async with self._shared.changes:
+            row = self.find_super_stream(name)
+            self.find(stream)
+            others = [known for known in row.bindings if known[:2] != (key, stream)]
+            if len(others) >= MAX_PARTITIONS:
+                details = f"{name} has {MAX_PARTITIONS} partitions, the most there can be"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            taken = {known.order for known in others}
+            if order is None or order in taken:
+                order = max(taken, default=-1) + 1
+            bindings = sorted([*others, Binding(key, stream, order)], key=lambda b: b.order)
+            await self._put_super_stream(row._replace(bindings=tuple(bindings)))
+
+    async def unbind(self, name: str, key: str, stream: str) -> None:
+        """Have a stream be no partition any more.
+
+        Raises:
+            Refused: no such super stream, or it is none, or the disk refused.
+        """
+        async with self._shared.changes:
+            row = self.find_super_stream(name)
+            others = tuple(known for known in row.bindings if known[:2] != (key, stream))
+            if len(others) == len(row.bindings):
+                details = f"{stream} is not bound to {name} with the key {key!r}"
+                raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, details)
+            await self._put_super_stream(row._replace(bindings=others))
+
+    async def drop_super_stream(self, name: str) -> None:
+        """Remove a super stream and leave the streams that were its partitions.
+
+        Raises:
+            Refused: there is none, or the disk refused.
+        """
+        async with self._shared.changes:
+            self.find_super_stream(name)
+            await self._delete((), name)
+        logger.info("removed super stream %s, its streams stay", name)
+
+    async def _put_super_stream(self, row: SuperStreamRow) -> None:
+        try:
+            await threads.in_thread(self._shared.catalog.put_super_stream, row)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        self.super_streams[row.name] = row
 
     async def _create(
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None

@@ -42,6 +42,12 @@ _password_option = click.option(
     confirmation_prompt=True,
     help="Better typed when asked, or in STREAMD_NEW_PASSWORD: options show in process lists.",
 )
+_tag_option = click.option(
+    "--tag",
+    multiple=True,
+    type=click.Choice(["administrator", "monitoring", "policymaker", "management"]),
+    help="Lets the user into the HTTP API; as often as needed.",
+)
 _vhost_option = click.option(
     "--vhost", default="/", show_default=True, help="The virtual host that it is about."
 )
@@ -56,16 +62,20 @@ def user() -> None:
 @click.argument("name")
 @_password_option
 @click.option("--administrator", is_flag=True, help="May manage users and virtual hosts.")
+@_tag_option
 @uri_option
-def add_user(name: str, password: str, uri: str, *, administrator: bool) -> None:
+def add_user(
+    name: str, password: str, tag: tuple[str, ...], uri: str, *, administrator: bool
+) -> None:
     """Add the user NAME; what it may do is set with `streamd permission set`.
 
     \b
-    Example:
+    Examples:
       streamd user add ada
+      streamd user add prometheus --tag monitoring
     """
-    tags = "administrator" if administrator else ""
-    _run(uri, "user.add", name=name, password=password, tags=tags)
+    tags = (*tag, "administrator") if administrator else tag
+    _run(uri, "user.add", name=name, password=password, tags=" ".join(tags))
     notes().print(f"added user {name}; next: streamd permission set {name} --read '.*'")
 
 
@@ -94,6 +104,21 @@ def delete_user(name: str, uri: str) -> None:
     """
     _run(uri, "user.delete", name=name)
     notes().print(f"deleted user {name}")
+
+
+@user.command()
+@click.argument("name")
+@_tag_option
+@uri_option
+def tags(name: str, tag: tuple[str, ...], uri: str) -> None:
+    """Set all tags of the user NAME; without --tag it loses those that it has.
+
+    \b
+    Example:
+      streamd user tags ada --tag management
+    """
+    _run(uri, "user.tags", name=name, tags=" ".join(tag))
+    notes().print(f"{name} has " + (f"the tags {', '.join(tag)}" if tag else "no tags"))
 
 
 @user.command()

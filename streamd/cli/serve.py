@@ -64,8 +64,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def serve(config: Path | None, **flags: int | str | None) -> None:
     """Run the server until SIGINT or SIGTERM.
 
-    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=off, and with
-    TLS tls=HOST:PORT at its end. SIGHUP makes it read the certificate again.
+    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=HOST:PORT, and
+    with TLS tls=HOST:PORT at its end. SIGHUP makes it read the certificate again.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -110,9 +110,8 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 
 
 async def _run(config: Config) -> None:
-    for port, what in ((config.amqp_port, "AMQP 0-9-1"), (config.http_port, "HTTP")):
-        if port is not None:
-            logger.warning("%s is not served by this version: its port is ignored", what)
+    if config.amqp_port is not None:
+        logger.warning("AMQP 0-9-1 is not served by this version: its port is ignored")
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
 
@@ -126,9 +125,8 @@ async def _run(config: Config) -> None:
         server: Server = await nursery.start(serve_to_the_end)
         nursery.start_soon(_reload_on_signal, server)
         tls = f" tls={server.tls_address}" if server.tls_address else ""
-        click.echo(
-            f"streamd ready stream={server.stream_address or OFF} amqp={OFF} http={OFF}{tls}"
-        )
+        stream, http = server.stream_address or OFF, server.http_address or OFF
+        click.echo(f"streamd ready stream={stream} amqp={OFF} http={http}{tls}")
 
 
 async def _reload_on_signal(server: Server) -> None:

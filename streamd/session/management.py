@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from streamd.access import ADMINISTRATOR
+from streamd.administration import Administration
 from streamd.catalog import PermissionRow
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers
@@ -29,11 +29,13 @@ class Management:
         self._context = context
         self._access = context.access
         self._broker = context.broker
+        self._administration = Administration(context.broker, context.access)
         self.handlers: Handlers = {c.Manage: self._manage}
         self._operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
             "user.add": self._add_user,
             "user.list": self._list_users,
             "user.delete": self._delete_user,
+            "user.tags": self._set_tags,
             "user.passwd": self._change_password,
             "vhost.add": self._add_host,
             "vhost.list": self._list_hosts,
@@ -74,20 +76,24 @@ class Management:
         return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._access.users()]
 
     async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
+        await self._administration.remove_user(_text(arguments, "name"))
+        return ()
+
+    async def _set_tags(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
-        others = (u.name for u in self._access.users() if ADMINISTRATOR in u.tags)
-        if set(others) == {name}:
-            details = f"{name} is the last administrator: make another one first"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-        await self._access.remove_user(name)
+        self._check_user(name)
+        await self._administration.set_tags(name, arguments.get("tags", "").split())
         return ()
 
     async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
-        if not self._access.is_user(name):
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+        self._check_user(name)
         await self._access.put_user(name, _text(arguments, "password").encode())
         return ()
+
+    def _check_user(self, name: str) -> None:
+        if not self._access.is_user(name):
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
 
     # -- virtual hosts
 
@@ -96,9 +102,7 @@ class Management:
         if name in self._broker.virtual_hosts:
             details = f"there is a virtual host {name} already"
             raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-        await self._broker.add_virtual_host(name)
-        own = PermissionRow(self._context.rights.user, name, ".*", ".*", ".*")
-        await self._access.put_permission(own)  # as RabbitMQ does: who made it may use it
+        await self._administration.add_virtual_host(name, self._context.rights.user)
         return ()
 
     async def _list_hosts(self, _arguments: Arguments) -> Iterable[Row]:
@@ -106,19 +110,15 @@ class Management:
         return [{"name": name, "streams": str(len(hosts[name].names()))} for name in sorted(hosts)]
 
     async def _delete_host(self, arguments: Arguments) -> Iterable[Row]:
-        name = _text(arguments, "name")
-        await self._broker.remove_virtual_host(name)
-        self._access.forget_virtual_host(name)
+        await self._administration.remove_virtual_host(_text(arguments, "name"))
         return ()
 
     # -- permissions
 
     async def _set_permission(self, arguments: Arguments) -> Iterable[Row]:
         user, host = _text(arguments, "user"), _text(arguments, "vhost")
-        if host not in self._broker.virtual_hosts:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no virtual host {host}")
         patterns = (arguments.get(name, "") for name in ("configure", "write", "read"))
-        await self._access.put_permission(PermissionRow(user, host, *patterns))
+        await self._administration.put_permission(PermissionRow(user, host, *patterns))
         return ()
 
     async def _list_permissions(self, _arguments: Arguments) -> Iterable[Row]:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from segments import Log, SegmentsError, Start
 from segments.offsets import FIRST
 from streamd.access import Right
-from streamd.catalog import Binding
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers, offset_spec
 from streamd.virtual_host import checked_name, partitions_of
@@ -77,8 +76,8 @@ class Streams:
             if len(partitions) != len(keys):
                 details = f"{len(partitions)} partitions and {len(keys)} binding keys"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-            bindings = list(map(Binding, keys, partitions))
-            await self._context.host.create_super_stream(command.name, bindings, command.arguments)
+            pairs = list(zip(keys, partitions, strict=True))
+            await self._context.host.create_super_stream(command.name, pairs, command.arguments)
 
         code = await _code_of(f"super stream {command.name} not created", create)
         self._context.answer(c.CreateSuperStreamResponse(command.correlation_id, code))

@@ -260,6 +260,8 @@ class TestAccess:
             "read": ".*",
         }
         assert re.search(r"guest +administrator", streamd("user", "list"))
+        streamd("user", "tags", "ada", "--tag", "management", "--tag", "monitoring")
+        assert re.search(r"ada +management monitoring", streamd("user", "list"))
         streamd("user", "passwd", "ada", "--password", "other")
         assert (
             "authentication failure"

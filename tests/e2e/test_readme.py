@@ -79,6 +79,13 @@ class Reader:
         return result.stdout.splitlines()
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--http-port", "0").start()
+    yield process
+    process.end()
+
+
 def test_every_command_prints_what_is_shown(server: ServerProcess) -> None:
     reader = Reader(server, server.data.parent)
     seen = 0

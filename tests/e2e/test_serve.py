@@ -30,7 +30,7 @@ def serve(
 ) -> subprocess.CompletedProcess[str]:
     """Run `streamd serve` where it is expected to end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "streamd", "serve", *options],
+        [sys.executable, "-m", "streamd", "serve", "--http-port", "off", *options],
         capture_output=True,
         text=True,
         timeout=30,
@@ -55,6 +55,14 @@ class TestRefusals:
             port = taken.getsockname()[1]
             result = serve("--data", str(tmp_path / "data"), "--stream-port", str(port))
         self.check(result, f"cannot listen on 127.0.0.1:{port}: Address already in use")
+
+    def test_a_port_of_the_http_api_in_use(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            options = ("--stream-port", "0", "--http-port", str(port))
+            result = serve("--data", str(tmp_path / "data"), *options)
+        self.check(result, f"cannot listen on 127.0.0.1:{port}: Address already in use")
+        assert "--http-port" in result.stderr
 
     def test_an_address_that_is_not_ours(self, tmp_path: Path) -> None:
         result = serve("--data", str(tmp_path / "d"), "--host", "192.0.2.1", "--stream-port", "0")
@@ -114,8 +122,8 @@ class TestRunning:
             process.end()
         assert "from-file" not in process.log.read_text()
 
-    def test_ports_of_what_is_not_served_are_said_to_be_ignored(self, tmp_path: Path) -> None:
-        process = ServerProcess(tmp_path / "data", "--amqp-port", "0", "--http-port", "0")
+    def test_a_port_of_what_is_not_served_is_said_to_be_ignored(self, tmp_path: Path) -> None:
+        process = ServerProcess(tmp_path / "data", "--amqp-port", "0")
         try:
             process.start()
         finally:

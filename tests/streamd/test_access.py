@@ -358,6 +358,8 @@ class TestManaging:
             ("user.delete", {"name": "ada"}, "no user ada"),
             ("user.delete", {"name": "guest"}, "the last administrator"),
             ("user.passwd", {"name": "ada", "password": "x"}, "no user ada"),
+            ("user.tags", {"name": "ada"}, "no user ada"),
+            ("user.tags", {"name": "guest"}, "the last administrator"),
             ("vhost.add", {"name": "/"}, "a virtual host / already"),
             ("vhost.delete", {"name": "none"}, "no virtual host none"),
             ("permission.set", {"user": "guest", "vhost": "none"}, "no virtual host none"),

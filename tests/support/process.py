@@ -22,6 +22,7 @@ class ServerProcess:
         data: its data folder.
         port: where it listens; the same after a restart.
         tls_port: the same for TLS, 0 without.
+        http_port: the same for the HTTP API, 0 unless the options ask for it.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
     """
@@ -30,6 +31,7 @@ class ServerProcess:
         self.data = data
         self.port = 0
         self.tls_port = 0
+        self.http_port = 0
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
@@ -45,7 +47,8 @@ class ServerProcess:
         return self._process.pid
 
     def start(self, *options: str) -> "ServerProcess":
-        arguments = ["serve", "--data", str(self.data), "--stream-port", str(self.port), *options]
+        arguments = ["serve", "--data", str(self.data), "--stream-port", str(self.port)]
+        arguments += ["--http-port", "off", *options]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamd", *arguments, *self._options],
@@ -58,6 +61,7 @@ class ServerProcess:
         assert match, f"{line!r}, and in the log: {self.log.read_text()}"
         self.port = int(match[2])
         self.tls_port = int(match[5] or 0)
+        self.http_port = int(match[4].rpartition(":")[2] if match[4] != "off" else 0)
         self.ready_line = line
         return self
 

@@ -1,0 +1,112 @@
+"""The application: which path leads where, and what every request goes through."""
+
+import logging
+from collections.abc import Iterable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from streamd.errors import Refused
+from streamd.http_api.caller import BasicAuthentication
+from streamd.http_api.connections import ConnectionPaths
+from streamd.http_api.definitions import DefinitionPaths
+from streamd.http_api.exchanges import ExchangePaths
+from streamd.http_api.messages import (
+    BadRequest,
+    NotFound,
+    error_answer,
+    not_found_answer,
+    refused_answer,
+)
+from streamd.http_api.overview import OverviewPaths
+from streamd.http_api.queues import QueuePaths
+from streamd.http_api.service import Service
+from streamd.http_api.users import UserPaths
+
+logger = logging.getLogger(__name__)
+
+_NOT_FOUND = 404
+_CHALLENGE = {"www-authenticate": 'Basic realm="streamd"'}
+
+
+class _SentPath:
+    """Routes by the path as it was sent, so that %2F, the default virtual host, is one part."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and "raw_path" in scope:
+            raw = scope["raw_path"].partition(b"?")[0].decode("latin-1")
+            scope = {**scope, "path": raw.rstrip("/") or "/"}
+        await self._app(scope, receive, send)
+
+
+def make_app(service: Service) -> ASGIApp:
+    """The API over a running server."""
+    parts = (
+        OverviewPaths(service),
+        ConnectionPaths(service),
+        QueuePaths(service),
+        ExchangePaths(service),
+        UserPaths(service),
+        DefinitionPaths(service),
+    )
+    app = Starlette(
+        routes=list(_sorted(route for part in parts for route in part.routes)),
+        middleware=[
+            Middleware(
+                AuthenticationMiddleware,
+                backend=BasicAuthentication(service.access),
+                on_error=_not_authenticated,
+            )
+        ],
+        exception_handlers={
+            Refused: _refused,
+            NotFound: _not_found,
+            BadRequest: _bad_request,
+            HTTPException: _http,
+        },
+    )
+    app.router.redirect_slashes = False
+    return _SentPath(app)
+
+
+def _sorted(routes: Iterable[Route]) -> list[Route]:
+    """Paths with fixed parts before those that take any part in their place."""
+    return sorted(
+        routes, key=lambda route: [part.startswith("{") for part in route.path.split("/")]
+    )
+
+
+def _not_authenticated(_connection: HTTPConnection, error: Exception) -> Response:
+    answer = error_answer(401, "not_authorized", str(error))
+    answer.headers.update(_CHALLENGE)
+    return answer
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)  # noqa: S101 - by registration
+    logger.info("%s %s: %s", request.method, request.scope["path"], error)
+    return refused_answer(error)
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return not_found_answer()
+
+
+async def _bad_request(_request: Request, error: Exception) -> Response:
+    return error_answer(400, "bad_request", str(error))
+
+
+async def _http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - by registration
+    if error.status_code == _NOT_FOUND:
+        return not_found_answer()
+    return Response(status_code=error.status_code, headers=error.headers)

@@ -1,0 +1,132 @@
+"""Who asks: Basic authentication, and what the user's tags and permissions allow.
+
+The tags are RabbitMQ's: `management` sees the virtual hosts that the user may enter and the
+user's own connections, `monitoring` sees all, `administrator` may change all. Without one of them
+a user has no business here.
+
+Source: RabbitMQ, "Management Plugin", section "Access and Permissions".
+"""
+
+import base64
+import binascii
+import logging
+
+import trio
+from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
+from starlette.requests import HTTPConnection, Request
+
+from streamd.access import ADMINISTRATOR, LOOPBACK_ONLY, Access, Right, Rights
+from streamd.config import REFUSAL_SECONDS
+from streamd.errors import Refused
+from streamd.transport import is_local_address
+from streamd.wire import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+MONITORING = "monitoring"
+POLICYMAKER = "policymaker"
+MANAGEMENT = "management"
+_TAGS = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT)
+
+
+class Caller(BaseUser):
+    """The user behind a request.
+
+    Attributes:
+        name: of the user.
+    """
+
+    def __init__(self, access: Access, name: str) -> None:
+        self.name = name
+        self._access = access
+
+    @property
+    def is_authenticated(self) -> bool:
+        """See starlette."""
+        return True
+
+    @property
+    def display_name(self) -> str:
+        """See starlette."""
+        return self.name
+
+    @property
+    def is_administrator(self) -> bool:
+        """May change everything."""
+        return self._access.has_tag(self.name, ADMINISTRATOR)
+
+    @property
+    def sees_all(self) -> bool:
+        """May look at everything."""
+        return self.is_administrator or self._access.has_tag(self.name, MONITORING)
+
+    def sees_host(self, virtual_host: str) -> bool:
+        """May look at what is in a virtual host."""
+        entered = self._access.permission(self.name, virtual_host) is not None
+        return entered or self.sees_all
+
+    def require_administrator(self) -> None:
+        """Raise Refused unless the user may change everything."""
+        if not self.is_administrator:
+            raise Refused(ResponseCode.ACCESS_REFUSED, f"{self.name} is no administrator")
+
+    def require_all(self) -> None:
+        """Raise Refused unless the user may look at everything."""
+        if not self.sees_all:
+            details = f"{self.name} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
+            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+
+    def require_host(self, virtual_host: str) -> None:
+        """Raise Refused unless the user may look at what is in a virtual host."""
+        if not self.sees_host(virtual_host):
+            details = f"{self.name} may not enter the virtual host {virtual_host}"
+            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+
+    def require(self, right: Right, virtual_host: str, name: str) -> None:
+        """Raise Refused unless the user may do this with what is called `name`."""
+        Rights(self._access, self.name, virtual_host).require(right, name)
+
+
+def caller_of(request: Request) -> Caller:
+    """The user behind a request."""
+    user = request.user
+    assert isinstance(user, Caller)  # noqa: S101 - nobody else passes BasicAuthentication
+    return user
+
+
+class BasicAuthentication(AuthenticationBackend):
+    """Name and password in every request.
+
+    Args:
+        access: the users.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser]:  # type: ignore[override]
+        """See starlette; a wrong password waits for its answer, which slows down guessing."""
+        name, password = _read_credentials(conn.headers.get("authorization", ""))
+        is_local = conn.client is not None and is_local_address(conn.client.host)
+        is_right = bool(password) and await self._access.authenticate(name, password)
+        if not is_right or (name == LOOPBACK_ONLY and not is_local):
+            logger.warning("%s: login refused", conn.client.host if conn.client else "?")
+            await trio.sleep(REFUSAL_SECONDS)
+            raise AuthenticationError("user or password is wrong")
+        if not any(self._access.has_tag(name, tag) for tag in _TAGS):
+            raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
+        return None, Caller(self._access, name)
+
+
+def _read_credentials(header: str) -> tuple[str, bytes]:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise AuthenticationError("expected Basic authentication")
+    try:
+        name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        text = name.decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise AuthenticationError("the Authorization header cannot be read") from None
+    if not colon:
+        raise AuthenticationError("the Authorization header holds no password")
+    return text, password

@@ -1,0 +1,231 @@
+"""/api/connections and /api/stream: who is connected, publishes, consumes; ending connections."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.connections import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.errors import Refused
+from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
+from streamd.http_api.service import NODE, Service
+from streamd.wire import ResponseCode
+
+Facts = TypeVar("Facts")
+
+_MAX_REASON = 200
+_ONE = "/api/stream/connections/{vhost}/{name}"
+
+
+class ConnectionPaths:
+    """The open connections with their publishers and consumers.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._connections = service.connections
+        self._broker = service.broker
+        self.routes = [
+            Route("/api/connections", self._list),
+            Route("/api/connections/username/{user}", self._list),
+            Route("/api/connections/username/{user}", self._end_many, methods=["DELETE"]),
+            Route("/api/connections/{name}", self._one),
+            Route("/api/connections/{name}", self._end, methods=["DELETE"]),
+            Route("/api/vhosts/{vhost}/connections", self._list),
+            Route("/api/stream/connections", self._list),
+            Route("/api/stream/connections/{vhost}", self._list),
+            Route(_ONE, self._one),
+            Route(_ONE, self._end, methods=["DELETE"]),
+            Route(f"{_ONE}/publishers", self._publishers_of_one),
+            Route(f"{_ONE}/consumers", self._consumers_of_one),
+            Route("/api/stream/publishers", self._publishers),
+            Route("/api/stream/publishers/{vhost}", self._publishers),
+            Route("/api/stream/publishers/{vhost}/{stream}", self._publishers),
+            Route("/api/stream/consumers", self._consumers),
+            Route("/api/stream/consumers/{vhost}", self._consumers),
+            Route("/api/consumers", self._amqp_consumers),
+            Route("/api/consumers/{vhost}", self._amqp_consumers),
+        ]
+
+    # -- connections
+
+    async def _list(self, request: Request) -> Response:
+        return await listing(request, self._visible(request), _connection_row, lambda c: c.name)
+
+    async def _one(self, request: Request) -> Response:
+        return json_answer(_connection_row(self._find(request)))
+
+    async def _end(self, request: Request) -> Response:
+        self._end_one(request, self._find(request))
+        return done()
+
+    async def _end_many(self, request: Request) -> Response:
+        for connection in self._visible(request):
+            self._end_one(request, connection)
+        return done()
+
+    def _end_one(self, request: Request, connection: LiveConnection) -> None:
+        caller = caller_of(request)
+        if connection.user != caller.name:
+            caller.require_administrator()
+        reason = request.headers.get("x-reason", "closed through the HTTP API")
+        shown = "".join(c for c in reason[:_MAX_REASON] if c.isprintable())
+        connection.end(f"{shown} (by {caller.name})")
+
+    def _visible(self, request: Request) -> Iterator[LiveConnection]:
+        """What the caller may see, in the virtual host or of the user in the path."""
+        caller = caller_of(request)
+        chosen = self._chosen_host(request, caller)
+        user = part(request, "user") if "user" in request.path_params else None
+        for connection in self._connections:
+            if chosen not in (None, connection.virtual_host) or user not in (None, connection.user):
+                continue
+            if caller.sees_all or connection.user == caller.name:
+                yield connection
+
+    def _chosen_host(self, request: Request, caller: Caller) -> str | None:
+        if "vhost" not in request.path_params:
+            return None
+        host = part(request, "vhost")
+        if host not in self._broker.virtual_hosts:
+            raise NotFound
+        caller.require_host(host)
+        return host
+
+    def _find(self, request: Request) -> LiveConnection:
+        caller = caller_of(request)
+        connection = self._connections.find(part(request, "name"))
+        host = self._chosen_host(request, caller)
+        if connection is None or host not in (None, connection.virtual_host):
+            raise NotFound
+        if not caller.sees_all and connection.user != caller.name:
+            raise Refused(ResponseCode.ACCESS_REFUSED, "it is a connection of another user")
+        return connection
+
+    # -- publishers and consumers
+
+    async def _publishers(self, request: Request) -> Response:
+        stream = part(request, "stream") if "stream" in request.path_params else None
+        pairs = _pairs(self._visible(request), lambda c: c.publishers())
+        chosen = (pair for pair in pairs if stream in (None, pair[1].stream))
+        return await listing(request, chosen, _publisher_row, lambda pair: pair[1].reference)
+
+    async def _publishers_of_one(self, request: Request) -> Response:
+        pairs = _pairs([self._find(request)], lambda c: c.publishers())
+        return await listing(request, pairs, _publisher_row, lambda pair: pair[1].reference)
+
+    async def _consumers(self, request: Request) -> Response:
+        pairs = _pairs(self._visible(request), lambda c: c.consumers())
+        return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
+
+    async def _consumers_of_one(self, request: Request) -> Response:
+        pairs = _pairs([self._find(request)], lambda c: c.consumers())
+        return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
+
+    async def _amqp_consumers(self, request: Request) -> Response:
+        pairs = _pairs(self._visible(request), lambda c: c.consumers())
+        return await listing(request, pairs, amqp_consumer_row, lambda pair: pair[1].stream)
+
+
+def _pairs(
+    connections: Iterable[LiveConnection], facts_of: Callable[[LiveConnection], list[Facts]]
+) -> Iterator[tuple[LiveConnection, Facts]]:
+    for connection in connections:
+        for facts in facts_of(connection):
+            yield connection, facts
+
+
+def _connection_row(connection: LiveConnection) -> Row:
+    return {
+        "name": connection.name,
+        "user_provided_name": connection.properties.get("connection_name"),
+        "node": NODE,
+        "type": "network",
+        "protocol": connection.protocol,
+        "state": "running",
+        "user": connection.user,
+        "user_who_performed_action": connection.user,
+        "vhost": connection.virtual_host,
+        "auth_mechanism": connection.mechanism,
+        "client_properties": {"connection_name": "", **connection.properties},
+        "host": connection.local.host,
+        "port": connection.local.port,
+        "peer_host": connection.peer.host,
+        "peer_port": connection.peer.port,
+        "ssl": connection.is_tls,
+        "frame_max": connection.frame_max,
+        "timeout": connection.heartbeat_seconds,
+        "channel_max": 0,
+        "channels": 0,
+        "connected_at": connection.connected_at_ms,
+        "publishers": len(connection.publishers()),
+        "consumers": len(connection.consumers()),
+    }
+
+
+def _details(connection: LiveConnection) -> Row:
+    return {
+        "name": connection.name,
+        "node": NODE,
+        "peer_host": connection.peer.host,
+        "peer_port": connection.peer.port,
+        "user": connection.user,
+    }
+
+
+def _publisher_row(pair: tuple[LiveConnection, PublisherFacts]) -> Row:
+    connection, facts = pair
+    return {
+        "connection_details": _details(connection),
+        "queue": {"name": facts.stream, "vhost": connection.virtual_host},
+        "publisher_id": facts.publisher_id,
+        "reference": facts.reference,
+        "published": facts.published,
+        "confirmed": facts.confirmed,
+        "errored": facts.refused,
+    }
+
+
+def _activity(facts: ConsumerFacts) -> str:
+    if not facts.is_single_active:
+        return "up"
+    return "single_active" if facts.is_active else "waiting"
+
+
+def _consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
+    connection, facts = pair
+    return {
+        "connection_details": _details(connection),
+        "queue": {"name": facts.stream, "vhost": connection.virtual_host},
+        "subscription_id": facts.subscription_id,
+        "credits": facts.credit,
+        "consumed": facts.consumed,
+        "offset": max(0, facts.next_offset - 1),
+        "offset_lag": facts.lag,
+        "active": facts.is_active,
+        "activity_status": _activity(facts),
+        "properties": dict(facts.properties),
+    }
+
+
+def amqp_consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
+    """A subscription as the paths of AMQP consumers show it."""
+    connection, facts = pair
+    details = _details(connection)
+    details["connection_name"] = details.pop("name")
+    return {
+        "queue": {"name": facts.stream, "vhost": connection.virtual_host},
+        "consumer_tag": facts.properties.get("identifier", f"stream.subid-{facts.subscription_id}"),
+        "channel_details": {**details, "name": "", "number": 0},
+        "arguments": dict(facts.properties),
+        "ack_required": False,
+        "exclusive": False,
+        "prefetch_count": 0,
+        "active": facts.is_active,
+        "activity_status": _activity(facts),
+    }

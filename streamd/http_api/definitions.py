@@ -1,0 +1,206 @@
+"""/api/definitions: everything that was declared, out as one JSON document and in again.
+
+The document is RabbitMQ's, so a cluster's users, virtual hosts, streams and super streams can be
+carried over as they are. What this server has no place for is left out and named in the answer.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.errors import Refused
+from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.exchanges import (
+    DIRECT,
+    bind as bind_stream,
+    binding_row,
+    create_exchange,
+    exchange_row,
+)
+from streamd.http_api.messages import BadRequest, Row, done, json_answer, read_body, text
+from streamd.http_api.overview import PRODUCT_FIELDS
+from streamd.http_api.queues import STREAM, TYPE, create_stream, host_of, shown_arguments
+from streamd.http_api.service import NODE, Service
+from streamd.http_api.users import (
+    permission_row,
+    put_host,
+    put_user,
+    read_permission,
+    user_row,
+)
+from streamd.virtual_host import VirtualHost
+
+_OURS = ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
+_LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
+_BUILT_IN = re.compile(r"amq\.|$")  # exchanges that every virtual host of RabbitMQ has
+
+
+class DefinitionPaths:
+    """Export and import.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.routes = [
+            Route("/api/definitions", self._export),
+            Route("/api/definitions", self._import, methods=["POST"]),
+            Route("/api/definitions/{vhost}", self._export_host),
+            Route("/api/definitions/{vhost}", self._import_host, methods=["POST"]),
+        ]
+
+    # -- export
+
+    async def _export(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        service = self._service
+        hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
+        document: Row = {
+            **PRODUCT_FIELDS,
+            "rabbitmq_definition_format": "cluster",
+            "original_cluster_name": NODE,
+            "users": [user_row(user) for user in service.access.users()],
+            "vhosts": [{"name": host.name} for host in hosts],
+            "permissions": [permission_row(row) for row in service.access.permissions()],
+            **{name: [] for name in _LEFT_OUT},
+            "queues": [],
+            "exchanges": [],
+            "bindings": [],
+        }
+        for host in hosts:
+            for name, rows in (await _declared(host)).items():
+                document[name] += rows
+        return json_answer(document)
+
+    async def _export_host(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        host = host_of(self._service.broker.virtual_hosts, request)
+        rows = await _declared(host)
+        for row in (row for part_of in rows.values() for row in part_of):
+            del row["vhost"]
+        about = {
+            "rabbitmq_definition_format": "single_virtual_host",
+            "original_vhost_name": host.name,
+        }
+        return json_answer({**PRODUCT_FIELDS, **about, "parameters": [], "policies": [], **rows})
+
+    # -- import
+
+    async def _import(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.require_administrator()
+        return await self._take(caller, await read_body(request), None)
+
+    async def _import_host(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.require_administrator()
+        host = host_of(self._service.broker.virtual_hosts, request)
+        return await self._take(caller, await read_body(request), host.name)
+
+    async def _take(self, caller: Caller, document: Row, virtual_host: str | None) -> Response:
+        """Create what is missing, in an order in which each finds what it needs."""
+        left_out = [name for name in _LEFT_OUT if document.get(name)]
+        takers: dict[str, Callable[[Row], Awaitable[str]]] = {
+            "vhosts": lambda row: self._take_host(caller, row),
+            "users": self._take_user,
+            "permissions": self._take_permission,
+            "queues": self._take_queue,
+            "exchanges": self._take_exchange,
+            "bindings": self._take_binding,
+        }
+        for name in _OURS:
+            for row in _rows(document, name):
+                if virtual_host is not None:
+                    row["vhost"] = virtual_host
+                try:
+                    left_out += filter(None, [await takers[name](row)])
+                except (BadRequest, Refused) as error:
+                    reason = error.details if isinstance(error, Refused) else error
+                    raise BadRequest(f"{name}, {row.get('name', row)!r}: {reason}") from error
+        return json_answer({"left_out": left_out}) if left_out else done()
+
+    async def _take_host(self, caller: Caller, row: Row) -> str:
+        await put_host(self._service, caller, text(row, "name"))
+        return ""
+
+    async def _take_user(self, row: Row) -> str:
+        await put_user(self._service, text(row, "name"), row)
+        return ""
+
+    async def _take_permission(self, row: Row) -> str:
+        permission = read_permission(text(row, "user"), text(row, "vhost"), row)
+        await self._service.administration.put_permission(permission)
+        return ""
+
+    async def _take_queue(self, row: Row) -> str:
+        name, host = text(row, "name"), self._host(row)
+        arguments = row.get("arguments") or {}
+        kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
+        if (kind or "classic") != STREAM:
+            return f"queue {name}: no stream"
+        await create_stream(host, name, row)
+        return ""
+
+    async def _take_exchange(self, row: Row) -> str:
+        name, host = text(row, "name"), self._host(row)
+        if _BUILT_IN.match(name):
+            return ""
+        if row.get("type") != DIRECT:
+            return f"exchange {name}: not direct"
+        await create_exchange(host, name, row)
+        return ""
+
+    async def _take_binding(self, row: Row) -> str:
+        host = self._host(row)
+        source, destination = text(row, "source"), text(row, "destination")
+        known = source in host.super_streams and destination in host.names()
+        if not known or row.get("destination_type") != "queue":
+            return f"binding {source} to {destination}: not of a super stream to a stream"
+        await bind_stream(host, source, destination, row)
+        return ""
+
+    def _host(self, row: Row) -> VirtualHost:
+        name = text(row, "vhost")
+        host = self._service.broker.virtual_hosts.get(name)
+        if host is None:
+            raise BadRequest(f"there is no virtual host {name[:40]!r}")
+        return host
+
+
+async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
+    queues = []
+    for name in host.names():
+        queues.append(_queue_row(host, name))
+        await trio.lowlevel.checkpoint()  # thousands of streams must not stop the messages
+    super_streams = sorted(host.super_streams.values())
+    bindings = [binding_row(row, binding) for row in super_streams for binding in row.bindings]
+    return {
+        "queues": queues,
+        "exchanges": [exchange_row(row) for row in super_streams],
+        "bindings": bindings,
+    }
+
+
+def _queue_row(host: VirtualHost, name: str) -> Row:
+    return {
+        "name": name,
+        "vhost": host.name,
+        "type": STREAM,
+        "durable": True,
+        "auto_delete": False,
+        "arguments": shown_arguments(host.arguments(name)),
+    }
+
+
+def _rows(document: Row, name: str) -> list[dict[str, Any]]:
+    rows = document.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadRequest(f"{name} is no list of JSON objects")
+    return rows

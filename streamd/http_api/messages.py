@@ -1,0 +1,218 @@
+"""Reading requests and making answers: JSON, pages, columns, errors."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import trio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from streamd.errors import Refused
+from streamd.wire import ResponseCode
+
+Row: TypeAlias = dict[str, Any]
+Item = TypeVar("Item")
+
+MAX_BODY_BYTES = 16 << 20  # definitions of a large cluster fit
+BODY_SECONDS = 30  # for a request's body to arrive
+_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
+_ROWS_A_TURN = 50  # long lists are made in pieces, so that messages flow meanwhile
+_NO_CONTENT, _CREATED = 204, 201
+
+
+class NotFound(Exception):
+    """There is no such thing."""
+
+
+class BadRequest(Exception):
+    """The request cannot be understood; one sentence."""
+
+
+_STATUS = {
+    ResponseCode.STREAM_DOES_NOT_EXIST: (404, "Object Not Found"),
+    ResponseCode.ACCESS_REFUSED: (401, "not_authorised"),
+    ResponseCode.PRECONDITION_FAILED: (400, "bad_request"),
+    ResponseCode.STREAM_EXISTS: (400, "bad_request"),
+    ResponseCode.STREAM_NOT_AVAILABLE: (503, "unavailable"),
+}
+
+
+def refused_answer(refused: Refused) -> Response:
+    """What the stream protocol says by a code, as HTTP says it."""
+    status, error = _STATUS.get(refused.code, (500, "internal_error"))
+    return error_answer(status, error, refused.details)
+
+
+def error_answer(status: int, error: str, reason: str) -> Response:
+    """An error as RabbitMQ words it."""
+    return json_answer({"error": error, "reason": reason}, status)
+
+
+def not_found_answer() -> Response:
+    """An error as RabbitMQ words it."""
+    return error_answer(404, "Object Not Found", "Not Found")
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    """An answer with a value."""
+    return Response(_dumps(value), status, media_type="application/json")
+
+
+def done(*, is_new: bool = False) -> Response:
+    """An answer that says it was done."""
+    return Response(status_code=_CREATED if is_new else _NO_CONTENT)
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def part(request: Request, name: str) -> str:
+    """A part of the path. Paths are routed as sent, where %2F is no slash."""
+    return unquote(request.path_params[name])
+
+
+def found(item: Item | None) -> Item:
+    """What was looked for.
+
+    Raises:
+        NotFound: there is nothing.
+    """
+    if item is None:
+        raise NotFound
+    return item
+
+
+async def read_body(request: Request) -> Row:
+    """The JSON object in a request's body; no body is an empty one.
+
+    Raises:
+        BadRequest: too large, too slow, or no JSON object.
+    """
+    _check_size(int(request.headers.get("content-length", 0)))
+    data = bytearray()
+    try:
+        with trio.fail_after(BODY_SECONDS):
+            async with aclosing(request.stream()) as pieces:
+                async for piece in pieces:
+                    data += piece
+                    _check_size(len(data))
+    except trio.TooSlowError:
+        raise BadRequest(f"the body did not arrive within {BODY_SECONDS} s") from None
+    except ClientDisconnect:
+        raise BadRequest("the body ended early") from None
+    if not data.strip():
+        return {}
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadRequest("not_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest("expected a JSON object")
+    return value
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY_BYTES:
+        raise BadRequest(f"the body is larger than {MAX_BODY_BYTES:,} bytes")
+
+
+def texts(body: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts, which may be written as one with commas.
+
+    Raises:
+        BadRequest: it is something else.
+    """
+    value = body.get(name, [])
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadRequest(f"{name} is none of: a list of texts, texts with commas between them")
+    return value
+
+
+def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """A text.
+
+    Raises:
+        BadRequest: it is missing and has no default, or is something else.
+    """
+    value = body.get(name, default)
+    if not isinstance(value, str):
+        raise BadRequest(f"{name} is missing" if value is None else f"{name} is no text")
+    return value
+
+
+async def listing(
+    request: Request,
+    items: Iterable[Item],
+    make_row: Callable[[Item], Row],
+    name_of: Callable[[Item], str] | None = None,
+) -> Response:
+    """An answer with many rows: all, or a page, of columns that were asked for.
+
+    Args:
+        request: may ask for `page`, `page_size`, `name` (a part of it) and `columns`.
+        items: what there is, in order.
+        make_row: called for those that are sent.
+        name_of: what `name` looks at; None when the rows have no names.
+
+    Raises:
+        BadRequest: a page that cannot be.
+    """
+    query = request.query_params
+    chosen = total = list(items)
+    if "page" not in query:
+        return _joined(await _encoded(request, chosen, make_row))
+    page, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
+    wanted = query.get("name", "")
+    if query.get("use_regex", "false") != "false":
+        raise BadRequest("use_regex is not served: name is looked for as it is")
+    if wanted and name_of is not None:
+        chosen = [item for item in total if wanted in name_of(item)]
+    num_pages = max(1, math.ceil(len(chosen) / size))
+    if not 1 <= page <= num_pages or not 1 <= size <= _MAX_PAGE_SIZE:
+        raise BadRequest(f"page {page} of {size} rows: there are {num_pages} pages")
+    rows = await _encoded(request, chosen[(page - 1) * size : page * size], make_row)
+    about = {
+        "total_count": len(total),
+        "filtered_count": len(chosen),
+        "item_count": len(rows),
+        "page": page,
+        "page_size": size,
+        "page_count": num_pages,
+    }
+    head = _dumps(about)[:-1]
+    return _joined(rows, head + b',"items":', b"}")
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    value = query.get(name, str(default))
+    if not (value.isascii() and value.isdigit()) or len(value) > 9:  # noqa: PLR2004 - enough
+        raise BadRequest(f"{name} is {value[:20]!r}, expected a number")
+    return int(value) if name == "page" else max(1, int(value))
+
+
+async def _encoded(
+    request: Request, items: Sequence[Item], make_row: Callable[[Item], Row]
+) -> list[bytes]:
+    columns = [
+        column.split(".")[0] for column in request.query_params.get("columns", "").split(",")
+    ]
+    keep = {column for column in columns if column}
+    rows = []
+    for number, item in enumerate(items, 1):
+        row = make_row(item)
+        rows.append(_dumps({k: v for k, v in row.items() if k in keep} if keep else row))
+        if number % _ROWS_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    return rows
+
+
+def _joined(rows: Iterable[bytes], head: bytes = b"", tail: bytes = b"") -> Response:
+    data = head + b"[" + b",".join(rows) + b"]" + tail
+    return Response(data, media_type="application/json")

@@ -1,0 +1,167 @@
+"""/api/overview, nodes, whoami and health checks."""
+
+import os
+import resource
+import shutil
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd import __version__
+from streamd.http_api.caller import caller_of
+from streamd.http_api.messages import NotFound, Row, json_answer, part
+from streamd.http_api.service import NODE, Service
+from streamd.login import COMPATIBLE_VERSION, PRODUCT
+from streamd.virtual_host import VirtualHost
+
+PRODUCT_FIELDS = {  # clients decide by these what they may ask for
+    "rabbitmq_version": COMPATIBLE_VERSION,
+    "rabbit_version": COMPATIBLE_VERSION,
+    "product_name": PRODUCT,
+    "product_version": COMPATIBLE_VERSION,
+    "streamd_version": __version__,
+}
+
+
+class OverviewPaths:
+    """The server as a whole.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._started = time.monotonic()
+        self.routes = [
+            Route("/api/overview", self._overview),
+            Route("/api/whoami", self._whoami),
+            Route("/api/version", self._version),
+            Route("/api/cluster-name", self._cluster_name),
+            Route("/api/nodes", self._nodes),
+            Route("/api/nodes/{name}", self._node),
+            Route("/api/channels", self._no_channels),
+            Route("/api/health/checks/alarms", self._alarms),
+            Route("/api/health/checks/local-alarms", self._alarms),
+            Route("/api/health/checks/port-listener/{port}", self._port_listener),
+            Route("/api/aliveness-test/{vhost}", self._aliveness),
+        ]
+
+    async def _overview(self, request: Request) -> Response:
+        caller = caller_of(request)
+        hosts = [
+            h for name, h in self._service.broker.virtual_hosts.items() if caller.sees_host(name)
+        ]
+        connections = [
+            c for c in self._service.connections if caller.sees_all or c.user == caller.name
+        ]
+        messages = sum(map(count_messages, hosts))
+        return json_answer(
+            {
+                **PRODUCT_FIELDS,
+                "management_version": COMPATIBLE_VERSION,
+                "cluster_name": NODE,
+                "node": NODE,
+                "default_queue_type": "stream",
+                "exchange_types": [{"name": "direct", "enabled": True}],
+                "message_stats": {},
+                "queue_totals": message_counts(messages),
+                "object_totals": {
+                    "channels": 0,
+                    "connections": len(connections),
+                    "consumers": sum(len(c.consumers()) for c in connections),
+                    "exchanges": sum(len(h.super_streams) for h in hosts),
+                    "queues": sum(len(h.names()) for h in hosts),
+                },
+                "listeners": [
+                    {"node": NODE, "protocol": protocol, "ip_address": at.host, "port": at.port}
+                    for protocol, at in self._service.listeners()
+                ],
+            }
+        )
+
+    async def _whoami(self, request: Request) -> Response:
+        name = caller_of(request).name
+        user = self._service.access.find_user(name)
+        tags = list(user.tags) if user else []
+        return json_answer({"name": name, "tags": tags, "is_internal_user": True})
+
+    async def _version(self, _request: Request) -> Response:
+        return json_answer(COMPATIBLE_VERSION)
+
+    async def _cluster_name(self, _request: Request) -> Response:
+        return json_answer({"name": NODE})
+
+    async def _nodes(self, request: Request) -> Response:
+        caller_of(request).require_all()
+        return json_answer([self._this_node()])
+
+    async def _node(self, request: Request) -> Response:
+        caller_of(request).require_all()
+        if part(request, "name") != NODE:
+            raise NotFound
+        return json_answer(self._this_node())
+
+    def _this_node(self) -> Row:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "name": NODE,
+            "type": "disc",
+            "running": True,
+            "os_pid": str(os.getpid()),
+            "uptime": round((time.monotonic() - self._started) * 1000),
+            "processors": os.cpu_count(),
+            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "mem_used": usage.ru_maxrss * 1024,
+            "mem_alarm": False,
+            "disk_free": shutil.disk_usage(self._service.broker.data).free,
+            "disk_free_alarm": bool(self._troubles()),
+            "rates_mode": "none",
+        }
+
+    async def _no_channels(self, _request: Request) -> Response:
+        return json_answer([])
+
+    # -- health
+
+    async def _alarms(self, _request: Request) -> Response:
+        troubles = self._troubles()
+        if not troubles:
+            return json_answer({"status": "ok"})
+        reason = "streams that take no messages"
+        return json_answer({"status": "failed", "reason": reason, "alarms": troubles}, 503)
+
+    def _troubles(self) -> list[dict[str, Any]]:
+        hosts = self._service.broker.virtual_hosts.values()
+        return [
+            {"vhost": host.name, "queue": name, "resource": trouble}
+            for host in hosts
+            for name, trouble in host.troubles().items()
+        ]
+
+    async def _port_listener(self, request: Request) -> Response:
+        wanted = part(request, "port")
+        if any(str(at.port) == wanted for _, at in self._service.listeners()):
+            return json_answer({"status": "ok", "port": int(wanted)})
+        reason = f"no listener on port {wanted[:20]}"
+        return json_answer({"status": "failed", "reason": reason, "missing": wanted[:20]}, 503)
+
+    async def _aliveness(self, request: Request) -> Response:
+        host = part(request, "vhost")
+        caller_of(request).require_host(host)
+        if host not in self._service.broker.virtual_hosts:
+            raise NotFound
+        return json_answer({"status": "ok"})
+
+
+def message_counts(messages: int) -> Row:
+    """How RabbitMQ counts messages."""
+    return {"messages": messages, "messages_ready": messages, "messages_unacknowledged": 0}
+
+
+def count_messages(host: VirtualHost) -> int:
+    """Messages in all streams of a virtual host."""
+    return sum(stream.log.committed_offset - stream.log.first_offset for stream in host.streams())

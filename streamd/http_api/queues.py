@@ -1,0 +1,277 @@
+"""/api/queues, of which every one is a stream, and /api/stream/super-streams."""
+
+from collections import Counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.access import Right
+from streamd.arguments import Arguments, describe_arguments
+from streamd.catalog import SuperStreamRow
+from streamd.connections import ConsumerFacts, LiveConnection
+from streamd.errors import Refused
+from streamd.http_api.caller import caller_of
+from streamd.http_api.connections import amqp_consumer_row
+from streamd.http_api.messages import (
+    BadRequest,
+    NotFound,
+    Row,
+    done,
+    json_answer,
+    listing,
+    part,
+    read_body,
+    texts,
+)
+from streamd.http_api.overview import message_counts
+from streamd.http_api.service import NODE, Service
+from streamd.stream import Stream
+from streamd.virtual_host import MAX_PARTITIONS, VirtualHost, partitions_of
+from streamd.wire import ResponseCode
+
+TYPE = "x-queue-type"
+STREAM = "stream"
+_PREFIX = "x-"
+_ONE = "/api/queues/{vhost}/{name}"
+_SUPER = "/api/stream/super-streams"
+
+
+class QueuePaths:
+    """Streams and super streams.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._broker = service.broker
+        self._connections = service.connections
+        self.routes = [
+            Route("/api/queues", self._list),
+            Route("/api/queues/{vhost}", self._list),
+            Route(_ONE, self._one),
+            Route(_ONE, self._create, methods=["PUT"]),
+            Route(_ONE, self._delete, methods=["DELETE"]),
+            Route(_SUPER, self._list_super_streams),
+            Route(_SUPER + "/{vhost}", self._list_super_streams),
+            Route(_SUPER + "/{vhost}/{name}", self._one_super_stream),
+            Route(_SUPER + "/{vhost}/{name}", self._create_super_stream, methods=["PUT"]),
+            Route(_SUPER + "/{vhost}/{name}", self._delete_super_stream, methods=["DELETE"]),
+        ]
+
+    # -- streams
+
+    async def _list(self, request: Request) -> Response:
+        readers = self._readers()
+        names = [(host, name) for host in self._hosts(request) for name in host.names()]
+
+        def row(item: tuple[VirtualHost, str]) -> Row:
+            host, name = item
+            return _row(host, name, readers[host.name, name])
+
+        return await listing(request, names, row, lambda item: item[1])
+
+    async def _one(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        name = part(request, "name")
+        if name not in host.names():
+            raise NotFound
+        consumers = self._consumers(host.name, name)
+        row = _row(host, name, len(consumers))
+        return json_answer(row | {"consumer_details": list(map(amqp_consumer_row, consumers))})
+
+    async def _create(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        name = part(request, "name")
+        caller_of(request).require(Right.CONFIGURE, host.name, name)
+        is_new = await create_stream(host, name, await read_body(request))
+        return done(is_new=is_new)
+
+    async def _delete(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        name = part(request, "name")
+        caller_of(request).require(Right.CONFIGURE, host.name, name)
+        await host.delete(name, lambda: None)
+        return done()
+
+    def _hosts(self, request: Request) -> list[VirtualHost]:
+        """The virtual host in the path, or all that the caller may see."""
+        hosts = self._broker.virtual_hosts
+        if "vhost" in request.path_params:
+            return [host_of(hosts, request)]
+        caller = caller_of(request)
+        return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
+
+    def _readers(self) -> Counter[tuple[str, str]]:
+        return Counter(
+            (connection.virtual_host, facts.stream)
+            for connection in self._connections
+            for facts in connection.consumers()
+        )
+
+    def _consumers(self, host: str, name: str) -> list[tuple[LiveConnection, ConsumerFacts]]:
+        return [
+            (connection, facts)
+            for connection in self._connections
+            if connection.virtual_host == host
+            for facts in connection.consumers()
+            if facts.stream == name
+        ]
+
+    # -- super streams
+
+    async def _list_super_streams(self, request: Request) -> Response:
+        rows = [row for host in self._hosts(request) for row in host.super_streams.values()]
+        return await listing(request, sorted(rows), _super_stream_row, lambda row: row.name)
+
+    async def _one_super_stream(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        return json_answer(_super_stream_row(host.find_super_stream(part(request, "name"))))
+
+    async def _create_super_stream(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        name = part(request, "name")
+        body = await read_body(request)
+        routes = [(key, f"{name}-{key}") for key in _keys(body)]
+        caller = caller_of(request)
+        for configured in (name, *(stream for _, stream in routes)):
+            caller.require(Right.CONFIGURE, host.name, configured)
+        arguments = [
+            (key.removeprefix(_PREFIX), _text(key, value))
+            for key, value in _mapping(body, "arguments").items()
+        ]
+        await host.create_super_stream(name, routes, arguments)
+        return done()
+
+    async def _delete_super_stream(self, request: Request) -> Response:
+        host = host_of(self._broker.virtual_hosts, request)
+        name = part(request, "name")
+        caller = caller_of(request)
+        for configured in (name, *partitions_of(host.find_super_stream(name))):
+            caller.require(Right.CONFIGURE, host.name, configured)
+        await host.delete_super_stream(name, lambda: None)
+        return done()
+
+
+def host_of(hosts: dict[str, VirtualHost], request: Request) -> VirtualHost:
+    """The virtual host in the path.
+
+    Raises:
+        NotFound: there is none.
+        Refused: the caller may not enter it.
+    """
+    name = part(request, "vhost")
+    if name not in hosts:
+        raise NotFound
+    caller_of(request).require_host(name)
+    return hosts[name]
+
+
+async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
+    """Create a stream as definitions and requests describe it; whether it is new.
+
+    Raises:
+        BadRequest: it would be no stream.
+        Refused: it cannot be created.
+    """
+    arguments = _mapping(body, "arguments")
+    kind = arguments.get(TYPE, body.get("type", STREAM))
+    if kind != STREAM:
+        raise BadRequest(f"{TYPE} is {kind!r}: this server has streams only")
+    if not body.get("durable", True) or body.get("auto_delete", False):
+        raise BadRequest(f"{name} cannot be a stream: streams are durable and not auto-delete")
+    pairs = [
+        (key.removeprefix(_PREFIX), _text(key, value))
+        for key, value in arguments.items()
+        if key.startswith(_PREFIX)
+    ]
+    try:
+        await host.create(name, pairs)
+    except Refused as refused:
+        if refused.code == ResponseCode.STREAM_EXISTS:
+            return False
+        raise
+    return True
+
+
+def _mapping(body: Row, name: str) -> dict[str, Any]:
+    value = body.get(name, {})
+    if value == []:  # how some write an empty one
+        return {}
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is no JSON object")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    """An argument as the stream protocol writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise BadRequest(f"{name} is neither a text nor a number")
+
+
+def _keys(body: Row) -> list[str]:
+    partitions = body.get("partitions")
+    if isinstance(partitions, int) and not isinstance(partitions, bool):
+        if not 0 < partitions <= MAX_PARTITIONS:
+            raise BadRequest(f"partitions is {partitions}, expected 1 to {MAX_PARTITIONS}")
+        return [str(n) for n in range(partitions)]
+    keys = texts(body, "binding-keys")
+    if not keys:
+        raise BadRequest("Must specify partitions or binding keys")
+    return keys
+
+
+def shown_arguments(arguments: Arguments) -> Row:
+    """What a stream was declared with, as AMQP names it."""
+    described = describe_arguments(arguments)
+    return {TYPE: STREAM} | {_PREFIX + key: value for key, value in described.items()}
+
+
+def _row(host: VirtualHost, name: str, num_consumers: int) -> Row:
+    row: Row = {
+        "name": name,
+        "vhost": host.name,
+        "type": STREAM,
+        "arguments": shown_arguments(host.arguments(name)),
+        "durable": True,
+        "auto_delete": False,
+        "exclusive": False,
+        "node": NODE,
+        "leader": NODE,
+        "members": [NODE],
+        "online": [NODE],
+        "policy": None,
+        "consumers": num_consumers,
+        "readers": {NODE: num_consumers},
+    }
+    try:
+        stream = host.find(name)
+    except Refused as refused:
+        return row | {"state": "down", "reason": refused.details, "online": []}
+    return row | _figures(stream)
+
+
+def _figures(stream: Stream) -> Row:
+    log = stream.log
+    times = (segment.first_timestamp_ms for segment in log.segments)
+    return {
+        "state": "running",
+        **message_counts(log.committed_offset - log.first_offset),
+        "message_bytes": log.size,
+        "segments": len(log.segments),
+        "chunks": log.num_chunks,
+        "first_offset": log.first_offset,
+        "next_offset": log.committed_offset,
+        "first_timestamp": next((time for time in times if time is not None), 0),
+        **({"reason": stream.trouble} if stream.trouble else {}),
+    }
+
+
+def _super_stream_row(row: SuperStreamRow) -> Row:
+    partitions = [{"routing_key": b.key, "stream": b.stream} for b in row.bindings]
+    return {"name": row.name, "vhost": row.virtual_host, "partitions": partitions}

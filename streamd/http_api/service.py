@@ -1,0 +1,30 @@
+"""What the HTTP API shows and changes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from streamd.access import Access
+from streamd.administration import Administration
+from streamd.broker import Broker
+from streamd.connections import Connections
+from streamd.transport import Address
+
+NODE = "streamd@localhost"  # there is one, and clients want it to have a name
+
+
+class Service(NamedTuple):
+    """A server as the HTTP API sees it.
+
+    Attributes:
+        broker: the virtual hosts.
+        access: the users.
+        connections: those that are open.
+        administration: changes to users and virtual hosts.
+        listeners: protocol and address of every open port.
+    """
+
+    broker: Broker
+    access: Access
+    connections: Connections
+    administration: Administration
+    listeners: Callable[[], list[tuple[str, Address]]]

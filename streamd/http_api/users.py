@@ -1,0 +1,229 @@
+"""/api/users, permissions and vhosts."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.catalog import PermissionRow, UserRow
+from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.messages import (
+    BadRequest,
+    Row,
+    done,
+    found,
+    json_answer,
+    listing,
+    part,
+    read_body,
+    text,
+    texts,
+)
+from streamd.http_api.overview import count_messages, message_counts
+from streamd.http_api.service import NODE, Service
+from streamd.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
+from streamd.virtual_host import VirtualHost
+
+_PERMISSION = "/api/permissions/{vhost}/{user}"
+
+
+class UserPaths:
+    """Users, what they may do, and virtual hosts.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._access = service.access
+        self.routes = [
+            Route("/api/users", self._list),
+            Route("/api/users/{user}", self._one),
+            Route("/api/users/{user}", self._put, methods=["PUT"]),
+            Route("/api/users/{user}", self._delete, methods=["DELETE"]),
+            Route("/api/users/{user}/permissions", self._permissions),
+            Route("/api/permissions", self._permissions),
+            Route(_PERMISSION, self._permission),
+            Route(_PERMISSION, self._put_permission, methods=["PUT"]),
+            Route(_PERMISSION, self._delete_permission, methods=["DELETE"]),
+            Route("/api/vhosts", self._hosts),
+            Route("/api/vhosts/{vhost}", self._host),
+            Route("/api/vhosts/{vhost}", self._put_host, methods=["PUT"]),
+            Route("/api/vhosts/{vhost}", self._delete_host, methods=["DELETE"]),
+            Route("/api/vhosts/{vhost}/permissions", self._permissions),
+        ]
+
+    # -- users
+
+    async def _list(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        return await listing(request, self._access.users(), user_row, lambda user: user.name)
+
+    async def _one(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        return json_answer(user_row(found(self._access.find_user(part(request, "user")))))
+
+    async def _put(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        name = part(request, "user")
+        is_new = not self._access.is_user(name)
+        await put_user(self._service, name, await read_body(request))
+        return done(is_new=is_new)
+
+    async def _delete(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        name = part(request, "user")
+        found(self._access.find_user(name))
+        await self._service.administration.remove_user(name)
+        return done()
+
+    # -- permissions
+
+    async def _permissions(self, request: Request) -> Response:
+        """All, or those of the user or in the virtual host of the path."""
+        caller = caller_of(request)
+        user, host = (
+            part(request, key) if key in request.path_params else None for key in ("user", "vhost")
+        )
+        if user != caller.name:
+            caller.require_administrator()
+        if user is not None:
+            found(self._access.find_user(user))
+        if host is not None:
+            found(self._service.broker.virtual_hosts.get(host))
+        rows = [
+            row
+            for row in self._access.permissions()
+            if user in (None, row.user) and host in (None, row.virtual_host)
+        ]
+        return await listing(request, rows, permission_row)
+
+    async def _permission(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        row = self._access.permission(part(request, "user"), part(request, "vhost"))
+        return json_answer(permission_row(found(row)))
+
+    async def _put_permission(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        user, host = part(request, "user"), part(request, "vhost")
+        found(self._access.find_user(user))
+        found(self._service.broker.virtual_hosts.get(host))
+        is_new = self._access.permission(user, host) is None
+        row = read_permission(user, host, await read_body(request))
+        await self._service.administration.put_permission(row)
+        return done(is_new=is_new)
+
+    async def _delete_permission(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        user, host = part(request, "user"), part(request, "vhost")
+        found(self._access.permission(user, host))
+        await self._access.remove_permission(user, host)
+        return done()
+
+    # -- virtual hosts
+
+    async def _hosts(self, request: Request) -> Response:
+        caller = caller_of(request)
+        hosts = self._service.broker.virtual_hosts
+        visible = [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
+        return await listing(request, visible, _host_row, lambda host: host.name)
+
+    async def _host(self, request: Request) -> Response:
+        name = part(request, "vhost")
+        host = found(self._service.broker.virtual_hosts.get(name))
+        caller_of(request).require_host(name)
+        return json_answer(_host_row(host))
+
+    async def _put_host(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.require_administrator()
+        is_new = await put_host(self._service, caller, part(request, "vhost"))
+        return done(is_new=is_new)
+
+    async def _delete_host(self, request: Request) -> Response:
+        caller_of(request).require_administrator()
+        name = part(request, "vhost")
+        found(self._service.broker.virtual_hosts.get(name))
+        await self._service.administration.remove_virtual_host(name)
+        return done()
+
+
+async def put_host(service: Service, caller: Caller, name: str) -> bool:
+    """Add a virtual host unless it is there; whether it is new."""
+    if name in service.broker.virtual_hosts:
+        return False
+    if not name or not name.isprintable() or len(name.encode()) > 255:  # noqa: PLR2004 - as AMQP
+        raise BadRequest("a virtual host's name has 1 to 255 printable bytes")
+    await service.administration.add_virtual_host(name, caller.name)
+    return True
+
+
+async def put_user(service: Service, name: str, body: Row) -> None:
+    """Add a user or change one as definitions and requests describe it.
+
+    Raises:
+        BadRequest: tags are missing, or a hash is none.
+        Refused: a bad name, nobody would be left to manage, or the catalog cannot be written.
+    """
+    if "tags" not in body:
+        raise BadRequest("tags_not_present")
+    tags = texts(body, "tags")
+    service.administration.check_tags(name, tags)
+    password_hash = password = None
+    if "password" in body:
+        password = text(body, "password").encode()
+    elif "password_hash" in body:
+        algorithm = text(body, "hashing_algorithm", RABBITMQ_DEFAULT)
+        try:
+            password_hash = read_hash(algorithm, text(body, "password_hash"))
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+    else:
+        password_hash = ""  # as RabbitMQ: no password lets in
+    await service.access.put_user(name, password, tags, password_hash)
+
+
+def read_permission(user: str, virtual_host: str, body: Row) -> PermissionRow:
+    """What a user may do as definitions and requests describe it.
+
+    Raises:
+        BadRequest: a pattern is missing.
+    """
+    patterns = (text(body, name) for name in ("configure", "write", "read"))
+    return PermissionRow(user, virtual_host, *patterns)
+
+
+def user_row(user: UserRow) -> Row:
+    """A user as definitions have it."""
+    algorithm, password_hash = algorithm_of(user.password_hash)
+    return {
+        "name": user.name,
+        "password_hash": password_hash,
+        "hashing_algorithm": algorithm,
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def permission_row(row: PermissionRow) -> Row:
+    """What a user may do as definitions have it."""
+    return {
+        "user": row.user,
+        "vhost": row.virtual_host,
+        "configure": row.configure,
+        "write": row.write,
+        "read": row.read,
+    }
+
+
+def _host_row(host: VirtualHost) -> Row:
+    return {
+        "name": host.name,
+        "description": "",
+        "tags": [],
+        "metadata": {"description": "", "tags": [], "default_queue_type": "stream"},
+        "default_queue_type": "stream",
+        "cluster_state": {NODE: "running"},
+        "tracing": False,
+        **message_counts(count_messages(host)),
+    }

@@ -1,0 +1,141 @@
+"""The HTTP API of a real server: over sockets, with a real client of the stream protocol."""
+
+import asyncio
+import base64
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from rstream import AMQPMessage, Consumer, OnClosedErrorInfo, Producer, amqp_decoder
+
+from clients import connect
+from tests.support.process import ServerProcess
+
+_SECONDS = 20
+_CREDENTIALS = base64.b64encode(b"guest:guest").decode()
+_HEAD = f"host: x\r\nauthorization: Basic {_CREDENTIALS}\r\n"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path / "data", "--http-port", "0").start()
+    yield running
+    running.end()
+
+
+def client(process: ServerProcess) -> httpx.Client:
+    url = f"http://127.0.0.1:{process.http_port}/api/"
+    return httpx.Client(base_url=url, auth=("guest", "guest"), timeout=_SECONDS)
+
+
+def async_client(process: ServerProcess) -> httpx.AsyncClient:
+    url = f"http://127.0.0.1:{process.http_port}/api/"
+    return httpx.AsyncClient(base_url=url, auth=("guest", "guest"), timeout=_SECONDS)
+
+
+def test_the_ready_line_names_it_and_it_listens_on_loopback(process: ServerProcess) -> None:
+    assert f" http=127.0.0.1:{process.http_port}" in process.ready_line
+    with client(process) as http:
+        listeners = http.get("overview").json()["listeners"]
+    assert ("http", process.http_port) in [(row["protocol"], row["port"]) for row in listeners]
+
+
+async def until_listed(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        for row in (await http.get("connections")).json():
+            if row["client_properties"].get("connection_name") == name:
+                return dict(row)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{name} is not listed")
+
+
+async def work_and_be_cut_off(process: ServerProcess, http: httpx.AsyncClient) -> list[str]:
+    """What the streams were of which rstream was told that they are closed."""
+    closed: list[str] = []
+    cut = asyncio.Event()
+
+    async def on_close(info: OnClosedErrorInfo) -> None:
+        closed.extend(info.streams)
+        cut.set()
+
+    login: dict[str, Any] = {"username": "guest", "password": "guest"}
+    consumer = Consumer(
+        "localhost", process.port, **login, connection_name="to be cut", on_close_handler=on_close
+    )
+    async with Producer("localhost", process.port, **login) as producer:
+        await producer.create_stream("s")
+        await producer.send_wait("s", AMQPMessage(body=b"x"))
+        await consumer.start()
+        await consumer.subscribe("s", lambda *_: None, decoder=amqp_decoder)
+        row = await until_listed(http, "to be cut")
+        path = f"connections/{quote(row['name'])}"
+        answer = await http.delete(path, headers={"X-Reason": "a test"})
+        assert answer.status_code == 204
+        await asyncio.wait_for(cut.wait(), _SECONDS)
+        with contextlib.suppress(Exception):
+            await consumer.close()
+    return closed
+
+
+# rstream 1.1.1 leaves the socket of a connection that the server has ended to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_of_rstream_is_ended(process: ServerProcess) -> None:
+    async def main() -> list[str]:
+        async with async_client(process) as http:
+            return await work_and_be_cut_off(process, http)
+
+    assert asyncio.run(main()) == ["s"]
+    with client(process) as http:
+        (row,) = http.get("queues").json()
+        assert (row["name"], row["messages"]) == ("s", 1)
+    assert "ended, a test (by guest)" in process.log.read_text()
+
+
+def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
+    with client(process) as http:
+        assert http.put("queues/%2F/s", json={}).status_code == 201
+
+    async def publish() -> None:
+        async with connect(process.uri) as streams, streams.producer("s") as producer:
+            await producer.send(b"x")
+
+    asyncio.run(publish())
+    with client(process) as http:
+        assert http.get("queues/%2F/s").json()["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        ("GARBAGE\r\n\r\n", "400"),
+        (f"GET /api/overview HTTP/1.1\r\n{_HEAD}content-length: x\r\n\r\n", "400"),
+        (f"PUT /api/queues/%2F/s HTTP/1.1\r\n{_HEAD}content-length: {1 << 60}\r\n\r\n", "400"),
+        (f"GET /{'a' * 70_000} HTTP/1.1\r\n{_HEAD}\r\n", "431"),
+        (f"GET /api/queues/%FF HTTP/1.0\r\n{_HEAD}\r\n", "404"),
+    ],
+)
+def test_requests_that_are_none(process: ServerProcess, request_: str, status: str) -> None:
+    with socket.create_connection(("127.0.0.1", process.http_port), timeout=_SECONDS) as raw:
+        raw.sendall(request_.encode())
+        assert raw.recv(100).split()[1].decode() == status
+    assert "Traceback" not in process.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_peer_that_takes_no_answers_does_not_hold_up_the_end(process: ServerProcess) -> None:
+    with client(process) as http:
+        for number in range(300):
+            http.put(f"queues/%2F/{number:0200}", json={})
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", process.http_port))
+        raw.sendall(f"GET /api/queues HTTP/1.1\r\n{_HEAD}\r\n".encode() * 40)
+        time.sleep(1)  # for its answers to fill the buffers: nothing tells that from outside
+        assert process.stop() == 0
