@@ -1,4 +1,4 @@
-"""What a program begins with: a client of one server, on one connection."""
+"""What a program begins with: a client of one server."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,7 +8,6 @@ from typing import Unpack
 
 import anyio
 
-from clients.connection import Connection, open_connection
 from clients.consumer import (
     NEXT,
     Consumer,
@@ -25,6 +24,7 @@ from clients.errors import (
     Unsupported,
     refusal,
 )
+from clients.link import Link, open_link
 from clients.producer import FilterValue, Producer
 from clients.super_stream import (
     ConsumerOptions,
@@ -45,6 +45,7 @@ _HEARTBEAT_SECONDS = 60
 _WINDOW = 10_000
 _CREDIT = 10
 _CLOSE_SECONDS = 10
+_RETRY_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ class StreamInfo:
 class Client:
     """A client of one server; made by `connect`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, link: Link) -> None:
+        self._link = link
 
     @property
     def server_properties(self) -> dict[str, str]:
         """What the server says of itself."""
-        return dict(self._connection.server)
+        return dict(self._link.server)
 
     # -- streams
 
@@ -113,7 +114,7 @@ class Client:
         merged = {name: str(value) for name, value in given.items() if value is not None}
         merged |= arguments or {}
         pairs = tuple(Pair(*item) for item in merged.items())
-        code = (await self._connection.request(c.Create, stream, pairs)).code
+        code = (await self._link.request(c.Create, stream, pairs)).code
         if code == ResponseCode.PRECONDITION_FAILED:  # the protocol does not say which
             reason = "a stream of that name exists with other arguments"
             if not await self.exists(stream):
@@ -129,13 +130,13 @@ class Client:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        code = (await self._connection.request(c.Delete, stream)).code
+        code = (await self._link.request(c.Delete, stream)).code
         if code != OK and not (missing_ok and code == ResponseCode.STREAM_DOES_NOT_EXIST):
             raise refusal(code, f"cannot delete {stream}")
 
     async def exists(self, stream: str) -> bool:
         """Whether there is a stream of that name."""
-        answer = await self._connection.request(c.Metadata, (stream,))
+        answer = await self._link.ask(c.Metadata, (stream,))
         return any(found.code == OK for found in answer.streams)
 
     async def stats(self, stream: str) -> dict[str, int]:
@@ -144,7 +145,7 @@ class Client:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        answer = await self._connection.request(c.StreamStats, stream)
+        answer = await self._link.ask(c.StreamStats, stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at {stream}")
         return dict(answer.statistics)
@@ -156,9 +157,9 @@ class Client:
             Unsupported: the server is not a streamd.
             StreamDoesNotExist: one that was named does not exist.
         """
-        if not self._connection.is_streamd:
+        if not self._link.is_streamd:
             raise Unsupported("only a streamd server describes its streams")
-        answer = await self._connection.request(c.DescribeStreams, streams)
+        answer = await self._link.ask(c.DescribeStreams, streams)
         found = [
             StreamInfo(name, code, dict(arguments), dict(figures))
             for name, code, arguments, figures in answer.streams
@@ -174,7 +175,7 @@ class Client:
         Raises:
             NoOffset: it has stored none.
         """
-        answer = await self._connection.request(c.QueryOffset, name, stream)
+        answer = await self._link.ask(c.QueryOffset, name, stream)
         if answer.code != OK:
             raise refusal(answer.code, f"no offset of {name} in {stream}")
         offset: int = answer.offset
@@ -203,9 +204,7 @@ class Client:
         keys = list(map(str, range(partitions))) if isinstance(partitions, int) else partitions
         streams = tuple(f"{name}-{key}" for key in keys)
         pairs = tuple(Pair(*item) for item in (arguments or {}).items())
-        answer = await self._connection.request(
-            c.CreateSuperStream, name, streams, tuple(keys), pairs
-        )
+        answer = await self._link.request(c.CreateSuperStream, name, streams, tuple(keys), pairs)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot create super stream {name}")
 
@@ -215,7 +214,7 @@ class Client:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        code = (await self._connection.request(c.DeleteSuperStream, name)).code
+        code = (await self._link.request(c.DeleteSuperStream, name)).code
         if code != OK:
             raise refusal(code, f"cannot delete super stream {name}")
 
@@ -225,7 +224,7 @@ class Client:
         Raises:
             StreamDoesNotExist: there is no such super stream.
         """
-        answer = await self._connection.request(c.Partitions, super_stream)
+        answer = await self._link.ask(c.Partitions, super_stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at super stream {super_stream}")
         return list(answer.streams)
@@ -236,7 +235,7 @@ class Client:
         Raises:
             StreamDoesNotExist: there is no such super stream.
         """
-        answer = await self._connection.request(c.Route, routing_key, super_stream)
+        answer = await self._link.ask(c.Route, routing_key, super_stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at super stream {super_stream}")
         return list(answer.streams)
@@ -260,10 +259,10 @@ class Client:
             AccessRefused: the user is no administrator.
             PreconditionFailed: it does not fit; says why.
         """
-        if not self._connection.is_streamd:
+        if not self._link.is_streamd:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
-        answer = await self._connection.request(c.Manage, operation, pairs)
+        answer = await self._link.request(c.Manage, operation, pairs)
         if answer.code != OK:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
@@ -291,18 +290,16 @@ class Client:
         Raises:
             StreamDoesNotExist: there is no such stream.
         """
-        connection = self._connection
-        producer = Producer(connection, stream, name, filter_value, window)
-        number = connection.attach(connection.publishers, producer, stream)
-        try:
-            await producer.open(number)
-            connection.tasks.start_soon(producer.pump)
-            yield producer
-            await producer.flush()
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
-                await producer.close()
-            connection.detach(connection.publishers, number)
+        link = self._link
+        producer = Producer(stream, name, filter_value, window)
+        async with link.opened(link.publishers, producer):
+            link.tasks.start_soon(producer.pump)
+            try:
+                yield producer
+                await producer.flush()
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+                    await producer.close()
 
     @asynccontextmanager
     async def consumer(  # noqa: PLR0913 - each by its name, and all have defaults
@@ -344,26 +341,25 @@ class Client:
         """
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")
-        connection = self._connection
-        if until_end and not connection.is_streamd:
+        link = self._link
+        if until_end and not link.is_streamd:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
         wanted = Filter(filter_values, match_unfiltered, filter_value)
         group = None
         if single_active:
             group = Group(partial(self._start, stream, offset, name), super_stream)
-        consumer = Consumer(connection, stream, name, wanted, credit, group)
-        number = connection.attach(connection.consumers, consumer, stream)
-        try:
-            end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
-            await consumer.open(number, start)
+        consumer = Consumer(link, stream, name, start, wanted, credit, group)
+        end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
+        async with link.opened(link.consumers, consumer):
             if end is not None:
-                connection.tasks.start_soon(consumer.stop_at, end)
-            yield consumer
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
-                await consumer.close()
-            connection.detach(connection.consumers, number)
+                link.tasks.start_soon(consumer.stop_at, end)
+            try:
+                yield consumer
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
+                    await consumer.settle()
+                    await consumer.close()
 
     def super_producer(
         self,
@@ -415,19 +411,30 @@ class Client:
 
 @asynccontextmanager
 async def connect(
-    uri: str = DEFAULT_URI, *, name: str = "streamd", heartbeat: int = _HEARTBEAT_SECONDS
+    uri: str = DEFAULT_URI,
+    *,
+    name: str = "streamd",
+    heartbeat: int = _HEARTBEAT_SECONDS,
+    retry_seconds: float = _RETRY_SECONDS,
 ) -> AsyncIterator[Client]:
     """A client of the server at `uri`; the connection ends with the context.
+
+    A connection that is lost is made again, after pauses that grow to five seconds. Producers then
+    send again what was not confirmed, consumers go on behind what has arrived, questions are asked
+    again. Only what would change something, create or delete, fails with ConnectionLost when it was
+    on its way: it may have been done.
 
     Args:
         uri: rabbitmq-stream://user:password@host:port/virtual-host.
         name: of the connection, for whoever looks at the server.
         heartbeat: seconds between signs of life, 0 for none.
+        retry_seconds: how long to try to get a lost connection back before everything fails with
+            ConnectionLost; 0 does not try, math.inf for ever.
 
     Raises:
         ValueError: `uri` is not an address.
         ConnectionLost: nobody answers there.
         LoginRefused: the server does not let this user in.
     """
-    async with open_connection(parse_uri(uri), name, heartbeat) as connection:
-        yield Client(connection)
+    async with open_link(parse_uri(uri), name, heartbeat, retry_seconds) as link:
+        yield Client(link)

@@ -1,18 +1,18 @@
-"""One connection: its login, requests with their answers, and whom to give what comes unasked.
+"""One connection from login to end: requests with their answers, and what comes unasked.
 
 Works in asyncio and in trio programs, through anyio. The protocol itself is `streamd.wire`.
 """
 
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import anyio
-from anyio.abc import ByteStream, TaskGroup
+from anyio.abc import ByteStream
 
-from clients.errors import ConnectionLost, refusal
+from clients.errors import ConnectionLost, StreamError, refusal
 from clients.uri import Endpoint, TlsFiles
 from streamd.wire import (
     NEED_DATA,
@@ -31,19 +31,10 @@ OK = ResponseCode.OK
 _RECEIVE_BYTES = 256 << 10
 _FRAME_MAX = 1 << 20
 _LOGIN_SECONDS = 10
-_ANSWER_SECONDS = 30
+ANSWER_SECONDS = 30
 _CLOSE_SECONDS = 5
-_MAX_IDS = 256
 
-
-class Listener(Protocol):
-    """A publisher or consumer: it is given what the server sends it, and told of the end."""
-
-    def received(self, command: c.ServerCommand) -> None:
-        """Take a command."""
-
-    def failed(self, error: Exception) -> None:
-        """The connection or the stream is gone."""
+Take: TypeAlias = Callable[[c.ServerCommand], None]
 
 
 class _Answer:
@@ -60,35 +51,33 @@ class Connection:
     Attributes:
         endpoint: where it leads.
         frame_max: bytes that a frame may have.
-        tasks: run while the connection is there.
         server: what the server said of itself.
-        publishers, consumers: by their id on this connection.
         lost: why the connection is gone, None while it is there.
+        ended: set when it is gone.
+        was_closed: the server has closed it in so many words.
     """
 
-    def __init__(
-        self, stream: ByteStream, endpoint: Endpoint, heartbeat: int, tasks: TaskGroup
-    ) -> None:
+    def __init__(self, stream: ByteStream, endpoint: Endpoint, heartbeat: int, take: Take) -> None:
         self.endpoint = endpoint
-        self.tasks = tasks
         self.frame_max = _FRAME_MAX
         self.server: dict[str, str] = {}
-        self.publishers: dict[int, Listener] = {}
-        self.consumers: dict[int, Listener] = {}
-        self.lost: Exception | None = None
+        self.lost: StreamError | None = None
+        self.ended = anyio.Event()
+        self.was_closed = False
+        self._take = take
         self._stream = stream
         self._wire = WireConnection(Role.CLIENT, None)
         self._heartbeat = heartbeat
         self._sending = anyio.Lock()
         self._answers: dict[int, _Answer] = {}
-        self._streams: dict[Listener, str] = {}
         self._correlation_id = 0
         self._has_sent = self._has_heard = True
+        self._receiving = anyio.CancelScope(shield=True)
+        self._known: set[int] = set()
 
-    @property
-    def is_streamd(self) -> bool:
-        """The server knows the requests that are ours alone."""
-        return "streamd" in self.server
+    def knows(self, kind: type[Any]) -> bool:
+        """Whether the server says that it knows a kind of request."""
+        return kind.KEY in self._known
 
     # -- login
 
@@ -117,7 +106,8 @@ class Connection:
         self._heartbeat = min(tune.heartbeat_seconds, self._heartbeat)
         await self._stream.send(self._wire.send(c.Tune(self.frame_max, self._heartbeat)))
         await self._step(c.Open, endpoint.virtual_host)
-        await self._step(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
+        answer = await self._step(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
+        self._known = {key for key, _, _ in answer.versions}
 
     async def _step(self, kind: type[Any], *fields: object) -> Any:  # noqa: ANN401 - of any kind
         self._correlation_id += 1
@@ -138,7 +128,7 @@ class Connection:
     # -- requests
 
     async def request(
-        self, kind: type[Any], *fields: object, seconds: float | None = _ANSWER_SECONDS
+        self, kind: type[Any], *fields: object, seconds: float | None = ANSWER_SECONDS
     ) -> Any:  # noqa: ANN401 - of any kind
         """Send a request and return its answer, whatever code it has.
 
@@ -186,41 +176,31 @@ class Connection:
         async with self._sending:
             self._has_sent = True
             # A frame that was begun is sent to its end: half a frame would break the connection.
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_ANSWER_SECONDS) as scope:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_SECONDS) as scope:
                 try:
                     await self._stream.send(frame)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-                    self._lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
-                    raise cast("Exception", self.lost) from error
+                    self.lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
+                    raise self.lost_error from error
         if scope.cancelled_caught:
-            self._lose(ConnectionLost(f"{self.endpoint}: it takes nothing any more"))
-            raise cast("Exception", self.lost)
-
-    # -- publishers and consumers
-
-    def attach(self, listeners: dict[int, Listener], listener: Listener, stream: str) -> int:
-        """Give a publisher or consumer of `stream` the lowest free id.
-
-        Raises:
-            ServerRefused: all ids are in use.
-        """
-        for number in range(_MAX_IDS):
-            if number not in listeners:
-                listeners[number] = listener
-                self._streams[listener] = stream
-                return number
-        raise refusal(ResponseCode.PRECONDITION_FAILED, f"{_MAX_IDS} are open on this connection")
-
-    def detach(self, listeners: dict[int, Listener], number: int) -> None:
-        """Take an id back."""
-        listener = listeners.pop(number, None)
-        if listener is not None:
-            self._streams.pop(listener, None)
+            self.lose(ConnectionLost(f"{self.endpoint}: it takes nothing any more"))
+            raise self.lost_error
 
     # -- receiving
 
     async def run(self) -> None:
-        """Receive until the connection ends; then everybody who waits knows."""
+        """Receive until the connection ends; then everybody who waits knows.
+
+        Cancelling does not end it, `stop` does: until then somebody may wait for an answer.
+        """
+        with self._receiving:
+            await self._receive()
+
+    def stop(self) -> None:
+        """Receive no more."""
+        self._receiving.cancel()
+
+    async def _receive(self) -> None:
         try:
             while self._wire.state is not State.CLOSED:
                 data = await self._stream.receive(_RECEIVE_BYTES)
@@ -233,43 +213,46 @@ class Connection:
             reason = "the connection ended"
         except ProtocolError as error:
             reason = f"the server does not keep to the protocol: {error}"
-        self._lose(ConnectionLost(f"{self.endpoint}: {reason}"))
+        self.lose(ConnectionLost(f"{self.endpoint}: {reason}"))
 
     async def _dispatch(self, command: c.ServerCommand) -> None:
         match command:
-            case c.Deliver() | c.DeliverCommitted() | c.CreditResponse() | c.ConsumerUpdate():
-                self._give(self.consumers, command.subscription_id, command)
-            case c.PublishConfirm() | c.PublishError():
-                self._give(self.publishers, command.publisher_id, command)
-            case c.MetadataUpdate(code, stream):
-                gone = refusal(code, f"stream {stream} is gone")
-                for listener in [x for x, used in self._streams.items() if used == stream]:
-                    listener.failed(gone)
             case c.Close(corr, code, reason):
                 answer = self._wire.send(c.CloseResponse(corr, OK))
-                self._lose(ConnectionLost(f"{self.endpoint}: {reason} ({text_of(code)})"))
+                self.was_closed = True
+                self.lose(ConnectionLost(f"{self.endpoint}: {reason} ({text_of(code)})"))
                 if not self._sending.locked():  # it takes nothing more but the answer
                     await self._stream.send(answer)
             case c.Heartbeat() | c.Tune():
                 pass
+            case (
+                c.Deliver()
+                | c.DeliverCommitted()
+                | c.CreditResponse()
+                | c.ConsumerUpdate()
+                | c.PublishConfirm()
+                | c.PublishError()
+                | c.MetadataUpdate()
+            ):
+                self._take(command)
             case _:
                 answer_place = self._answers.get(command.correlation_id)
                 if answer_place is not None:
                     answer_place.command = command
                     answer_place.arrived.set()
 
-    def _give(self, listeners: dict[int, Listener], number: int, command: c.ServerCommand) -> None:
-        listener = listeners.get(number)
-        if listener is not None:  # what is late for one that is closed goes nowhere
-            listener.received(command)
+    @property
+    def lost_error(self) -> StreamError:
+        """Why the connection is gone, once it is."""
+        return self.lost or ConnectionLost(f"{self.endpoint}: the connection is gone")
 
-    def _lose(self, error: Exception) -> None:
+    def lose(self, error: StreamError) -> None:
+        """The connection is gone: tell all who wait."""
         if self.lost is None:
             self.lost = error
+            self.ended.set()
             for answer in self._answers.values():
                 answer.arrived.set()
-            for listener in list(self._streams):
-                listener.failed(error)
 
     async def keep_alive(self) -> None:
         """Send signs of life when nothing else is sent; give up when none come."""
@@ -284,7 +267,7 @@ class Connection:
                     return
             silent = 0 if self._has_heard else silent + 1
             if silent > 4:  # noqa: PLR2004 - half intervals: two to three whole ones
-                self._lose(ConnectionLost(f"{self.endpoint}: no sign of life"))
+                self.lose(ConnectionLost(f"{self.endpoint}: no sign of life"))
                 await self._stream.aclose()
 
     async def close(self) -> None:
@@ -305,11 +288,17 @@ class Connection:
 
 @asynccontextmanager
 async def open_connection(
-    endpoint: Endpoint, name: str, heartbeat: int
+    endpoint: Endpoint, name: str, heartbeat: int, take: Take
 ) -> AsyncIterator[Connection]:
     """A connection that has logged in; ends with the context.
 
     An error in the context comes out as it is, not in a group.
+
+    Args:
+        endpoint: the server, and who enters.
+        name: of the connection, for whoever looks at the server.
+        heartbeat: seconds between signs of life, 0 for none.
+        take: given what comes unasked.
 
     Raises:
         ConnectionLost: nobody answers there.
@@ -319,17 +308,20 @@ async def open_connection(
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
-            connection = Connection(stream, endpoint, heartbeat, tasks)
+            connection = Connection(stream, endpoint, heartbeat, take)
             try:
                 await _log_in(connection, name)
                 tasks.start_soon(connection.run)
                 tasks.start_soon(connection.keep_alive)
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await connection.close()
+                    connection.stop()
             except Exception as error:  # noqa: BLE001 - raised again below
                 failure = error
             finally:
-                with anyio.CancelScope(shield=True):
-                    await connection.close()
                 tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):

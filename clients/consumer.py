@@ -4,19 +4,23 @@ Credit for a chunk is given back when the program asks for what comes after it, 
 holds at most `credit` chunks in memory. With a filter the server sends whole chunks in which some
 message may match; a consumer that is told how to find a message's filter value hands out just the
 messages that do.
+
+When the connection was lost and is back, reading goes on behind the last chunk that arrived.
 """
 
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import anyio
 
 from clients.connection import Connection
-from clients.errors import StreamError, Unsupported, refusal
+from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
+from clients.link import Link
 from segments.codec import (
     CHUNK_HEADER_SIZE,
     ChunkHeader,
@@ -126,6 +130,13 @@ class Group(NamedTuple):
     super_stream: str
 
 
+class _Arrived(NamedTuple):
+    """A chunk, and the first offset in it that was asked for."""
+
+    chunk: bytes
+    first_offset: int
+
+
 @dataclass(slots=True)
 class Counts:
     """What a consumer has received.
@@ -157,9 +168,10 @@ class Consumer:
 
     def __init__(
         self,
-        connection: Connection,
+        link: Link,
         stream: str,
         name: str,
+        start: OffsetSpecification,
         wanted: Filter,
         credit: int,
         group: Group | None = None,
@@ -170,14 +182,17 @@ class Consumer:
         self.name = name
         self.counts = Counts()
         self.last_offset: int | None = None
-        self._connection = connection
+        self._link = link
+        self._start = start
+        self._connection: Connection | None = None
         self._wanted = wanted
         self._credit = credit
         self._first_offset = 0
         self._end_offset = _NO_END
         self._has_ended = False
         self._subscription_id = -1
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[_Arrived] = deque()
+        self._to_store: int | None = None
         self._arrived = anyio.Event()
         self._error: Exception | None = None
         self._ready: Iterator[ReceivedMessage] = iter(())
@@ -214,7 +229,7 @@ class Consumer:
 
         Raises:
             ValueError: the consumer has no name, or nothing was handed out yet.
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is gone for good.
         """
         if not self.name:
             raise ValueError("only a consumer with a name can store its offset")
@@ -222,7 +237,12 @@ class Consumer:
             offset = self.last_offset
         if offset is None:
             raise ValueError("there is no offset to store yet")
-        await self._connection.send(c.StoreOffset(self.name, self.stream, offset))
+        if self._error is not None:
+            raise self._error
+        self._to_store = offset
+        if self._connection is not None:
+            with suppress(ConnectionLost):  # it is stored when the connection is back
+                await self._connection.send(c.StoreOffset(self.name, self.stream, offset))
 
     async def progress(self, awaited_offset: int = 0) -> dict[str, int]:
         """How far the server has come with this consumer, passed-over chunks included.
@@ -235,10 +255,11 @@ class Consumer:
 
         Raises:
             Unsupported: the server is not a streamd.
+            ConnectionLost: the connection is gone for good.
         """
-        if not self._connection.is_streamd:
+        if not self._link.is_streamd:
             raise Unsupported("only a streamd server tells how far a filter has come")
-        answer = await self._connection.request(
+        answer = await self._link.ask(
             c.DescribeSubscription, self._subscription_id, awaited_offset, seconds=None
         )
         if answer.code != OK:
@@ -247,10 +268,16 @@ class Consumer:
 
     # -- what the client does with it
 
-    async def open(self, subscription_id: int, start: OffsetSpecification) -> None:
-        """Subscribe."""
-        self._subscription_id = subscription_id
-        self._begin_at(start)
+    async def open(self, connection: Connection, number: int) -> None:
+        """See link.Listener."""
+        self._subscription_id = number
+        self._start = await self._resolved(connection)
+        self._begin_at(self._start)
+        if self._to_store is not None:
+            await self._store_again(connection, self._to_store)
+        credit = max(0, self._credit - len(self._chunks))
+        self._owed_credit = 0
+        self._connection = connection
         properties = self._wanted.properties()
         if self.name:
             properties += (Pair("name", self.name),)
@@ -258,11 +285,25 @@ class Consumer:
             properties += (Pair("single-active-consumer", "true"),)
             if self._group.super_stream:
                 properties += (Pair("super-stream", self._group.super_stream),)
-        answer = await self._connection.request(
-            c.Subscribe, subscription_id, self.stream, start, self._credit, properties
+        answer = await connection.request(
+            c.Subscribe, number, self.stream, self._start, credit, properties
         )
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
+
+    async def _resolved(self, connection: Connection) -> OffsetSpecification:
+        """Where to begin, as an offset: "next" would be another place after an interruption."""
+        is_fixed = self._start.type in (FIRST.type, _AT_OFFSET)
+        if is_fixed or self._group is not None or not connection.knows(c.ResolveOffsetSpec):
+            return self._start
+        answer = await connection.request(c.ResolveOffsetSpec, self.stream, self._start, ())
+        return self._start if answer.code != OK else cast("OffsetSpecification", answer.offset)
+
+    async def _store_again(self, connection: Connection, offset: int) -> None:
+        """Store what may have been lost on its way, unless another consumer has got further."""
+        answer = await connection.request(c.QueryOffset, self.name, self.stream)
+        if answer.code != OK or answer.offset < offset:
+            await connection.send(c.StoreOffset(self.name, self.stream, offset))
 
     async def stop_at(self, end_offset: int) -> None:
         """End the iteration once everything before `end_offset` is done."""
@@ -277,48 +318,76 @@ class Consumer:
         self._arrived.set()
 
     async def close(self) -> None:
-        """Unsubscribe."""
-        if self._error is None:
-            await self._connection.request(c.Unsubscribe, self._subscription_id)
+        """See link.Listener."""
+        if self._error is None and self._connection is not None:
+            with suppress(ConnectionLost):
+                await self._connection.request(c.Unsubscribe, self._subscription_id)
+
+    async def settle(self) -> None:
+        """Return when the offset that was stored last is known to be stored."""
+        with suppress(StreamError):  # whoever uses the consumer has been told
+            while self._to_store is not None:
+                answer = await self._link.ask(c.QueryOffset, self.name, self.stream)
+                if answer.code == OK and answer.offset >= self._to_store:
+                    return
+                await self.store_offset(self._to_store)
 
     def received(self, command: c.ServerCommand) -> None:
-        """See connection.Listener."""
+        """See link.Listener."""
         if isinstance(command, c.Deliver | c.DeliverCommitted):
-            self._chunks.append(command.chunk)
+            self._chunks.append(_Arrived(command.chunk, self._first_offset))
             self._arrived.set()
-        elif isinstance(command, c.ConsumerUpdate):
-            self._connection.tasks.start_soon(self._update, command)
+            with suppress(FormatError):  # said when it is opened
+                header = decode_chunk_header(command.chunk)
+                behind = max(self._first_offset, header.chunk_id + header.num_records)
+                self._start = OffsetSpecification(_AT_OFFSET, behind)
+        elif isinstance(command, c.ConsumerUpdate) and self._connection is not None:
+            self._link.tasks.start_soon(self._update, self._connection, command)
+
+    def interrupted(self) -> None:
+        """See link.Listener."""
+        self._connection = None
+        if self._group is not None:  # what was not handed out yet is now another's
+            self._step_down()
 
     def failed(self, error: Exception) -> None:
-        """See connection.Listener."""
-        self._error = error
+        """See link.Listener."""
+        self._error, self._connection = error, None
         self._arrived.set()
 
     def _begin_at(self, start: OffsetSpecification) -> None:
         self._first_offset = start.value if start.type == _AT_OFFSET else 0
 
-    async def _update(self, command: c.ConsumerUpdate) -> None:
-        """It is this consumer's turn, or another's: what was not handed out yet is the other's."""
-        self.is_active = bool(command.active)
+    async def _update(self, connection: Connection, command: c.ConsumerUpdate) -> None:
+        """It is this consumer's turn, or another's."""
         start = _NOT_SAID
         try:
-            if not self.is_active:
-                self._owed_credit += len(self._chunks)
-                self._chunks.clear()
-                self._ready = iter(())
+            if not command.active:
+                self._step_down()
             elif self._group is not None:
                 start = await self._group.resume()
                 self._begin_at(start)
+                self.is_active = connection is self._connection
             answer = c.ConsumerUpdateResponse(command.correlation_id, OK, start)
-            await self._connection.send(answer)
+            await connection.send(answer)
+        except ConnectionLost:
+            pass  # the next connection has its own questions
         except StreamError as error:
             self.failed(error)
 
+    def _step_down(self) -> None:
+        """What was not handed out yet is another's."""
+        self.is_active = False
+        self._owed_credit += len(self._chunks)
+        self._chunks.clear()
+        self._ready = iter(())
+
     async def _next_batch(self) -> list[ReceivedMessage]:
         """The wanted messages of the next chunk; StopAsyncIteration at the end."""
-        if self._owed_credit * 2 >= self._credit and self._error is None:
+        if self._owed_credit * 2 >= self._credit and self._connection is not None:
             owed, self._owed_credit = self._owed_credit, 0  # half at a time: fewer frames
-            await self._connection.send(c.Credit(self._subscription_id, owed))
+            with suppress(ConnectionLost):  # the next connection begins with all of it
+                await self._connection.send(c.Credit(self._subscription_id, owed))
         while not self._chunks:
             if self._error is not None:
                 raise self._error
@@ -329,13 +398,14 @@ class Consumer:
         self._owed_credit += 1
         return self._open(self._chunks.popleft())
 
-    def _open(self, chunk: bytes) -> list[ReceivedMessage]:
+    def _open(self, arrived: "_Arrived") -> list[ReceivedMessage]:
+        chunk = arrived.chunk
         try:
             header = decode_chunk_header(chunk)
             data = chunk[CHUNK_HEADER_SIZE:]
             if len(data) != header.data_size or zlib.crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
-            messages = list(self._messages(header, data))
+            messages = list(self._messages(header, data, arrived.first_offset))
         except FormatError as error:
             raise DamagedChunk(f"a chunk of {self.stream} is damaged: {error}") from error
         counts = self.counts
@@ -347,8 +417,8 @@ class Consumer:
         counts.false_chunks += not wanted
         return wanted
 
-    def _messages(self, header: ChunkHeader, data: bytes) -> Iterator[ReceivedMessage]:
-        first, end, stream = self._first_offset, self._end_offset, self.stream
+    def _messages(self, header: ChunkHeader, data: bytes, first: int) -> Iterator[ReceivedMessage]:
+        end, stream = self._end_offset, self.stream
         time = header.timestamp_ms
         for offset, body in enumerate(_bodies(data), header.chunk_id):
             if first <= offset < end:

@@ -1,12 +1,18 @@
-"""Publishing: messages gather while a frame is on its way, confirms come back for many at once."""
+"""Publishing: messages gather while a frame is on its way, confirms come back for many at once.
+
+What is not confirmed is kept, and sent again when the connection was lost and is back. The server
+tells a producer with a name how far it had come, so that none of its messages is stored twice;
+without a name what was stored but not confirmed is.
+"""
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 import anyio
 
 from clients.connection import Connection
-from clients.errors import PublishFailed, StreamError, refusal
+from clients.errors import ConnectionLost, PublishFailed, refusal
 from segments.compression import NAMES, pack
 from segments.message import Message
 from streamd.wire import ResponseCode, codec, commands as c
@@ -26,6 +32,13 @@ _MESSAGE_OVERHEAD = 14
 _MAX_SUB_BATCH = 65_535
 
 
+class _SubBatch(NamedTuple):
+    """Messages packed together, as they stand in a frame."""
+
+    publishing_id: int
+    entry: bytes
+
+
 class Producer:
     """Publishes to one stream; made by `Client.producer`, which closes it in order.
 
@@ -36,23 +49,20 @@ class Producer:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        stream: str,
-        name: str,
-        filter_value: FilterValue | None,
-        window: int,
+        self, stream: str, name: str, filter_value: FilterValue | None, window: int
     ) -> None:
         self.stream = stream
         self.name = name
         self.last_publishing_id = 0
-        self._connection = connection
         self._filter_value = filter_value
         self._window = window
+        self._connection: Connection | None = None
+        self._frame_max = 0
         self._publisher_id = -1
-        self._waiting: list[Outgoing] = []
+        self._is_new = True
+        self._waiting: list[Outgoing | _SubBatch] = []
+        self._unconfirmed: dict[int, Outgoing | _SubBatch] = {}
         self._has_values = filter_value is not None
-        self._unconfirmed = 0
         self._refused: list[tuple[int, int]] = []
         self._error: Exception | None = None
         self._has_work = anyio.Event()
@@ -80,7 +90,7 @@ class Producer:
             The message's publishing id.
 
         Raises:
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is gone for good.
             ServerRefused: the stream is gone.
         """
         if isinstance(message, bytes):
@@ -97,9 +107,10 @@ class Producer:
         publishing_id: int | None = None,
     ) -> int:
         """As `send`, for a message that is encoded already."""
-        while self._unconfirmed + len(self._waiting) >= self._window:
-            await self._progressed()
         self._check()
+        while len(self._unconfirmed) + len(self._waiting) >= self._window:
+            await self._progressed()
+            self._check()
         value = filter_value.encode() if isinstance(filter_value, str) else filter_value
         size = len(body) + len(value or b"")
         self._check_size(size)
@@ -134,7 +145,6 @@ class Producer:
             ValueError: no messages, too many, or too large for a frame.
         """
         bodies = [(Message(m) if isinstance(m, bytes) else m).encode() for m in messages]
-        await self._write()
         self._check()
         if not 0 < len(bodies) <= _MAX_SUB_BATCH:
             raise ValueError(f"{len(bodies)} messages, a sub-batch holds 1 to {_MAX_SUB_BATCH}")
@@ -143,8 +153,8 @@ class Producer:
         self.last_publishing_id += len(bodies)
         number = self.last_publishing_id
         entry = encode_sub_batch(number, len(bodies), NAMES[compression], full_size, packed)
-        self._unconfirmed += 1
-        await self._connection.send(c.Publish(self._publisher_id, 1, entry))
+        self._waiting.append(_SubBatch(number, entry))
+        await self._write()
         return number
 
     async def flush(self) -> None:
@@ -152,7 +162,8 @@ class Producer:
 
         Raises:
             PublishFailed: some of it was refused.
-            ConnectionLost: the connection is gone; what was not confirmed may be stored or not.
+            ConnectionLost: the connection is gone for good; what was not confirmed may be stored
+                or not.
             ServerRefused: the stream is gone.
         """
         await self._write()
@@ -166,19 +177,31 @@ class Producer:
 
     # -- what the client does with it
 
-    async def open(self, publisher_id: int) -> None:
-        """Declare the publisher, and find out where it ended if it has a name."""
-        self._publisher_id = publisher_id
-        request = self._connection.request
+    async def open(self, connection: Connection, number: int) -> None:
+        """See link.Listener."""
         what = f"cannot publish to {self.stream}"
-        answer = await request(c.DeclarePublisher, publisher_id, self.name, self.stream)
+        answer = await connection.request(c.DeclarePublisher, number, self.name, self.stream)
         if answer.code != OK:
             raise refusal(answer.code, what)
+        sequence = 0
         if self.name:
-            answer = await request(c.QueryPublisherSequence, self.name, self.stream)
+            answer = await connection.request(c.QueryPublisherSequence, self.name, self.stream)
             if answer.code != OK:
                 raise refusal(answer.code, what)
-            self.last_publishing_id = answer.sequence
+            sequence = answer.sequence
+        if self._is_new:
+            self._is_new, self.last_publishing_id = False, sequence
+        self._go_on(connection, number, sequence)
+
+    def _go_on(self, connection: Connection, number: int, sequence: int) -> None:
+        """Send again what is not stored; up to `sequence` everything is."""
+        missing = [sent for sent in self._unconfirmed.values() if sent.publishing_id > sequence]
+        self._waiting[:0] = missing
+        self._unconfirmed.clear()
+        self._connection, self._publisher_id = connection, number
+        self._frame_max = connection.frame_max
+        self._has_work.set()
+        self._wake()
 
     async def pump(self) -> None:
         """Send what gathers whenever the program pauses."""
@@ -186,32 +209,36 @@ class Producer:
             while self._error is None:
                 await self._has_work.wait()
                 self._has_work = anyio.Event()
-                try:
-                    await self._write()
-                except StreamError as error:
-                    self.failed(error)
+                await self._write()
 
     async def close(self) -> None:
-        """Take the publisher back."""
+        """See link.Listener."""
         self._pumping.cancel()
-        if self._error is None:
-            await self._connection.request(c.DeletePublisher, self._publisher_id)
+        if self._error is None and self._connection is not None:
+            with suppress(ConnectionLost):
+                await self._connection.request(c.DeletePublisher, self._publisher_id)
 
     def received(self, command: c.ServerCommand) -> None:
-        """See connection.Listener."""
+        """See link.Listener."""
         match command:
             case c.PublishConfirm(_, publishing_ids):
-                self._unconfirmed -= len(publishing_ids)
+                for number in publishing_ids:
+                    self._unconfirmed.pop(number, None)
             case c.PublishError(_, faults):
-                self._unconfirmed -= len(faults)
-                self._refused += [(fault.publishing_id, fault.code) for fault in faults]
+                for number, code in faults:
+                    self._unconfirmed.pop(number, None)
+                    self._refused.append((number, code))
             case _:
                 return
         self._wake()
 
+    def interrupted(self) -> None:
+        """See link.Listener."""
+        self._connection = None
+
     def failed(self, error: Exception) -> None:
-        """See connection.Listener."""
-        self._error = error
+        """See link.Listener."""
+        self._error, self._connection = error, None
         self._has_work.set()
         self._wake()
 
@@ -228,26 +255,47 @@ class Producer:
             raise self._error
 
     def _check_size(self, size: int) -> None:
-        room = self._connection.frame_max - _FRAME_OVERHEAD - _MESSAGE_OVERHEAD
+        room = self._frame_max - _FRAME_OVERHEAD - _MESSAGE_OVERHEAD
         if size > room:
             raise ValueError(f"message is {size} bytes, at most {room} fit into a frame")
 
     async def _write(self) -> None:
-        """Send what waits, in frames of at most what the server takes."""
-        room = self._connection.frame_max - _FRAME_OVERHEAD
-        while self._waiting:
-            size, count = 0, 0
-            for message in self._waiting[:_FRAME_MESSAGES]:
-                size += len(message.body) + len(message.filter_value or b"") + _MESSAGE_OVERHEAD
-                if size > room:
-                    break
-                count += 1
-            messages, self._waiting = self._waiting[:count], self._waiting[count:]
-            self._unconfirmed += count
-            command: c.Publish | c.PublishFiltered
-            if self._has_values:
-                entries = encode_filtered_entries(messages)
-                command = c.PublishFiltered(self._publisher_id, count, entries)
-            else:
-                command = c.Publish(self._publisher_id, count, encode_entries(messages))
-            await self._connection.send_frame(codec.encode(command))
+        """Send what waits, as far as there is a connection; the rest when it is back."""
+        connection = self._connection
+        while self._waiting and connection is not None and connection is self._connection:
+            frame = self._next_frame()
+            try:
+                await connection.send_frame(frame)
+            except ConnectionLost:
+                return  # the link knows it as well
+
+    def _next_frame(self) -> bytes:
+        """A frame of what waits longest, at most as large as the server takes."""
+        first = self._waiting[0]
+        if isinstance(first, _SubBatch):
+            del self._waiting[0]
+            self._unconfirmed[first.publishing_id] = first
+            return codec.encode(c.Publish(self._publisher_id, 1, first.entry))
+        messages = self._fitting()
+        del self._waiting[: len(messages)]
+        self._unconfirmed |= {message.publishing_id: message for message in messages}
+        command: c.Publish | c.PublishFiltered
+        if self._has_values:
+            entries = encode_filtered_entries(messages)
+            command = c.PublishFiltered(self._publisher_id, len(messages), entries)
+        else:
+            command = c.Publish(self._publisher_id, len(messages), encode_entries(messages))
+        return codec.encode(command)
+
+    def _fitting(self) -> list[Outgoing]:
+        """The messages that wait longest, up to a sub-batch, as many as a frame takes."""
+        room = self._frame_max - _FRAME_OVERHEAD
+        messages: list[Outgoing] = []
+        for message in self._waiting[:_FRAME_MESSAGES]:
+            if isinstance(message, _SubBatch):
+                break
+            room -= len(message.body) + len(message.filter_value or b"") + _MESSAGE_OVERHEAD
+            if room < 0:
+                break
+            messages.append(message)
+        return messages

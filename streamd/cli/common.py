@@ -25,6 +25,15 @@ uri_option = click.option(
     metavar="URI",
     help="The server: rabbitmq-stream://user:password@host:port/virtual-host.",
 )
+retry_option = click.option(
+    "--retry",
+    "retry_seconds",
+    type=click.FloatRange(0),
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="When the connection is lost, try for so long to get it back, and go on.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 
 
@@ -51,14 +60,16 @@ def one_line_errors() -> Iterator[None]:
         raise Failed(str(error)) from error
 
 
-def run_client(uri: str, work: Callable[["Client"], Awaitable[Result]]) -> Result:
+def run_client(
+    uri: str, work: Callable[["Client"], Awaitable[Result]], retry_seconds: float = 0
+) -> Result:
     """Run `work` with a client of the server at `uri`."""
     import anyio  # noqa: PLC0415 - as above
 
     from clients import connect  # noqa: PLC0415 - as above
 
     async def main() -> Result:
-        async with connect(uri, name="streamd command line") as client:
+        async with connect(uri, name="streamd command line", retry_seconds=retry_seconds) as client:
             return await work(client)
 
     with one_line_errors():

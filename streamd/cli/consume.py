@@ -14,7 +14,7 @@ from uuid import UUID
 import click
 
 from segments.amqp10 import Opaque
-from streamd.cli.common import Misused, count, notes, run_client, uri_option
+from streamd.cli.common import Misused, count, notes, retry_option, run_client, uri_option
 
 if TYPE_CHECKING:
     from clients import Client, ReceivedMessage
@@ -47,14 +47,16 @@ _NAMED = ("first", "last", "next")
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
 @click.option("--until-end", is_flag=True, help="Stop after what is there now; else wait for more.")
+@retry_option
 @uri_option
-def consume(
+def consume(  # noqa: PLR0913 - each an option
     name: str,
     uri: str,
     offset: str,
     values: tuple[str, ...],
     filter_property: str | None,
     limit: int | None,
+    retry_seconds: float,
     *,
     match_unfiltered: bool,
     until_end: bool,
@@ -99,7 +101,7 @@ def consume(
         return printed
 
     try:
-        run_client(uri, work)
+        run_client(uri, work, retry_seconds)
     except* KeyboardInterrupt:
         pass  # the way to end it without --until-end
     except* BrokenPipeError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 from rich.progress import Progress, TaskID
 
-from streamd.cli.common import Failed, count, notes, run_client, uri_option
+from streamd.cli.common import Failed, count, notes, retry_option, run_client, uri_option
 
 if TYPE_CHECKING:
     from clients import Client, Message
@@ -32,14 +32,22 @@ _REFRESH_MESSAGES = 1000
     metavar="NAME",
     help="A durable name: the server then ignores lines that it has had from it before.",
 )
+@retry_option
 @uri_option
 def publish(
-    name: str, file: BinaryIO, uri: str, filter_property: str | None, producer: str
+    name: str,
+    file: BinaryIO,
+    uri: str,
+    filter_property: str | None,
+    producer: str,
+    retry_seconds: float,
 ) -> None:
     """Publish the lines of FILE, or of stdin, to the stream NAME.
 
     Each line is a JSON object. Its key "body" becomes the body of a message, its other keys
     become application properties; lists and objects among them are kept as JSON texts.
+
+    With --retry, name a --producer too, else messages whose confirm was lost come twice.
 
     \b
     Examples:
@@ -71,7 +79,7 @@ def publish(
                     raise Failed(f"{failed.message}; {before}") from failed
         return total
 
-    total = run_client(uri, work)
+    total = run_client(uri, work, retry_seconds)
     notes().print(f"published {count(total, 'message')} to {name}")
 
 

@@ -125,7 +125,7 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
 
     async def consume(uri: str) -> None:
         async with (
-            connect(uri) as client,
+            connect(uri, retry_seconds=0) as client,
             client.consumer("s", filter_values=["none"]) as messages,
         ):
             try:
@@ -134,7 +134,7 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
                 errors.append(str(error))
 
     async def publish(uri: str) -> None:
-        async with connect(uri) as client:
+        async with connect(uri, retry_seconds=0) as client:
             try:
                 async with client.producer("s") as producer:
                     while True:

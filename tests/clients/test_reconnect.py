@@ -1,0 +1,358 @@
+"""Connections that are lost and come back: nothing lost, and nothing comes twice that need not."""
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from clients import Client, ConnectionLost, LoginRefused, StreamDoesNotExist, connect, link
+from tests.support.process import ServerProcess
+from tests.support.proxy import Cut, CuttingProxy
+
+COUNT = 300
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+cuts = st.lists(
+    st.builds(
+        Cut,
+        st.none() | st.integers(0, 20_000),
+        st.none() | st.integers(0, 20_000),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+EXAMPLES = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@asynccontextmanager
+async def through(proxy: CuttingProxy, **options: Any) -> AsyncIterator[Client]:
+    """A client whose connections are cut; the first ones may not come about."""
+    uri = f"rabbitmq-stream://guest:guest@127.0.0.1:{proxy.port}/"
+    while True:
+        try:
+            async with connect(uri, **options) as client:
+                yield client
+            return
+        except ConnectionLost as error:
+            if "login" not in str(error) and "cannot connect" not in str(error):
+                raise
+
+
+def run(main: Any, backend: str = "trio") -> Any:
+    async def in_time() -> Any:
+        with anyio.fail_after(60):
+            return await main()
+
+    return anyio.run(in_time, backend=backend)
+
+
+async def everything(uri: str, stream: str) -> list[bytes]:
+    async with connect(uri) as client, client.consumer(stream, offset="first", until_end=True) as m:
+        return [message.body async for message in m]
+
+
+bodies = [b"%d %s" % (number, b"x" * (number % 97)) for number in range(COUNT)]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_FIRST_PAUSE", 0.005)
+
+
+class TestProducers:
+    @EXAMPLES
+    @given(cuts)
+    @example([Cut(to_server=0), Cut(to_client=0), Cut(to_server=700, reset=True)])
+    def test_with_a_name_store_each_message_once(
+        self, running_server: ServerProcess, cuts: list[Cut]
+    ) -> None:
+        async def main() -> None:
+            stream = await fresh_stream(running_server)
+            with CuttingProxy(running_server.port, cuts) as proxy:
+                async with through(proxy) as client, client.producer(stream, name="p") as producer:
+                    for number, body in enumerate(bodies):
+                        if number % 50 == 49:
+                            await anyio.lowlevel.checkpoint()
+                        await producer.send(body)
+            assert await everything(running_server.uri, stream) == bodies
+
+        run(main)
+
+    @EXAMPLES
+    @given(cuts)
+    def test_with_sub_batches_and_filter_values(
+        self, running_server: ServerProcess, cuts: list[Cut]
+    ) -> None:
+        async def main() -> None:
+            stream = await fresh_stream(running_server)
+            with CuttingProxy(running_server.port, cuts) as proxy:
+                async with through(proxy) as client, client.producer(stream, name="p") as producer:
+                    for start in range(0, COUNT, 60):
+                        await producer.send_sub_batch(bodies[start : start + 20], "gzip")
+                        for body in bodies[start + 20 : start + 60]:
+                            await producer.send(body, filter_value="v")
+            assert await everything(running_server.uri, stream) == bodies
+
+        run(main)
+
+    @EXAMPLES
+    @given(cuts)
+    def test_without_a_name_lose_nothing_and_keep_the_order(
+        self, running_server: ServerProcess, cuts: list[Cut]
+    ) -> None:
+        async def main() -> None:
+            stream = await fresh_stream(running_server)
+            with CuttingProxy(running_server.port, cuts) as proxy:
+                async with through(proxy) as client, client.producer(stream) as producer:
+                    await producer.send_all(bodies)
+            assert list(dict.fromkeys(await everything(running_server.uri, stream))) == bodies
+
+        run(main)
+
+    def test_of_a_stream_that_is_gone_meanwhile_are_told(
+        self, running_server: ServerProcess
+    ) -> None:
+        async def publish_for_ever(client: Client, stream: str, proxy: CuttingProxy) -> None:
+            async with client.producer(stream) as producer:
+                proxy.cut()
+                await delete(running_server, stream)
+                while True:
+                    await producer.send(b"x")
+                    await anyio.sleep(0.01)
+
+        async def main() -> None:
+            stream = await fresh_stream(running_server)
+            with CuttingProxy(running_server.port) as proxy:
+                async with through(proxy) as client:
+                    with pytest.raises(StreamDoesNotExist):
+                        await publish_for_ever(client, stream, proxy)
+                    assert not await client.exists(stream)  # the client goes on
+
+        run(main)
+
+
+class TestConsumers:
+    @EXAMPLES
+    @given(cuts, st.sampled_from(["first", 17, "stored"]), st.integers(1, 5))
+    def test_get_each_message_once_in_order(
+        self, running_server: ServerProcess, cuts: list[Cut], offset: int | str, credit: int
+    ) -> None:
+        async def main() -> None:
+            stream = await filled_stream(running_server)
+            begin = offset if isinstance(offset, int) else 0
+            with CuttingProxy(running_server.port, cuts) as proxy:
+                async with (
+                    through(proxy) as client,
+                    client.consumer(
+                        stream, offset=offset, name="c", until_end=True, credit=credit
+                    ) as messages,
+                ):
+                    found = []
+                    async for message in messages:
+                        found.append(message.body)
+                        if message.offset % 40 == 0:
+                            await messages.store_offset()
+            assert found == bodies[begin:]
+            async with connect(running_server.uri) as client:
+                assert await client.query_offset(stream, "c") == COUNT - COUNT % 40
+
+        run(main)
+
+    @BACKENDS
+    def test_that_begin_with_what_comes_next_miss_nothing(
+        self, running_server: ServerProcess, backend: str
+    ) -> None:
+        async def main() -> None:
+            stream = await filled_stream(running_server)
+            with CuttingProxy(running_server.port) as proxy:
+                async with through(proxy) as client, client.consumer(stream) as messages:
+                    proxy.cut()
+                    await publish(running_server, stream, [b"while it was away"])
+                    assert (await anext(messages)).body == b"while it was away"
+                    assert proxy.num_connections == 2
+
+        run(main, backend)
+
+    def test_of_a_group_take_turns(self, running_server: ServerProcess) -> None:
+        async def main() -> None:
+            stream = await filled_stream(running_server)
+            options: Any = {"name": "g", "offset": "stored", "single_active": True}
+            with CuttingProxy(running_server.port) as proxy:
+                async with through(proxy) as lost, lost.consumer(stream, **options) as first:
+                    for _ in range(10):
+                        message = await anext(first)
+                    await first.store_offset()
+                    assert (await lost.query_offset(stream, "g")) == message.offset == 9
+                    async with (
+                        connect(running_server.uri) as client,
+                        client.consumer(stream, **options) as second,
+                    ):
+                        proxy.cut()
+                        assert (await anext(second)).offset == 10
+                        await second.store_offset()
+                    assert (await anext(first)).offset == 11
+
+        run(main)
+
+    def test_do_not_take_back_what_another_has_stored(self, running_server: ServerProcess) -> None:
+        async def main() -> None:
+            stream = await filled_stream(running_server)
+            with CuttingProxy(running_server.port) as proxy:
+                async with (
+                    through(proxy) as client,
+                    client.consumer(stream, name="c", offset="first") as messages,
+                ):
+                    await anext(messages)
+                    await messages.store_offset(5)
+                    await client.query_offset(stream, "c")
+                    proxy.cut()
+                    async with (
+                        connect(running_server.uri) as other,
+                        other.consumer(stream, name="c", offset="first") as others,
+                    ):
+                        await others.store_offset(7)
+                        assert await other.query_offset(stream, "c") == 7
+                        await client.stats(stream)  # it is back
+                        assert await other.query_offset(stream, "c") == 7
+
+        run(main)
+
+
+class TestRequests:
+    @BACKENDS
+    def test_wait_while_the_connection_is_lost(self, tmp_path: Path, backend: str) -> None:
+        server = ServerProcess(tmp_path / "data").start()
+
+        async def main() -> None:
+            async with connect(server.uri) as client, anyio.create_task_group() as tasks:
+                await client.create("s")
+                server.kill()
+                with pytest.raises(ConnectionLost):  # what was on its way and may be done fails
+                    await client.delete("s")
+                tasks.start_soon(anyio.to_thread.run_sync, restart)
+                await client.stats("s")
+                assert await client.exists("s")
+
+        def restart() -> None:
+            server.start()
+
+        try:
+            run(main, backend)
+        finally:
+            server.end()
+
+    def test_fail_once_it_is_gone_for_good(self, tmp_path: Path) -> None:
+        server = ServerProcess(tmp_path / "data").start()
+
+        async def main() -> None:
+            async with connect(server.uri, retry_seconds=0.5) as client:
+                await client.create("s")
+                async with client.consumer("s") as messages:
+                    server.kill()
+                    with pytest.raises(ConnectionLost, match="refused"):
+                        await anext(messages)
+                    with pytest.raises(ConnectionLost):
+                        await client.stats("s")
+
+        try:
+            run(main)
+        finally:
+            server.end()
+
+    def test_fail_when_the_user_may_not_enter_again(self, running_server: ServerProcess) -> None:
+        async def main() -> None:
+            async with connect(running_server.uri) as admin:
+                await admin.manage("user.add", name="eve", password="x")
+                await admin.manage("permission.set", user="eve", vhost="/", read=".*")
+                with CuttingProxy(running_server.port) as proxy:
+                    uri = f"rabbitmq-stream://eve:x@127.0.0.1:{proxy.port}/"
+                    async with connect(uri) as client:
+                        await admin.manage("user.delete", name="eve")
+                        proxy.cut()
+                        with pytest.raises(LoginRefused):
+                            await client.exists("s")
+
+        run(main)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    """A producer and a consumer with names go on through it all."""
+    server = ServerProcess(tmp_path / "data").start()
+    total = 20_000
+    found: list[int] = []
+
+    async def publish_all() -> None:
+        async with (
+            connect(server.uri, retry_seconds=math.inf) as client,
+            client.producer("s", name="p", window=200) as producer,
+        ):
+            for number in range(total):
+                await producer.send(b"%d" % number)
+                if number % 200 == 0:
+                    await anyio.sleep(0.01)
+
+    async def consume_all() -> None:
+        async with (
+            connect(server.uri, retry_seconds=math.inf) as client,
+            client.consumer("s", offset="first", name="c") as messages,
+        ):
+            async for message in messages:
+                found.append(int(message.body))
+                if len(found) == total:
+                    return
+
+    async def main() -> None:
+        async with connect(server.uri) as client:
+            await client.create("s")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish_all)
+            tasks.start_soon(consume_all)
+            for _ in range(4):
+                await anyio.sleep(0.3)
+                server.kill()
+                await anyio.to_thread.run_sync(server.start)
+
+    try:
+        run(main)
+    finally:
+        server.end()
+    assert found == list(range(total))
+
+
+# -- help
+
+
+_numbers: Iterator[int] = iter(range(1_000_000))
+
+
+async def fresh_stream(server: ServerProcess) -> str:
+    name = f"reconnect-{next(_numbers)}"
+    async with connect(server.uri) as client:
+        await client.create(name, arguments={"stream-chunk-max-records": "20"})
+    return name
+
+
+async def filled_stream(server: ServerProcess) -> str:
+    name = await fresh_stream(server)
+    await publish(server, name, bodies)
+    return name
+
+
+async def publish(server: ServerProcess, stream: str, messages: list[bytes]) -> None:
+    async with connect(server.uri) as client, client.producer(stream) as producer:
+        await producer.send_all(messages)
+
+
+async def delete(server: ServerProcess, stream: str) -> None:
+    async with connect(server.uri) as client:
+        await client.delete(stream)

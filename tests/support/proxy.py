@@ -1,0 +1,117 @@
+"""Stands before a server and cuts connections, in the middle of a frame as well."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close without waiting, which resets
+
+
+class Cut(NamedTuple):
+    """When one connection ends.
+
+    Attributes:
+        to_server: after so many bytes on the way there, None for never.
+        to_client: the same on the way back.
+        reset: end it with a reset, not in order.
+    """
+
+    to_server: int | None = None
+    to_client: int | None = None
+    reset: bool = False
+
+
+class CuttingProxy:
+    """A proxy; a context that ends it.
+
+    Args:
+        target: port of the server.
+        cuts: one for each connection in turn; those that come later are left alone.
+
+    Attributes:
+        port: where it listens.
+        num_connections: so far.
+    """
+
+    def __init__(self, target: int, cuts: Iterable[Cut] = ()) -> None:
+        self._target = target
+        self._cuts = list(cuts)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pairs: list[_Pair] = []
+        self.port: int = self._listener.getsockname()[1]
+        self.num_connections = 0
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections."""
+        for pair in self._pairs:
+            pair.end()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            number, self.num_connections = self.num_connections, self.num_connections + 1
+            cut = self._cuts[number] if number < len(self._cuts) else Cut()
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+            else:
+                self._pairs.append(_Pair(client, server, cut))
+
+
+class _Pair:
+    """One connection through the proxy: a thread for each direction; the last one closes."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, cut: Cut) -> None:
+        self._ends = (client, server)
+        self._how = socket.SHUT_RD if cut.reset else socket.SHUT_RDWR
+        self._running = 2
+        self._lock = threading.Lock()
+        if cut.reset:
+            for one in self._ends:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        for source, sink, limit in (
+            (client, server, cut.to_server),
+            (server, client, cut.to_client),
+        ):
+            threading.Thread(target=self._copy, args=(source, sink, limit), daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+        left = limit if limit is not None else 1 << 62
+        with contextlib.suppress(OSError):
+            while left:
+                data = source.recv(min(left, 1 << 16))
+                if not data:
+                    break
+                sink.sendall(data)
+                left -= len(data)
+        self.end()
+        with self._lock:
+            self._running -= 1
+            if not self._running:  # nobody uses them any more: their numbers may be used again
+                for one in self._ends:
+                    one.close()
+
+    def end(self) -> None:
+        """Wake both directions."""
+        with self._lock:
+            if self._running:
+                for one in self._ends:
+                    with contextlib.suppress(OSError):
+                        one.shutdown(self._how)
