@@ -51,6 +51,7 @@ class Connection:
     Attributes:
         endpoint: where it leads.
         frame_max: bytes that a frame may have.
+        heartbeat: seconds between signs of life, 0 for none.
         server: what the server said of itself.
         lost: why the connection is gone, None while it is there.
         ended: set when it is gone.
@@ -67,7 +68,7 @@ class Connection:
         self._take = take
         self._stream = stream
         self._wire = WireConnection(Role.CLIENT, None)
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         self._sending = anyio.Lock()
         self._answers: dict[int, _Answer] = {}
         self._correlation_id = 0
@@ -103,8 +104,8 @@ class Connection:
         await self._step(c.SaslAuthenticate, mechanism, secret)
         tune = await self._next(c.Tune)
         self.frame_max = min(tune.frame_max, _FRAME_MAX) or tune.frame_max or _FRAME_MAX
-        self._heartbeat = min(tune.heartbeat_seconds, self._heartbeat)
-        await self._stream.send(self._wire.send(c.Tune(self.frame_max, self._heartbeat)))
+        self.heartbeat = min(tune.heartbeat_seconds, self.heartbeat)
+        await self._stream.send(self._wire.send(c.Tune(self.frame_max, self.heartbeat)))
         await self._step(c.Open, endpoint.virtual_host)
         answer = await self._step(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
         self._known = {key for key, _, _ in answer.versions}
@@ -257,9 +258,9 @@ class Connection:
     async def keep_alive(self) -> None:
         """Send signs of life when nothing else is sent; give up when none come."""
         silent = 0
-        while self._heartbeat and self.lost is None:
+        while self.heartbeat and self.lost is None:
             self._has_sent = self._has_heard = False
-            await anyio.sleep(self._heartbeat / 2)
+            await anyio.sleep(self.heartbeat / 2)
             if not self._has_sent:
                 try:
                     await self.send(c.Heartbeat())

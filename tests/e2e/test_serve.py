@@ -18,6 +18,8 @@ import pytest
 from anyio import to_thread
 
 from clients import Client, ConnectionLost, connect
+from clients.connection import open_connection
+from clients.uri import parse_uri
 from segments.disk import OsDisk
 from segments.verify import verify
 from streamd.wire import codec, commands as c
@@ -113,8 +115,8 @@ class TestRunning:
             uri = f"rabbitmq-stream://environment:from-file@localhost:{process.port}/"
 
             async def look() -> None:
-                async with connect(uri) as client:
-                    assert client._connection._heartbeat == 7
+                async with open_connection(parse_uri(uri), "test", 60, print) as connection:
+                    assert connection.heartbeat == 7
 
             anyio.run(look)
         finally:
@@ -260,7 +262,7 @@ class TestFullDisk:
 
         async def main() -> None:
             nonlocal confirmed
-            async with connect(server.uri) as client:
+            async with connect(server.uri, retry_seconds=0) as client:
                 await client.create("s")
                 async with client.producer("s", window=20) as producer:
                     for n in range(6000):
@@ -290,7 +292,7 @@ def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
     """Our own client, named: what is sent again after each kill is there once, in order."""
 
     async def publish(until: float) -> None:
-        async with connect(server.uri) as client:
+        async with connect(server.uri, retry_seconds=0) as client:
             await client.create("s", exist_ok=True, segment_size=200_000)
             async with client.producer("s", name="app", window=1000) as producer:
                 while time.monotonic() < until:

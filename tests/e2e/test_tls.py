@@ -124,7 +124,7 @@ def test_the_port_that_is_announced_is_the_one_inside_tls(tls: Tls) -> None:
     assert tls.server.tls_port != tls.server.port
 
     async def main() -> list[int]:
-        async with open_connection(parse_uri(tls.uri()), "test", 0) as connection:
+        async with open_connection(parse_uri(tls.uri()), "test", 0, print) as connection:
             answer = await connection.request(c.Metadata, ("none",))
             return [broker.port for broker in answer.brokers]
 
