@@ -11,7 +11,7 @@ help:
 	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the same without the tests marked slow"
-	@echo "make interop    clients in JavaScript, Go and Java, as far as their tools are installed"
+	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
 	@echo "make bench      measure the server on this machine"
@@ -36,7 +36,7 @@ test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow and not interop"
 
 interop: $(VENV)/.test
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -m interop -rs tests/interop
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .

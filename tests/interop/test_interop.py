@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +44,7 @@ class Language(NamedTuple):
 
 
 LANGUAGES = (
+    Language("python", (), ((sys.executable, "main.py"),)),
     Language(
         "javascript",
         ("node", "npm"),
