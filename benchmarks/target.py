@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PORTS = ("--stream-port", "0", "--http-port", "off")
 
 
@@ -48,6 +47,13 @@ class Target:
 
     def peak_resident_bytes(self) -> int:
         """The most memory it ever held."""
+        return self._status_bytes("VmHWM:")
+
+    def resident_bytes(self) -> int:
+        """The memory it holds now."""
+        return self._status_bytes("VmRSS:")
+
+    def _status_bytes(self, name: str) -> int:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+        (line,) = (line for line in status.splitlines() if line.startswith(name))
         return int(line.split()[1]) * 1024
