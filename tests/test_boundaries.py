@@ -83,6 +83,12 @@ def test_a_package_leaves_alone_what_is_not_its_business(rule: Rule) -> None:
     assert broken == []
 
 
+def test_selectors_stand_on_their_own_but_for_the_values_of_amqp() -> None:
+    allowed = ("segments.selector", "segments.amqp10", "segments.errors")
+    of_segments = [i for i in imports("segments/selector") if within(i.module, "segments")]
+    assert [i for i in of_segments if not any(within(i.module, name) for name in allowed)] == []
+
+
 def test_the_client_library_shares_only_the_wire_with_the_server() -> None:
     of_the_server = [item for item in imports("clients") if within(item.module, "streamd")]
     assert of_the_server, "or this test looks at the wrong place"

@@ -1,0 +1,33 @@
+"""Selectors: RocketMQ's tags and SQL92 pick messages by their properties.
+
+`parse_sql` and `parse_tags` make a Selector. Its matcher tells of single messages whether they
+match, and its `push_down` which chunks of a stream can hold any that do. Synchronous, without
+clocks; user text is parsed and compiled to closures, never executed.
+"""
+
+from segments.selector.dialects import Dialect
+from segments.selector.errors import SelectorError
+from segments.selector.fields import RowReader
+from segments.selector.nodes import Property
+from segments.selector.pushdown import EVERYTHING, Pushdown
+from segments.selector.selector import (
+    Matcher,
+    Selector,
+    parse_property,
+    parse_sql,
+    parse_tags,
+)
+
+__all__ = [
+    "EVERYTHING",
+    "Dialect",
+    "Matcher",
+    "Property",
+    "Pushdown",
+    "RowReader",
+    "Selector",
+    "SelectorError",
+    "parse_property",
+    "parse_sql",
+    "parse_tags",
+]

@@ -1,0 +1,350 @@
+"""Nodes to Python closures: the Union and RabbitMQ's dialect.
+
+A closure takes a row, the values of the properties in the order in which `properties_of` lists
+them, and gives True, False or None for unknown. Only True selects a message. User text is never
+executed.
+
+Source: message-filtering reference, 3.1 and 3.3 (Union), 4.2 (RabbitMQ).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from segments.selector.check import constant
+from segments.selector.dialects import Dialect
+from segments.selector.fields import Row
+from segments.selector.nodes import (
+    And,
+    Arithmetic,
+    Between,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Property,
+    Section,
+    Sign,
+    Tags,
+    TextTest,
+    UtcNow,
+)
+from segments.selector.patterns import like, parse_pattern
+from segments.selector.values import (
+    MIRRORED,
+    OPERATORS,
+    Compare,
+    Truth,
+    Value,
+    amqp_compare,
+    boolean_of,
+    calculate,
+    numeric,
+    strictly_numeric,
+    union_compare,
+)
+
+Condition: TypeAlias = Callable[[Row], Truth]
+Operand: TypeAlias = Callable[[Row], Value]
+TAG = Property(Section.APPLICATION, "TAGS")
+
+
+class Clock:
+    """What UTC() gives; set by whoever has a clock, once for each chunk."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+
+def properties_of(node: Node) -> tuple[Property, ...]:
+    """What has to be read for a selector, each property once."""
+    if isinstance(node, Tags):
+        return () if node.wanted is None else (TAG,)
+    return tuple(dict.fromkeys(part for part in node.walk() if isinstance(part, Property)))
+
+
+class Compiler:
+    """Makes closures of nodes.
+
+    Args:
+        properties: in the order of a row.
+        dialect: UNION or AMQP.
+        clock: for UTC().
+    """
+
+    def __init__(self, properties: Sequence[Property], dialect: Dialect, clock: Clock) -> None:
+        self._index = {prop: n for n, prop in enumerate(properties)}
+        self._is_union = dialect is Dialect.UNION
+        self._clock = clock
+
+    # -- conditions
+
+    def condition(self, node: Node) -> Condition:
+        """A node that is true, false or unknown."""
+        match node:
+            case And(items):
+                return all_of([self.condition(item) for item in items])
+            case Or(items):
+                return any_of([self.condition(item) for item in items])
+            case Not(inner):
+                return negation(self.condition(inner))
+            case Comparison(operator, left, right):
+                return self._comparison(operator, left, right)
+            case Between(subject, low, high, negated):
+                both = [self._comparison(">=", subject, low), self._comparison("<=", subject, high)]
+                return maybe_not(all_of(both), negated)
+            case In():
+                return maybe_not(self._in(node), node.negated)
+            case Like(subject, pattern, escape, negated):
+                return self._on_text(subject, like(parse_pattern(pattern, escape)), negated)
+            case TextTest():
+                return self._text_test(node)
+            case IsNull(subject, negated):
+                value = self.operand(subject)
+                if negated:
+                    return lambda row: value(row) is not None
+                return lambda row: value(row) is None
+            case Literal(value):
+                fixed = value if isinstance(value, bool) else None
+                return lambda _row: fixed
+            case Tags(wanted):
+                return self._tags(wanted)
+        return self._as_condition(self.operand(node))
+
+    def _as_condition(self, value: Operand) -> Condition:
+        """A property on its own: a boolean, in the Union also one that is spelled."""
+        is_union = self._is_union
+
+        def condition(row: Row) -> Truth:
+            found = value(row)
+            if isinstance(found, bool):
+                return found
+            return boolean_of(found) if is_union and isinstance(found, str) else None
+
+        return condition
+
+    def _tags(self, wanted: frozenset[str] | None) -> Condition:
+        if wanted is None:
+            return lambda _row: True
+        slot = self._index[TAG]
+        forms = wanted | {tag.encode() for tag in wanted}
+        return lambda row: row[slot] in forms
+
+    # -- comparisons
+
+    def _compare(self, operator: str, left: Node, right: Node) -> Compare:
+        if not self._is_union:
+            return amqp_compare(operator)
+        return union_compare(operator, isinstance(left, Literal), isinstance(right, Literal))
+
+    def _comparison(self, operator: str, left: Node, right: Node) -> Condition:
+        left, right = _folded(left), _folded(right)
+        if isinstance(left, Literal) and isinstance(right, Property):
+            operator, left, right = MIRRORED[operator], right, left
+        compare = self._compare(operator, left, right)
+        if isinstance(left, Property) and isinstance(right, Literal):
+            return _with_literal(self._index[left], OPERATORS[operator], right.value, compare)
+        first, second = self.operand(left), self.operand(right)
+        return lambda row: compare(first(row), second(row))
+
+    def _in(self, node: In) -> Condition:
+        subject = self.operand(node.subject)
+        literals = [item.value for item in node.items if isinstance(item, Literal)]
+        if len(literals) == len(node.items) and all(isinstance(v, str) for v in literals):
+            return self._in_texts(node, subject, frozenset(map(str, literals)))
+        equal = [
+            (self._compare("=", node.subject, item), self.operand(item)) for item in node.items
+        ]
+        unknown = None if self._is_union else False  # RabbitMQ: a missing item is no equal one
+
+        def contains(row: Row) -> Truth:
+            value = subject(row)
+            if value is None:
+                return None
+            result: Truth = False
+            for compare, item in equal:
+                found = compare(value, item(row))
+                if found:
+                    return True
+                if found is None:
+                    result = unknown
+            return result
+
+        return contains
+
+    def _in_texts(self, node: In, subject: Operand, wanted: frozenset[str]) -> Condition:
+        encoded = frozenset(text.encode() for text in wanted)
+        if isinstance(node.subject, Property):
+            slot = self._index[node.subject]
+
+            def contains_property(row: Row) -> Truth:
+                value = row[slot]
+                if type(value) is str:
+                    return value in wanted
+                return _in_encoded(value, encoded)
+
+            return contains_property
+        compare = self._compare("=", node.subject, Literal(""))
+
+        def contains(row: Row) -> Truth:
+            value = subject(row)
+            return value in wanted if isinstance(value, str) else compare(value, "")
+
+        return contains
+
+    # -- texts
+
+    def _text_test(self, node: TextTest) -> Condition:
+        needle, negated = node.needle, node.negated
+        if not needle:  # matches in no form, once there is a text
+            return self._on_text(node.subject, lambda _text: negated, negated)
+        tests: dict[str, Callable[[str], bool]] = {
+            "CONTAINS": lambda text: needle in text,
+            "STARTSWITH": lambda text: text.startswith(needle),
+            "ENDSWITH": lambda text: text.endswith(needle),
+        }
+        return self._on_text(node.subject, tests[node.test], negated)
+
+    def _on_text(self, node: Node, test: Callable[[str], bool], negated: bool) -> Condition:
+        subject = self.operand(node)
+
+        def condition(row: Row) -> Truth:
+            value = subject(row)
+            if isinstance(value, bytes):
+                try:
+                    value = value.decode()
+                except UnicodeDecodeError:
+                    return None
+            return test(value) is not negated if isinstance(value, str) else None
+
+        return condition
+
+    # -- operands
+
+    def operand(self, node: Node) -> Operand:
+        """A node that has a value."""
+        match node:
+            case Literal(value):
+                return lambda _row: value
+            case Property():
+                slot = self._index[node]
+                return lambda row: row[slot]
+            case UtcNow():
+                clock = self._clock
+                return lambda _row: clock.now_ms
+            case Sign(operator, inner):
+                return self._arithmetic("-" if operator == "-" else "+", Literal(0), inner)
+            case Arithmetic(operator, left, right):
+                return self._arithmetic(operator, left, right)
+        return self.condition(node)
+
+    def _arithmetic(self, operator: str, left: Node, right: Node) -> Operand:
+        first, second = self._number(left), self._number(right)
+
+        def result(row: Row) -> int | float | None:
+            one, two = first(row), second(row)
+            return None if one is None or two is None else calculate(operator, one, two)
+
+        return result
+
+    def _number(self, node: Node) -> Callable[[Row], int | float | None]:
+        value = self.operand(node)
+        reading = numeric
+        if not self._is_union or isinstance(node, Literal):
+            reading = strictly_numeric
+        return lambda row: reading(value(row))
+
+
+def _folded(node: Node) -> Node:
+    """A number with a sign as one literal."""
+    value = constant(node)
+    if isinstance(node, Sign) and isinstance(value, int | float):
+        return Literal(value, span=node.span)
+    return node
+
+
+def _in_encoded(value: Value, encoded: frozenset[bytes]) -> Truth:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value in encoded
+    return False if isinstance(value, bool | int | float) else None
+
+
+def _with_literal(
+    slot: int, holds: Callable[[object, object], bool], literal: Value, compare: Compare
+) -> Condition:
+    """A property with a literal: most messages have it in the literal's own type."""
+    kind = type(literal)
+    if kind in (str, bytes):
+
+        def compare_text(row: Row) -> Truth:
+            value = row[slot]
+            return holds(value, literal) if type(value) is kind else compare(value, literal)
+
+        return compare_text
+    if kind in (int, float):
+
+        def compare_number(row: Row) -> Truth:
+            value = row[slot]
+            is_number = type(value) is int or type(value) is float
+            return holds(value, literal) if is_number else compare(value, literal)
+
+        return compare_number
+    return lambda row: compare(row[slot], literal)
+
+
+def all_of(items: Sequence[Condition]) -> Condition:
+    """AND: false decides, then unknown; from left to right."""
+    if len(items) == 1:
+        return items[0]
+    if len(items) > 2:  # noqa: PLR2004 - two at a time are the fastest
+        middle = len(items) // 2
+        return all_of([all_of(items[:middle]), all_of(items[middle:])])
+    first, second = items
+
+    def both(row: Row) -> Truth:
+        left = first(row)
+        if left is False:
+            return False
+        right = second(row)
+        return right if left or right is False else None
+
+    return both
+
+
+def any_of(items: Sequence[Condition]) -> Condition:
+    """OR: true decides, then unknown; from left to right."""
+    if len(items) == 1:
+        return items[0]
+    if len(items) > 2:  # noqa: PLR2004 - as above
+        middle = len(items) // 2
+        return any_of([any_of(items[:middle]), any_of(items[middle:])])
+    first, second = items
+
+    def either(row: Row) -> Truth:
+        left = first(row)
+        if left:
+            return True
+        right = second(row)
+        return right if left is False or right else None
+
+    return either
+
+
+def negation(item: Condition) -> Condition:
+    """NOT: unknown stays unknown."""
+
+    def opposite(row: Row) -> Truth:
+        found = item(row)
+        return None if found is None else not found
+
+    return opposite
+
+
+def maybe_not(item: Condition, negated: bool) -> Condition:
+    """The condition, or its negation."""
+    return negation(item) if negated else item

@@ -1,0 +1,250 @@
+"""Nodes to Python closures by RocketMQ's rules: properties are texts, and read as the literal.
+
+A text that cannot be read so, or a boolean compared with a text, ends the evaluation of the whole
+selector: the message does not match. What other systems send as numbers, booleans or times is
+taken as its text.
+
+Source: message-filtering reference, 2.3, 3.1 and 3.2.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from segments.selector.evaluate import Condition, all_of, any_of, negation
+from segments.selector.fields import Row
+from segments.selector.nodes import (
+    And,
+    Between,
+    Comparison,
+    In,
+    IsNull,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Property,
+    Sign,
+    TextTest,
+)
+from segments.selector.values import BLANKS, OPERATORS, OTHER, Truth, Value
+
+Operand: TypeAlias = Callable[[Row], bool | int | float | str | None]
+_Value: TypeAlias = bool | int | float | str | None
+_INTEGER = re.compile(r"[+-]?\d+\Z")
+_FLOAT = re.compile(
+    r"[+-]?(?:(?:NaN|Infinity)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)\Z"
+)
+_HEX_FLOAT = re.compile(r"[+-]?0[xX][0-9A-Fa-f]*\.?[0-9A-Fa-f]*[pP][+-]?[0-9]+[fFdD]?\Z")
+_MAX_CHARACTERS = 400
+_INT_BITS, _LONG_BITS = 31, 63
+
+
+class Aborted(Exception):
+    """The evaluation cannot go on."""
+
+
+def text_of(value: Value) -> str | None:
+    """A property as RocketMQ has it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode(errors="surrogateescape")  # equal to no text that is written down
+    return None if value is OTHER else str(value)
+
+
+class Compiler:
+    """Makes closures of nodes.
+
+    Args:
+        properties: in the order of a row.
+    """
+
+    def __init__(self, properties: Sequence[Property]) -> None:
+        self._index = {prop: n for n, prop in enumerate(properties)}
+
+    def selector(self, node: Node) -> Condition:
+        """The whole of it: what is aborted is unknown."""
+        condition = self.condition(node)
+
+        def select(row: Row) -> Truth:
+            try:
+                return condition(row)
+            except Aborted:
+                return None
+
+        return select
+
+    def condition(self, node: Node) -> Condition:
+        """A node that is true, false or unknown."""
+        match node:
+            case And(items):
+                return all_of([self.condition(item) for item in items])
+            case Or(items):
+                return any_of([self.condition(item) for item in items])
+            case Not(inner):
+                return negation(self.condition(inner))
+            case Comparison(operator, left, right):
+                return self._comparison(operator, left, right)
+            case Between(subject, low, high, negated):
+                first, second = ("<", ">") if negated else (">=", "<=")
+                bounds = [
+                    self._comparison(first, subject, low),
+                    self._comparison(second, subject, high),
+                ]
+                return any_of(bounds) if negated else all_of(bounds)
+            case In():
+                return self._in(node)
+            case TextTest():
+                return self._text_test(node)
+            case IsNull(subject, negated):
+                value = self._operand(subject)
+                return lambda row: (value(row) is None) is not negated
+            case Literal(value):
+                fixed = value if isinstance(value, bool) else None
+                return lambda _row: fixed
+        value = self._operand(node)
+        return lambda row: None if value(row) is None else False  # a text is no boolean
+
+    def _in(self, node: In) -> Condition:
+        subject, negated = self._operand(node.subject), node.negated
+        wanted = frozenset(item.value for item in node.items if isinstance(item, Literal))
+
+        def contains(row: Row) -> Truth:
+            value = subject(row)
+            return None if value is None else (value in wanted) is not negated
+
+        return contains
+
+    def _text_test(self, node: TextTest) -> Condition:
+        subject, needle, negated = self._operand(node.subject), node.needle, node.negated
+        tests: dict[str, Callable[[str], bool]] = {
+            "CONTAINS": lambda text: needle in text,
+            "STARTSWITH": lambda text: text.startswith(needle),
+            "ENDSWITH": lambda text: text.endswith(needle),
+        }
+        test = tests[node.test]
+
+        def condition(row: Row) -> Truth:
+            value = subject(row)
+            if not needle or not isinstance(value, str):
+                return False
+            return test(value) is not negated
+
+        return condition
+
+    def _comparison(self, operator: str, left: Node, right: Node) -> Condition:
+        first, second = self._operand(left), self._operand(right)
+        if operator in ("=", "<>"):
+            opposite = operator == "<>"
+
+            def equality(row: Row) -> Truth:
+                found = _equal(first(row), second(row))
+                return None if found is None else found is not opposite
+
+            return equality
+        return lambda row: _ordered(operator, first(row), second(row))
+
+    def _operand(self, node: Node) -> Operand:
+        match node:
+            case Literal(value):
+                fixed = text_of(value) if isinstance(value, bytes) else value
+                return lambda _row: fixed
+            case Property():
+                slot = self._index[node]
+                return lambda row: text_of(row[slot])
+            case Sign("-", inner):
+                return _negative(self._operand(inner))
+            case Sign(_, inner):
+                return self._operand(inner)
+        return self.condition(node)
+
+
+def _negative(value: Operand) -> Operand:
+    def negative(row: Row) -> _Value:
+        found = value(row)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return -found if is_number else None  # type: ignore[operator] # a number by now
+
+    return negative
+
+
+def _equal(left: _Value, right: _Value) -> Truth:
+    if left is None:
+        return True if right is None else None
+    if right is None:
+        return False
+    if isinstance(left, bool) or isinstance(right, bool):
+        return _equal_booleans(left, right)
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right
+    return _order_of(*_numbers(left, right)) == 0
+
+
+def _equal_booleans(left: _Value, right: _Value) -> bool:
+    if isinstance(left, str):
+        return (left.lower() == "true") is right
+    if isinstance(right, str):
+        raise Aborted
+    return isinstance(left, bool) and left is right
+
+
+def _ordered(operator: str, left: _Value, right: _Value) -> Truth:
+    if left is None or right is None:
+        return None
+    if isinstance(left, bool) or isinstance(right, bool):
+        raise Aborted
+    if isinstance(left, str) and isinstance(right, str):
+        left, right = _float_of(left), _float_of(right)
+    return OPERATORS[operator](_order_of(*_numbers(left, right)), 0)
+
+
+def _numbers(left: _Value, right: _Value) -> tuple[int | float, int | float]:
+    """Both as numbers; a text is read as what the other one is."""
+    first = _read_as(left, right)
+    second = _read_as(right, first)
+    if isinstance(first, float) or isinstance(second, float):
+        return float(first), float(second)
+    return first, second
+
+
+def _read_as(value: _Value, like: _Value) -> int | float:
+    if not isinstance(value, str):
+        return value or 0
+    if not isinstance(like, int):
+        return _float_of(value)
+    text = value
+    bits = _INT_BITS if -(1 << _INT_BITS) <= like < 1 << _INT_BITS else _LONG_BITS
+    if len(text) > _MAX_CHARACTERS or not _INTEGER.match(text):
+        raise Aborted
+    number = int(text)
+    if not -(1 << bits) <= number < 1 << bits:
+        raise Aborted
+    return number
+
+
+def _float_of(text: str) -> float:
+    text = text.strip(BLANKS)
+    if len(text) <= _MAX_CHARACTERS:
+        if _HEX_FLOAT.match(text):
+            return _hex_float(text)
+        if _FLOAT.match(text):
+            return float(text if text.endswith(("NaN", "Infinity")) else text.rstrip("fFdD"))
+    raise Aborted
+
+
+def _hex_float(text: str) -> float:
+    try:
+        return float.fromhex(text.rstrip("fFdD"))
+    except (OverflowError, ValueError):
+        raise Aborted from None
+
+
+def _order_of(left: float, right: float) -> int:
+    """Java's order of numbers: NaN equals itself and is above all."""
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) - math.isnan(right)
+    return (left > right) - (left < right)

@@ -1,0 +1,230 @@
+"""Reading the properties that a selector names, straight from a message's bytes.
+
+Nothing else is decoded. A message is read up to the last section that is needed; what stands
+behind that is not looked at.
+
+Source: OASIS AMQP 1.0, part 1 (types) and part 3 (messaging), 3.2.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from segments.amqp10 import decode_value, skip_value
+from segments.errors import FormatError
+from segments.selector.nodes import Property, Section
+from segments.selector.parser import FIELDS
+from segments.selector.values import OTHER, Value
+
+Row: TypeAlias = list[Value]
+
+_HEADER, _PROPERTIES, _APPLICATION = 0x70, 0x73, 0x74
+_LAST_CODE = 0x78
+_PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
+_SHORT_TEXT = 0xA1
+_SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
+_LISTS = {0x45: 0, 0xC0: 1, 0xD0: 4}  # width of size and count
+_SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
+_APPLICATION_HEAD = _SHORT_DESCRIPTOR + bytes((_APPLICATION,))
+_TWO_WORDS = struct.Struct(">II")
+_TEXT_CODES = frozenset((0xA1, 0xB1, 0xA3, 0xB3))
+
+
+class RowReader:
+    """Reads the values of some properties from a message; None for a missing one.
+
+    Args:
+        properties: what to read, in the order of the row.
+    """
+
+    def __init__(self, properties: Sequence[Property]) -> None:
+        self._slots: dict[bytes, int] = {}
+        self._lists: dict[int, dict[int, int]] = {}
+        self._blank: Row = [None] * len(properties)
+        for n, prop in enumerate(properties):
+            if prop.section is Section.APPLICATION:
+                self._slots[prop.name.encode()] = n
+            elif prop.section is Section.PROPERTIES:
+                index = FIELDS[Section.PROPERTIES].index(prop.name)
+                self._lists.setdefault(_PROPERTIES, {})[index] = n
+            else:
+                self._lists.setdefault(_HEADER, {})[_PRIORITY_INDEX] = n
+                self._blank[n] = _DEFAULT_PRIORITY
+        self._last = _APPLICATION if self._slots else max(self._lists, default=_HEADER)
+
+    def read(self, raw: bytes) -> Row:
+        """The values in a message.
+
+        Raises:
+            FormatError: it is no AMQP 1.0 message, as far as it has to be read.
+        """
+        row = self._blank.copy()
+        try:
+            if raw[:3] == _APPLICATION_HEAD:  # what most messages begin with
+                if self._slots:
+                    _read_map(raw, 3, self._slots, row)
+                return row
+            self._read_sections(raw, row)
+        except (IndexError, struct.error, UnicodeDecodeError) as error:
+            raise FormatError(f"the message is damaged: {error}") from error
+        return row
+
+    def _read_sections(self, raw: bytes, row: Row) -> None:
+        if not raw:
+            raise FormatError("the message is empty")
+        position = 0
+        while position < len(raw):
+            if raw[position : position + 2] == _SHORT_DESCRIPTOR:
+                code = raw[position + 2]
+                position += 3
+            else:
+                code, position = _descriptor(raw, position)
+            if not _HEADER <= code <= _LAST_CODE:
+                raise FormatError(f"section code is {code}")
+            if code == _APPLICATION and self._slots:
+                _read_map(raw, position, self._slots, row)
+            elif code in self._lists:
+                _read_list(raw, position, self._lists[code], row)
+            if code >= self._last:  # sections stand in the order of their codes
+                return
+            position = skip_value(raw, position)
+
+
+def _descriptor(raw: bytes, position: int) -> tuple[int, int]:
+    """Section code, however it is written, and position of the section's value."""
+    if raw[position] != 0:
+        raise FormatError(f"byte {position} begins no section")
+    value, end = decode_value(raw, position + 1)
+    if isinstance(value, str):
+        value = _SYMBOLS.get(value)
+    if not isinstance(value, int):
+        raise FormatError(f"byte {position} begins no section")
+    return value, end
+
+
+_SYMBOLS = {
+    "amqp:header:list": 0x70,
+    "amqp:delivery-annotations:map": 0x71,
+    "amqp:message-annotations:map": 0x72,
+    "amqp:properties:list": 0x73,
+    "amqp:application-properties:map": 0x74,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": 0x78,
+}
+
+
+def _read_map(  # noqa: C901, PLR0912, PLR0915 - once per message and property: no calls in it
+    raw: bytes, position: int, slots: dict[bytes, int], row: Row
+) -> None:
+    """The wanted values of a map of properties, the first of each name."""
+    if raw[position] == _SHORT_MAP:
+        end, count, at = position + 2 + raw[position + 1], raw[position + 2], position + 3
+    elif raw[position] == _LONG_MAP:
+        size, count = _TWO_WORDS.unpack_from(raw, position + 1)
+        end, at = position + 5 + size, position + 9
+    else:
+        raise FormatError("the application properties are no map")
+    if end > len(raw):
+        raise FormatError("the application properties are cut off")
+    missing = len(slots)
+    get, simple = slots.get, _SIMPLE
+    for _ in range(count >> 1):
+        if raw[at] == _SHORT_TEXT:
+            start = at + 2
+            at = start + raw[at + 1]
+            slot = get(raw[start:at])
+        else:
+            slot, at = _long_key(raw, at, slots)
+        code = raw[at]
+        if slot is None or row[slot] is not None:  # of a name that comes twice the first one
+            if code == _SHORT_TEXT:
+                at += 2 + raw[at + 1]
+            elif code in simple:
+                at += simple[code][0]
+            else:
+                at = skip_value(raw, at)
+            continue
+        if code == _SHORT_TEXT:
+            start = at + 2
+            at = start + raw[at + 1]
+            row[slot] = raw[start:at].decode()
+        elif code in simple:
+            size, unpack = simple[code]
+            (row[slot],) = unpack(raw, at + 1)
+            at += size
+        else:
+            row[slot], at = _read_value(raw, at)
+        missing -= row[slot] is not None
+        if not missing:
+            break
+    if at > end:
+        raise FormatError("the application properties are longer than they say")
+
+
+def _long_key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
+    key, end = decode_value(raw, at)
+    return (slots.get(key.encode()) if isinstance(key, str) else None), end
+
+
+def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> None:
+    """The wanted items of a list of fields."""
+    width = _LISTS.get(raw[position])
+    if width is None:
+        raise FormatError("a section of fields is no list")
+    if not width:
+        return
+    at = position + 1 + width
+    count = int.from_bytes(raw[at : at + width], "big")
+    at += width
+    for index in range(min(count, max(slots) + 1)):
+        if index in slots:
+            value, at = _read_value(raw, at)
+            if value is not None:
+                row[slots[index]] = value
+        else:
+            at = skip_value(raw, at)
+
+
+def _fixed(form: str) -> tuple[int, Callable[[bytes, int], tuple[Value]]]:
+    layout = struct.Struct(f">{form}")
+    return 1 + layout.size, layout.unpack_from
+
+
+_SIMPLE: dict[int, tuple[int, Callable[[bytes, int], tuple[Value]]]] = {
+    0x50: _fixed("B"),
+    0x51: _fixed("b"),
+    0x52: _fixed("B"),
+    0x53: _fixed("B"),
+    0x54: _fixed("b"),
+    0x55: _fixed("b"),
+    0x56: _fixed("?"),
+    0x60: _fixed("H"),
+    0x61: _fixed("h"),
+    0x70: _fixed("I"),
+    0x71: _fixed("i"),
+    0x72: _fixed("f"),
+    0x80: _fixed("Q"),
+    0x81: _fixed("q"),
+    0x82: _fixed("d"),
+    0x83: _fixed("q"),  # a time in milliseconds
+    0x98: _fixed("16s"),  # a uuid
+}
+_CONSTANTS: dict[int, Value] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_BYTES_CODES = frozenset((0xA0, 0xB0))
+
+
+def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
+    """Any value, and the position behind it."""
+    code = raw[at]
+    if code in _CONSTANTS:
+        return _CONSTANTS[code], at + 1
+    if code in _SIMPLE:
+        size, unpack = _SIMPLE[code]
+        return unpack(raw, at + 1)[0], at + size
+    end = skip_value(raw, at)
+    if code in _TEXT_CODES or code in _BYTES_CODES:
+        body = raw[at + (2 if code < 0xB0 else 5) : end]  # noqa: PLR2004 - of a short one
+        return (body if code in _BYTES_CODES else body.decode()), end
+    return OTHER, end

@@ -1,0 +1,351 @@
+"""Tokens to nodes: the grammar of the Union and of RabbitMQ's dialect.
+
+Source: message-filtering reference, 4.1 and 4.3. RocketMQ's grammar is in `rocketmq.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from segments.selector.dialects import GRAMMARS, MAX_DEPTH, Dialect
+from segments.selector.errors import SelectorError
+from segments.selector.lexer import Token, tokenize
+from segments.selector.nodes import (
+    And,
+    Arithmetic,
+    Between,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Property,
+    Section,
+    Sign,
+    TextTest,
+    UtcNow,
+)
+
+COMPARISONS = frozenset(("=", "<>", "!=", "<", ">", "<=", ">="))
+TEXT_TESTS = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
+_SECTIONS = {
+    "application_properties": Section.APPLICATION,
+    "a": Section.APPLICATION,
+    "properties": Section.PROPERTIES,
+    "p": Section.PROPERTIES,
+    "header": Section.HEADER,
+    "h": Section.HEADER,
+}
+FIELDS = {
+    Section.HEADER: ("priority",),
+    Section.PROPERTIES: (
+        "message_id",
+        "user_id",
+        "to",
+        "subject",
+        "reply_to",
+        "correlation_id",
+        "content_type",
+        "content_encoding",
+        "absolute_expiry_time",
+        "creation_time",
+        "group_id",
+        "group_sequence",
+        "reply_to_group_id",
+    ),
+}
+
+
+class Tokens:
+    """The tokens of a selector with a place in them; what both grammars are written on."""
+
+    def __init__(self, text: str, dialect: Dialect) -> None:
+        self.text = text
+        self.dialect = dialect
+        self._grammar = GRAMMARS[dialect]
+        self._source = tokenize(text, dialect)
+        self._depth = 0
+        self.previous_end = 0
+        self.token = next(self._source)
+
+    def take(self) -> Token:
+        """The token here; the place moves on."""
+        token = self.token
+        if token.kind != "end":
+            self.previous_end = token.end
+            self.token = next(self._source)
+        return token
+
+    def keyword(self) -> str:
+        """The name here in upper case, if it can be a keyword; else an empty text."""
+        token = self.token
+        if token.kind != "name" or (self._grammar.upper_keywords and not token.text.isupper()):
+            return ""
+        return token.text.upper()
+
+    def take_keyword(self, *words: str) -> bool:
+        """Pass over a keyword if it is here."""
+        if self.keyword() not in words:
+            return False
+        self.take()
+        return True
+
+    def is_symbol(self, *symbols: str) -> bool:
+        """One of the signs is here."""
+        return self.token.kind == "symbol" and self.token.text in symbols
+
+    def take_symbol(self, *symbols: str) -> bool:
+        """Pass over a sign if it is here."""
+        if not self.is_symbol(*symbols):
+            return False
+        self.take()
+        return True
+
+    def expect_symbol(self, symbol: str) -> None:
+        """Pass over a sign that has to be here."""
+        if not self.take_symbol(symbol):
+            self.fail(f"{symbol!r} is expected")
+
+    def expect_keyword(self, word: str) -> None:
+        """Pass over a keyword that has to be here."""
+        if not self.take_keyword(word):
+            self.fail(f"{word} is expected")
+
+    def expect_text(self, what: str) -> str:
+        """The value of a text literal that has to be here."""
+        if self.token.kind != "text":
+            self.fail(f"{what} is expected, a text in quotes")
+        return str(self.take().value)
+
+    def is_reserved(self, token: Token) -> bool:
+        """A name that is no identifier."""
+        return token.text.upper() in self._grammar.reserved
+
+    def fail(self, reason: str) -> NoReturn:
+        """The token here is wrong."""
+        token = self.token
+        found = "the end" if token.kind == "end" else token.text
+        if len(found) > 30:  # noqa: PLR2004 - as much as helps
+            found = f"{found[:27]}…"
+        raise SelectorError(f"found {found}; {reason}", self.text, token.start, token.end)
+
+    def span(self, start: int) -> tuple[int, int]:
+        """From a place to the end of what was taken last."""
+        return start, self.previous_end
+
+    def deeper(self, levels: int = 1) -> None:
+        """Something stands within something; `shallower` is called behind it."""
+        self._depth += levels
+        if self._depth > MAX_DEPTH:
+            start, end = self.token.start, self.token.end
+            raise SelectorError(f"nested more than {MAX_DEPTH} deep", self.text, start, end)
+
+    def shallower(self, levels: int = 1) -> None:
+        """Back out of it."""
+        self._depth -= levels
+
+
+class Parser(Tokens):
+    """One method for each line of the grammar."""
+
+    def __init__(self, text: str, dialect: Dialect) -> None:
+        super().__init__(text, dialect)
+        self._is_union = dialect is Dialect.UNION
+
+    def selector(self) -> Node:
+        """The whole text.
+
+        Raises:
+            SelectorError: it is none.
+        """
+        if self.token.kind == "end":
+            self.fail("a condition is expected")
+        node = self._or()
+        if self.token.kind != "end":
+            self.fail("an operator or the end is expected")
+        return node
+
+    def _or(self) -> Node:
+        return self._joined("OR", Or, self._and)
+
+    def _and(self) -> Node:
+        return self._joined("AND", And, self._not)
+
+    def _joined(self, word: str, kind: type[And] | type[Or], part: Callable[[], Node]) -> Node:
+        start = self.token.start
+        items = [part()]
+        while self.take_keyword(word):
+            items.append(part())
+        return join(kind, items, self.span(start))
+
+    def _not(self) -> Node:
+        starts = []
+        while self.keyword() == "NOT":
+            starts.append(self.take().start)
+            self.deeper()
+        node = self._predicate()
+        self.shallower(len(starts))
+        for start in reversed(starts):
+            node = Not(node, span=self.span(start))
+        return node
+
+    def _predicate(self) -> Node:
+        start = self.token.start
+        left = self._sum()
+        if self.token.kind == "symbol" and self.token.text in COMPARISONS:
+            operator = self.take().text.replace("!=", "<>")
+            right = self._sum()
+            if self.token.kind == "symbol" and self.token.text in COMPARISONS:
+                self.fail("comparisons do not follow one another; use AND")
+            return Comparison(operator, left, right, span=self.span(start))
+        if self.keyword() == "IS":
+            return self._is_null(left, start)
+        negated = self.take_keyword("NOT")
+        node = self._test(left, negated, start)
+        if node is None and negated:
+            self.fail("IN, LIKE or another test is expected after NOT")
+        return left if node is None else node
+
+    def _is_null(self, left: Node, start: int) -> Node:
+        if not self._is_union and not isinstance(left, Property):
+            self.fail("IS NULL is asked of a property only")
+        self.take()
+        negated = self.take_keyword("NOT")
+        self.expect_keyword("NULL")
+        return IsNull(left, negated, span=self.span(start))
+
+    def _test(self, left: Node, negated: bool, start: int) -> Node | None:
+        word = self.keyword()
+        if word == "IN":
+            self.take()
+            items = self._items()
+            return In(left, items, negated, span=self.span(start))
+        if word == "LIKE":
+            self.take()
+            pattern = self.expect_text("a pattern")
+            escape = self.expect_text("a character") if self.take_keyword("ESCAPE") else None
+            return Like(left, pattern, escape, negated, span=self.span(start))
+        if not self._is_union:
+            return None
+        if word == "BETWEEN":
+            self.take()
+            low = self._sum()
+            self.expect_keyword("AND")
+            high = self._sum()
+            return Between(left, low, high, negated, span=self.span(start))
+        if word in TEXT_TESTS:
+            self.take()
+            needle = self.expect_text("what is looked for")
+            return TextTest(left, word, needle, negated, span=self.span(start))
+        return None
+
+    def _items(self) -> tuple[Node, ...]:
+        self.expect_symbol("(")
+        items = [self._sum()]
+        while self.take_symbol(","):
+            items.append(self._sum())
+        self.expect_symbol(")")
+        return tuple(items)
+
+    def _sum(self) -> Node:
+        return self._chain(("+", "-"), self._term)
+
+    def _term(self) -> Node:
+        return self._chain(("*", "/", "%"), self._sign)
+
+    def _chain(self, symbols: Sequence[str], part: Callable[[], Node]) -> Node:
+        start = self.token.start
+        node = part()
+        levels = 0
+        while self.is_symbol(*symbols):
+            operator = self.take().text
+            self.deeper()
+            levels += 1
+            node = Arithmetic(operator, node, part(), span=self.span(start))
+        self.shallower(levels)
+        return node
+
+    def _sign(self) -> Node:
+        signs: list[Token] = []
+        while self.is_symbol("+", "-") and (self._is_union or not signs):
+            signs.append(self.take())
+            self.deeper()
+        node = self._primary()
+        self.shallower(len(signs))
+        for sign in reversed(signs):
+            node = Sign(sign.text, node, span=self.span(sign.start))
+        return node
+
+    def _primary(self) -> Node:
+        token = self.token
+        if self.is_symbol("("):
+            self.take()
+            self.deeper()
+            node = self._or()
+            self.shallower()
+            self.expect_symbol(")")
+            return node
+        if token.kind in ("int", "float", "text", "binary"):
+            self.take()
+            return Literal(token.value, span=(token.start, token.end))
+        if token.kind == "bracket":
+            self.take()
+            return Property(Section.APPLICATION, str(token.value), span=(token.start, token.end))
+        if token.kind == "name":
+            return self._name()
+        return self.fail("a property, a value or ( is expected")
+
+    def _name(self) -> Node:
+        start, word = self.token.start, self.keyword()
+        constants = {"TRUE": True, "FALSE": False, "NULL": None}
+        if word in constants and not (word == "NULL" and not self._is_union):
+            self.take()
+            return Literal(constants[word], span=self.span(start))
+        if word == "UTC" and self._is_clock():
+            return UtcNow(span=self.span(start))
+        token = self.token
+        if self.is_reserved(token):
+            self.fail(f"a property is expected; write [{token.text}] for one of this name")
+        name = self.take().text
+        if self.is_symbol("."):
+            return self._in_section(token)
+        if self.is_symbol("("):
+            self.fail(f"{name} is no function, there is only UTC()")
+        return Property(Section.APPLICATION, name, span=self.span(start))
+
+    def _is_clock(self) -> bool:
+        """Pass over UTC(); a name without parentheses is a property's, where it may be one."""
+        rest = self.text[self.token.end :].lstrip()
+        if not rest.startswith("("):
+            return False
+        self.take()
+        self.take()
+        self.expect_symbol(")")
+        return True
+
+    def _in_section(self, first: Token) -> Node:
+        section = _SECTIONS.get(first.text)
+        if section is None:
+            reason = f"{first.text} is no section; there are {', '.join(Section)}"
+            raise SelectorError(reason, self.text, first.start, first.end)
+        self.take()
+        token = self.token
+        if token.kind not in ("name", "bracket"):
+            self.fail("the name of a property is expected")
+        name = str(token.value) if token.kind == "bracket" else token.text
+        if section in FIELDS and name not in FIELDS[section]:
+            self.fail(f"{section} has {', '.join(FIELDS[section])}")
+        self.take()
+        return Property(section, name, span=self.span(first.start))
+
+
+def join(kind: type[And] | type[Or], items: Sequence[Node], span: tuple[int, int]) -> Node:
+    """Items joined by AND or OR; those that are joined alike become one with them."""
+    if len(items) == 1:
+        return items[0]
+    flat: list[Node] = []
+    for item in items:
+        flat += item.items if isinstance(item, kind) else (item,)
+    return kind(tuple(flat), span=span)

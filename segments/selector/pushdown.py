@@ -1,0 +1,236 @@
+"""From a selector to the filter values that every message it selects has: which chunks to ask for.
+
+A stream declares a filter property P: the filter value of a message is the value of P, as its
+bytes, or none when that is missing, empty, or of a type that is not compared as bytes. For each
+node two sets are found: the filter values of all messages for which it is true, and of all for
+which it is false. They may be too large, never too small: so no match is lost.
+
+Source: message-filtering reference, 7.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from segments.selector.dialects import Dialect
+from segments.selector.evaluate import TAG
+from segments.selector.nodes import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Property,
+    Tags,
+    TextTest,
+)
+from segments.selector.patterns import parse_pattern
+from segments.selector.values import as_bytes, boolean_of
+
+MAX_VALUES = 64  # more would let nearly every chunk pass, and cost more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSet:
+    """Some filter values, or all but some; and whether messages without one are among them.
+
+    Attributes:
+        values: those in the set, or those that are not, when `is_complement`.
+        is_complement: see there.
+        has_unfiltered: messages without a filter value are in the set.
+    """
+
+    values: frozenset[bytes]
+    is_complement: bool
+    has_unfiltered: bool
+
+    def complement(self) -> "ValueSet":
+        """All that is not in the set."""
+        return ValueSet(self.values, not self.is_complement, not self.has_unfiltered)
+
+    def __and__(self, other: "ValueSet") -> "ValueSet":
+        """What is in both."""
+        unfiltered = self.has_unfiltered and other.has_unfiltered
+        match self.is_complement, other.is_complement:
+            case True, True:
+                return ValueSet(self.values | other.values, True, unfiltered)
+            case True, False:
+                return ValueSet(other.values - self.values, False, unfiltered)
+            case False, True:
+                return ValueSet(self.values - other.values, False, unfiltered)
+        return ValueSet(self.values & other.values, False, unfiltered)
+
+    def __or__(self, other: "ValueSet") -> "ValueSet":
+        """What is in one of them."""
+        return (self.complement() & other.complement()).complement()
+
+    def __contains__(self, value: bytes | None) -> bool:
+        """Whether a filter value, None for none, is in the set."""
+        if value is None:
+            return self.has_unfiltered
+        return (value in self.values) is not self.is_complement
+
+
+_NO_VALUES: Final[frozenset[bytes]] = frozenset()
+ALL = ValueSet(_NO_VALUES, is_complement=True, has_unfiltered=True)
+NOTHING = ALL.complement()
+_UNFILTERED = ValueSet(_NO_VALUES, is_complement=False, has_unfiltered=True)
+_ANY_VALUE = _UNFILTERED.complement()
+
+
+class Outcomes(NamedTuple):
+    """Filter values of the messages for which a node may be true, and may be false."""
+
+    true: ValueSet
+    false: ValueSet
+
+
+_ANY = Outcomes(ALL, ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushdown:
+    """What to ask the server for.
+
+    Attributes:
+        values: filter values of which a chunk has to hold one; None for chunks of any kind.
+        match_unfiltered: chunks with messages without a filter value as well.
+        is_empty: no message of the stream can match.
+    """
+
+    values: frozenset[bytes] | None
+    match_unfiltered: bool
+    is_empty: bool = False
+
+
+EVERYTHING = Pushdown(None, match_unfiltered=True)
+
+
+def push_down(
+    node: Node, dialect: Dialect, filter_property: Property | None, *, is_strict: bool
+) -> Pushdown:
+    """What a selector needs of a stream with a filter property.
+
+    Args:
+        node: the selector.
+        dialect: whose rules hold for it.
+        filter_property: of the stream, None when it has declared none.
+        is_strict: every message with a value of the property has it as its filter value; else
+            messages may come without one.
+    """
+    if filter_property is None:
+        return EVERYTHING
+    wanted = _Analysis(filter_property, dialect).outcomes(node).true
+    if wanted.is_complement or len(wanted.values) > MAX_VALUES:
+        return EVERYTHING
+    is_empty = not wanted.values and not wanted.has_unfiltered
+    unfiltered = wanted.has_unfiltered or not (is_strict or is_empty)
+    return Pushdown(wanted.values, unfiltered, is_empty)
+
+
+class _Analysis:
+    def __init__(self, filter_property: Property, dialect: Dialect) -> None:
+        self._property = filter_property
+        self._spells = dialect is Dialect.ROCKETMQ
+
+    def outcomes(self, node: Node) -> Outcomes:
+        match node:
+            case And(items) | Or(items):
+                return self._joined(isinstance(node, And), [self.outcomes(i) for i in items])
+            case Not(inner):
+                true, false = self.outcomes(inner)
+                return Outcomes(false, true)
+            case Literal(value):
+                return Outcomes(
+                    ALL if value is True else NOTHING, ALL if value is False else NOTHING
+                )
+            case Tags(wanted):
+                return self._tags(wanted)
+            case Comparison() | In() | IsNull() | Like() | TextTest():
+                return self._test(node)
+        return _ANY
+
+    def _joined(self, all_needed: bool, parts: list[Outcomes]) -> Outcomes:
+        true, false = parts[0]
+        for part in parts[1:]:
+            if all_needed:
+                true, false = true & part.true, false | part.false
+            else:
+                true, false = true | part.true, false & part.false
+        return Outcomes(true, false)
+
+    def _tags(self, wanted: frozenset[str] | None) -> Outcomes:
+        if wanted is None:
+            return Outcomes(ALL, NOTHING)
+        if self._property != TAG:
+            return _ANY
+        return self._equal_to([Literal(tag) for tag in wanted])
+
+    def _test(self, node: Comparison | In | IsNull | Like | TextTest) -> Outcomes:
+        if isinstance(node, Comparison):
+            return self._comparison(node)
+        if node.subject != self._property:
+            return _ANY
+        match node:
+            case In():
+                found = self._equal_to(node.items)
+            case IsNull():
+                found = Outcomes(_UNFILTERED, ALL)
+            case Like(_, pattern, escape):
+                found = self._like(pattern, escape)
+            case TextTest():
+                # With an empty needle it is false in both forms; and RocketMQ takes a missing
+                # property, too, for one that does not contain a text.
+                return _ANY if node.negated or self._spells else Outcomes(_ANY_VALUE, ALL)
+        return Outcomes(found.false, found.true) if node.negated else found
+
+    def _comparison(self, node: Comparison) -> Outcomes:
+        left, right = node.left, node.right
+        if isinstance(left, Literal):
+            left, right = right, left
+        if left != self._property or node.operator not in ("=", "<>"):
+            return _ANY
+        found = self._equal_to([right])
+        if isinstance(node.left, Literal):  # RocketMQ: false, not unknown, when P is missing
+            found = Outcomes(found.true, ALL)
+        return Outcomes(found.false, found.true) if node.operator == "<>" else found
+
+    def _equal_to(self, items: Sequence[Node]) -> Outcomes:
+        """P equals one of the items."""
+        values = set()
+        unfiltered = holds_empty = False
+        for item in items:
+            if not isinstance(item, Literal) or not isinstance(item.value, str | bytes):
+                return _ANY
+            value = as_bytes(item.value)
+            if value:
+                values.add(value)
+            else:
+                holds_empty = True
+            if not value or (self._spells and is_spelled(item.value)):
+                unfiltered = True
+        true = ValueSet(frozenset(values), is_complement=False, has_unfiltered=unfiltered)
+        others = ValueSet(true.values, is_complement=True, has_unfiltered=True)
+        return Outcomes(true, ALL if holds_empty else others)
+
+    def _like(self, pattern: str, escape: str | None) -> Outcomes:
+        parsed = parse_pattern(pattern, escape)
+        if parsed.literal is not None:
+            return Outcomes(self._equal_to([Literal(parsed.literal)]).true, ALL)
+        return Outcomes(ALL if parsed.matches_empty else _ANY_VALUE, ALL)
+
+
+def is_spelled(value: str | bytes) -> bool:
+    """A text that a number, a boolean or a time may also be written as."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if boolean_of(text) is not None:
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""Ruling out a chunk before its messages are looked at: bytes that every match has to contain.
+
+An equality with a text needs the text's bytes somewhere in the message, whichever type the
+publisher gave it. Where they are not in the whole chunk, nothing in it matches; where they are
+rare, only the messages around the places are looked at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segments.selector.dialects import Dialect
+from segments.selector.nodes import (
+    And,
+    Comparison,
+    In,
+    Like,
+    Literal,
+    Node,
+    Or,
+    Property,
+    Section,
+    Tags,
+    TextTest,
+)
+from segments.selector.patterns import parse_pattern
+from segments.selector.pushdown import is_spelled
+
+_MAX_PATTERNS = 16
+_SHORT = 4  # a value of fewer bytes stands in many places: it is looked for behind its name
+_SHORT_SIZE = 256
+# Type codes of texts, symbols and binaries with a size of one byte, and of four.
+_SHORT_CODES, _LONG_CODES = (0xA1, 0xA3, 0xA0), (0xB1, 0xB3, 0xB0)
+_UUID_CODE, _UUID_BYTES = 0x98, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Bytes of which every matching message contains one.
+
+    Attributes:
+        patterns: any of them may be the one.
+    """
+
+    patterns: tuple[bytes, ...]
+
+    def places(self, data: bytes, most: int) -> list[int] | None:
+        """Where the patterns stand in a chunk's data, in order; None when there are too many.
+
+        Args:
+            data: the messages of a chunk.
+            most: how many places are worth looking at one by one.
+        """
+        found: list[int] = []
+        for pattern in self.patterns:
+            at = data.find(pattern)
+            while at >= 0:
+                found.append(at)
+                if len(found) > most:
+                    return None
+                at = data.find(pattern, at + 1)
+        found.sort()
+        return found
+
+
+def screen_of(node: Node, dialect: Dialect) -> Screen | None:
+    """The best screen for a selector; None when it needs no certain bytes."""
+    patterns = _Needs(dialect).of(node)
+    return Screen(tuple(sorted(patterns))) if patterns else None
+
+
+class _Needs:
+    def __init__(self, dialect: Dialect) -> None:
+        self._spells = dialect is Dialect.ROCKETMQ
+
+    def of(self, node: Node) -> frozenset[bytes] | None:
+        """Bytes of which one is in every message for which the node is true; None: not known."""
+        match node:
+            case And(items):
+                known = [found for item in items if (found := self.of(item)) is not None]
+                return min(known, key=_cost, default=None)
+            case Or(items):
+                return _union([self.of(item) for item in items])
+            case Comparison("=", Property() as prop, Literal(str() | bytes() as value)):
+                return self._equal(prop, [value])
+            case Comparison("=", Literal(str() | bytes() as value), Property() as prop):
+                return self._equal(prop, [value])
+            case In(Property() as prop, items, False):
+                values = [item.value for item in items if isinstance(item, Literal)]
+                texts = [value for value in values if isinstance(value, str | bytes)]
+                return self._equal(prop, texts) if len(texts) == len(items) else None
+            case Like(Property(), pattern, escape, False):
+                return self._run(parse_pattern(pattern, escape).longest_run)
+            case TextTest(Property(), _, needle, False):
+                return self._run(needle)
+            case Tags(wanted) if wanted is not None:
+                return self._equal(Property(Section.APPLICATION, "TAGS"), sorted(wanted))
+        return None
+
+    def _equal(self, prop: Property, values: Sequence[str | bytes]) -> frozenset[bytes] | None:
+        return _union([self._encodings(prop, value) for value in values])
+
+    def _encodings(self, prop: Property, value: str | bytes) -> frozenset[bytes] | None:
+        if self._spells and is_spelled(value):
+            return None  # RocketMQ: the number 5 equals the text 5
+        raw = value.encode() if isinstance(value, str) else value
+        if len(raw) >= _SHORT:
+            return frozenset((raw,))
+        if prop.section is not Section.APPLICATION:
+            return frozenset((raw,)) if raw else None
+        name = prop.name.encode()
+        size = len(raw)
+        forms = [bytes((code, size)) for code in _SHORT_CODES]
+        forms += [bytes((code,)) + size.to_bytes(4, "big") for code in _LONG_CODES]
+        return frozenset(name + form + raw for form in forms)
+
+    def _run(self, text: str) -> frozenset[bytes] | None:
+        if not text or (self._spells and any(char in _SPELLING for char in text.lower())):
+            return None
+        return frozenset((text.encode(),))
+
+
+_SPELLING = frozenset("0123456789.+-einftyatruls")  # of numbers and booleans
+
+
+def _union(parts: Sequence[frozenset[bytes] | None]) -> frozenset[bytes] | None:
+    """Either of several; None when one of them is not known, or there are too many."""
+    together: frozenset[bytes] = frozenset()
+    for part in parts:
+        if part is None:
+            return None
+        together |= part
+    return together if len(together) <= _MAX_PATTERNS else None
+
+
+def _cost(patterns: frozenset[bytes]) -> tuple[int, int]:
+    """Fewer are better, then longer ones."""
+    return len(patterns), -min(map(len, patterns), default=0)

@@ -1,0 +1,189 @@
+"""A selector as its users have it: parsed, and compiled for a run over messages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from segments.errors import FormatError
+from segments.selector import tags
+from segments.selector.check import check
+from segments.selector.dialects import Dialect
+from segments.selector.errors import SelectorError
+from segments.selector.evaluate import Clock, Compiler, Condition, properties_of
+from segments.selector.evaluate_rocketmq import Compiler as RocketmqCompiler
+from segments.selector.fields import RowReader
+from segments.selector.nodes import Node, Property, Section, Tags, UtcNow
+from segments.selector.parser import FIELDS, Parser
+from segments.selector.pushdown import Pushdown, push_down
+from segments.selector.rocketmq import RocketmqParser
+from segments.selector.screen import screen_of
+
+_SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which messages of a stream somebody wants, by their properties.
+
+    Attributes:
+        node: the parsed text.
+        dialect: whose rules hold.
+    """
+
+    node: Node
+    dialect: Dialect
+
+    def __str__(self) -> str:
+        """Its canonical text: parsed again, it gives the same selector."""
+        return self.node.text(self.dialect)
+
+    @property
+    def is_tags(self) -> bool:
+        """A tag expression, not SQL."""
+        return isinstance(self.node, Tags)
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """The properties that it names."""
+        return properties_of(self.node)
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Whether a message that does not match now may match later."""
+        return any(isinstance(part, UtcNow) for part in self.node.walk())
+
+    def push_down(self, filter_property: Property | None, *, is_strict: bool) -> Pushdown:
+        """See pushdown.push_down."""
+        return push_down(self.node, self.dialect, filter_property, is_strict=is_strict)
+
+    def matcher(self) -> "Matcher":
+        """A fresh matcher, its counts at zero."""
+        return Matcher(self)
+
+
+def parse_sql(text: str, dialect: Dialect = Dialect.UNION) -> Selector:
+    """A SQL92 selector.
+
+    Raises:
+        SelectorError: the text is none; its message shows the place.
+    """
+    parser = RocketmqParser(text) if dialect is Dialect.ROCKETMQ else Parser(text, dialect)
+    node = parser.selector()
+    check(node, text, dialect)
+    return Selector(node, dialect)
+
+
+def parse_tags(text: str) -> Selector:
+    """A tag expression: `a || b`, or `*` for every message. A message's tag is its property TAGS.
+
+    Raises:
+        SelectorError: it names no tag.
+    """
+    return Selector(tags.parse(text), Dialect.UNION)
+
+
+def parse_property(name: str) -> Property:
+    """A filter property: the name of an application property, or a field as properties.subject.
+
+    Raises:
+        SelectorError: there is no such field.
+    """
+    section, dot, field = name.partition(".")
+    if dot and section == Section.PROPERTIES:
+        if field not in FIELDS[Section.PROPERTIES]:
+            reason = f"properties has {', '.join(FIELDS[Section.PROPERTIES])}"
+            raise SelectorError(reason, name, len(section) + 1, len(name))
+        return Property(Section.PROPERTIES, field)
+    if not name:
+        raise SelectorError("the name of a property is expected", name, 0, 0)
+    return Property(Section.APPLICATION, name)
+
+
+class Matcher:
+    """Tells which messages a selector selects.
+
+    Attributes:
+        tested: messages that were looked at, or ruled out with their chunk.
+        matched: of them, selected ones.
+        undecodable: of them, not AMQP 1.0 as far as was read; they match nothing.
+        screened_chunks: chunks in which no single message had to be looked at.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        properties = selector.properties
+        self.clock = Clock()
+        self.tested = self.matched = self.undecodable = self.screened_chunks = 0
+        self._read = RowReader(properties).read
+        self._condition = _condition(selector, properties, self.clock)
+        self._takes_all = isinstance(selector.node, Tags) and selector.node.wanted is None
+        self._screen = screen_of(selector.node, selector.dialect)
+
+    def matches(self, raw: bytes) -> bool:
+        """Whether one message is selected."""
+        self.tested += 1
+        if self._takes_all:
+            self.matched += 1
+            return True
+        try:
+            found = self._condition(self._read(raw)) is True
+        except FormatError:
+            self.undecodable += 1
+            return False
+        self.matched += found
+        return found
+
+    def select(self, bodies: Sequence[bytes]) -> list[int]:
+        """The places of the selected ones in a list of messages, in order."""
+        self.tested += len(bodies)
+        if self._takes_all:
+            self.matched += len(bodies)
+            return list(range(len(bodies)))
+        read, condition = self._read, self._condition
+        found = []
+        for place, raw in enumerate(bodies):
+            try:
+                if condition(read(raw)) is True:
+                    found.append(place)
+            except FormatError:
+                self.undecodable += 1
+        self.matched += len(found)
+        return found
+
+    def select_in(self, data: bytes, ends: Sequence[int]) -> list[int]:
+        """The places of the selected messages of a chunk, most of it not looked at where it can.
+
+        Args:
+            data: the chunk's messages, each with 4 bytes of length before it.
+            ends: where each message ends in `data`, in order.
+        """
+        if self._screen is not None:
+            places = self._screen.places(data, len(ends) // _SCREEN_SHARE)
+            if places is not None:
+                return self._select_at(data, ends, places)
+        begin = [4, *(end + 4 for end in ends)]
+        return self.select([data[a:b] for a, b in zip(begin, ends, strict=False)])
+
+    def _select_at(self, data: bytes, ends: Sequence[int], places: Sequence[int]) -> list[int]:
+        self.screened_chunks += not places
+        candidates = list(_holding(ends, places))
+        bodies = [data[(ends[n - 1] if n else 0) + 4 : ends[n]] for n in candidates]
+        self.tested += len(ends) - len(bodies)
+        return [candidates[n] for n in self.select(bodies)]
+
+
+def _condition(selector: Selector, properties: Sequence[Property], clock: Clock) -> Condition:
+    if selector.dialect is Dialect.ROCKETMQ:
+        return RocketmqCompiler(properties).selector(selector.node)
+    return Compiler(properties, selector.dialect, clock).condition(selector.node)
+
+
+def _holding(ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
+    """Which messages the places are in, each once."""
+    at = iter(places)
+    place = next(at, None)
+    for n, end in enumerate(ends):
+        if place is None:
+            return
+        if place < end:
+            yield n
+            while place is not None and place < end:
+                place = next(at, None)
