@@ -9,7 +9,7 @@ async with connect() as client:
 """
 
 from clients.client import Client, StreamInfo, connect
-from clients.consumer import Consumer, DamagedChunk, ReceivedMessage
+from clients.consumer import Consumer, DamagedChunk
 from clients.errors import (
     AccessRefused,
     ConnectionLost,
@@ -24,10 +24,13 @@ from clients.errors import (
     StreamNotAvailable,
     Unsupported,
 )
+from clients.filters import ReceivedMessage
 from clients.producer import Producer
+from clients.selection import StandingSelector
 from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
 from segments.message import Message, Properties
+from segments.selector import Dialect, SelectorError
 
 __all__ = [
     "AccessRefused",
@@ -35,6 +38,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "DamagedChunk",
+    "Dialect",
     "LoginRefused",
     "Message",
     "NoOffset",
@@ -44,7 +48,9 @@ __all__ = [
     "Properties",
     "PublishFailed",
     "ReceivedMessage",
+    "SelectorError",
     "ServerRefused",
+    "StandingSelector",
     "StreamDoesNotExist",
     "StreamError",
     "StreamExists",

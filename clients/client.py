@@ -8,15 +8,7 @@ from typing import Unpack
 
 import anyio
 
-from clients.consumer import (
-    NEXT,
-    Consumer,
-    Filter,
-    FilterValue as ReceivedFilterValue,
-    Group,
-    Offset,
-    offset_specification,
-)
+from clients.consumer import NEXT, Consumer, Group, Offset, offset_specification
 from clients.errors import (
     NoOffset,
     PreconditionFailed,
@@ -24,8 +16,10 @@ from clients.errors import (
     Unsupported,
     refusal,
 )
+from clients.filters import Filter, FilterValue as ReceivedFilterValue
 from clients.link import Link, open_link
 from clients.producer import FilterValue, Producer
+from clients.selection import Asked, StandingSelector, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
     ProducerOptions,
@@ -36,6 +30,7 @@ from clients.super_stream import (
     open_super_producer,
 )
 from clients.uri import DEFAULT_URI, parse_uri
+from segments.selector import Dialect
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
 
@@ -71,6 +66,11 @@ class Client:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+
+    @property
+    def is_streamd(self) -> bool:
+        """The server knows what only a streamd knows."""
+        return self._link.is_streamd
 
     @property
     def server_properties(self) -> dict[str, str]:
@@ -267,6 +267,50 @@ class Client:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
 
+    # -- standing selectors
+
+    async def register_selector(
+        self,
+        stream: str,
+        group: str,
+        *,
+        sql: str | None = None,
+        tags: str | None = None,
+        dialect: str = Dialect.UNION,
+    ) -> None:
+        """Have the server find a group's messages while they are published.
+
+        From now on each chunk that holds a match is marked for the group, and its consumers
+        (`consumer(…, group=…)`) pass over all others, whatever the selector says. Registering
+        the same selector again changes nothing.
+
+        Raises:
+            PreconditionFailed: it is no selector, it uses UTC(), too many groups, or the group's
+                consumers rely on another one.
+            StreamDoesNotExist: there is no such stream.
+        """
+        kind, text = Asked(sql, tags, dialect).kind_and_text()
+        arguments = {"stream": stream, "group": group, "dialect": kind, "text": text}
+        await self.manage("selector.add", **arguments)
+
+    async def unregister_selector(self, stream: str, group: str) -> None:
+        """Take a group's selector back; its consumers must be gone.
+
+        Raises:
+            PreconditionFailed: the group has none, or its consumers rely on it.
+        """
+        await self.manage("selector.delete", stream=stream, group=group)
+
+    async def selectors(self, stream: str) -> list[StandingSelector]:
+        """The standing selectors of a stream, by group."""
+        rows = await self.manage("selector.list", stream=stream)
+        return [
+            StandingSelector(
+                row["group"], row["dialect"], row["text"], int(row["since"]), int(row["consumers"])
+            )
+            for row in rows
+        ]
+
     # -- publishing and consuming
 
     @asynccontextmanager
@@ -311,6 +355,11 @@ class Client:
         filter_values: Collection[str | bytes] = (),
         match_unfiltered: bool = False,
         filter_value: ReceivedFilterValue | None = None,
+        sql: str | None = None,
+        tags: str | None = None,
+        dialect: str = Dialect.UNION,
+        filter_property: str | None = None,
+        group: str = "",
         until_end: bool = False,
         credit: int = _CREDIT,
         single_active: bool = False,
@@ -327,6 +376,13 @@ class Client:
             match_unfiltered: and messages without a filter value.
             filter_value: finds the filter value of a message, as the producer did; with it only
                 messages come out that match exactly.
+            sql: a SQL92 selector: just the messages come out whose properties it is true for, and
+                of the chunks just those are asked for that can hold one.
+            tags: a tag expression instead, "a || b", for the property TAGS.
+            dialect: of `sql`: union, rocketmq or amqp.
+            filter_property: whose values the filter values are, for a selector and a server that
+                does not tell; a streamd does.
+            group: whose standing selector to use; see `register_selector`.
             until_end: end the iteration with what was there at the beginning.
             credit: chunks that may be on their way or in memory.
             single_active: of all consumers of this `name` on the stream one at a time gets
@@ -337,7 +393,8 @@ class Client:
         Raises:
             StreamDoesNotExist: there is no such stream.
             Unsupported: `until_end`, and the server is not a streamd.
-            ValueError: `offset` is none of the above, or single_active has no name or an end.
+            ValueError: `offset` is none of the above, single_active has no name or an end, or
+                `sql` or `tags` is no selector (a SelectorError, which shows the place).
         """
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")
@@ -346,10 +403,15 @@ class Client:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
         wanted = Filter(filter_values, match_unfiltered, filter_value)
-        group = None
+        if sql is not None or tags is not None or group:
+            if filter_values:
+                raise ValueError("filter values or a selector, not both")
+            asked = Asked(sql, tags, dialect, filter_property, group)
+            wanted = await selector_filter(self, stream, asked)
+        members = None
         if single_active:
-            group = Group(partial(self._start, stream, offset, name), super_stream)
-        consumer = Consumer(link, stream, name, start, wanted, credit, group)
+            members = Group(partial(self._start, stream, offset, name), super_stream)
+        consumer = Consumer(link, stream, name, start, wanted, credit, members)
         end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
         async with link.opened(link.consumers, consumer):
             if end is not None:

@@ -10,27 +10,20 @@ When the connection was lost and is back, reading goes on behind the last chunk 
 
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple, TypeAlias, cast
 
 import anyio
 
 from clients.connection import Connection
 from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
+from clients.filters import ArrivedChunk, Filter, ReceivedMessage, SelectorFilter
 from clients.link import Link
-from segments.codec import (
-    CHUNK_HEADER_SIZE,
-    ChunkHeader,
-    decode_chunk_header,
-    simple_bodies,
-    walk_entries,
-)
-from segments.compression import unpack
+from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
-from segments.message import MessageView
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
 
@@ -45,74 +38,6 @@ _NO_END = 1 << 64
 
 class DamagedChunk(StreamError):
     """A chunk does not hold what it announces; says which and how."""
-
-
-class ReceivedMessage(MessageView):
-    """A message and where it stood.
-
-    Attributes:
-        stream: the stream's name.
-        offset: its number in the stream.
-        timestamp_ms: when its chunk was written, in ms since 1970.
-    """
-
-    def __init__(self, raw: bytes, stream: str, offset: int, timestamp_ms: int) -> None:
-        super().__init__(raw)
-        self.stream = stream
-        self.offset = offset
-        self.timestamp_ms = timestamp_ms
-
-    @property
-    def timestamp(self) -> datetime:
-        """When its chunk was written."""
-        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
-
-
-FilterValue: TypeAlias = Callable[[ReceivedMessage], str | bytes | None]
-
-
-class Filter:
-    """Which messages a consumer wants.
-
-    Args:
-        values: filter values; a message that was published with one of them is wanted.
-        match_unfiltered: messages published without a filter value are wanted too.
-        value_of: finds a message's filter value, as its publisher did; None leaves it at whole
-            chunks, in which other messages may stand.
-    """
-
-    def __init__(
-        self,
-        values: Collection[str | bytes],
-        match_unfiltered: bool,
-        value_of: FilterValue | None,
-    ) -> None:
-        self._values = frozenset(map(_as_bytes, values))
-        self._match_unfiltered = match_unfiltered
-        self._value_of = value_of if values else None
-
-    def properties(self) -> tuple[Pair, ...]:
-        """As Subscribe takes them."""
-        pairs = [
-            Pair(f"filter.{number}", value.decode())
-            for number, value in enumerate(sorted(self._values))
-        ]
-        if pairs:
-            pairs.append(Pair("match-unfiltered", str(self._match_unfiltered).lower()))
-        return tuple(pairs)
-
-    def select(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """The messages that match, as far as that can be told."""
-        if self._value_of is None:
-            return messages
-        return [message for message in messages if self._wants(self._value_of(message))]
-
-    def _wants(self, value: str | bytes | None) -> bool:
-        return _as_bytes(value) in self._values if value else self._match_unfiltered
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
 
 
 Resume: TypeAlias = Callable[[], Awaitable[OffsetSpecification]]
@@ -243,6 +168,16 @@ class Consumer:
         if self._connection is not None:
             with suppress(ConnectionLost):  # it is stored when the connection is back
                 await self._connection.send(c.StoreOffset(self.name, self.stream, offset))
+
+    def explain(self) -> list[str]:
+        """Which chunks the server is asked for, and why: lines for people."""
+        return self._wanted.explain()
+
+    @property
+    def undecodable(self) -> int:
+        """Messages that a selector could not read, and so did not match."""
+        wanted = self._wanted
+        return wanted.matcher.undecodable if isinstance(wanted, SelectorFilter) else 0
 
     async def progress(self, awaited_offset: int = 0) -> dict[str, int]:
         """How far the server has come with this consumer, passed-over chunks included.
@@ -405,39 +340,26 @@ class Consumer:
             data = chunk[CHUNK_HEADER_SIZE:]
             if len(data) != header.data_size or zlib.crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
-            messages = list(self._messages(header, data, arrived.first_offset))
+            end = self._end_offset
+            asked, wanted = self._wanted.pick(
+                ArrivedChunk(
+                    self.stream,
+                    header.chunk_id,
+                    header.timestamp_ms,
+                    data,
+                    arrived.first_offset,
+                    end,
+                )
+            )
         except FormatError as error:
             raise DamagedChunk(f"a chunk of {self.stream} is damaged: {error}") from error
         counts = self.counts
         counts.chunks += 1
         counts.bytes += len(data)
-        counts.messages += len(messages)
-        wanted = self._wanted.select(messages)
+        counts.messages += asked
         counts.matched += len(wanted)
         counts.false_chunks += not wanted
         return wanted
-
-    def _messages(self, header: ChunkHeader, data: bytes, first: int) -> Iterator[ReceivedMessage]:
-        end, stream = self._end_offset, self.stream
-        time = header.timestamp_ms
-        for offset, body in enumerate(_bodies(data), header.chunk_id):
-            if first <= offset < end:
-                yield ReceivedMessage(body, stream, offset, time)
-
-
-def _bodies(data: bytes) -> Iterable[bytes]:
-    """The messages of a chunk, sub-batches unpacked."""
-    simple = simple_bodies(data)
-    return _unpacked(data) if simple is None else simple
-
-
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    for entry in walk_entries(data):
-        body = data[entry.body : entry.end]
-        if entry.compression is None:
-            yield body
-        else:
-            yield from unpack(body, entry.compression, entry.uncompressed_size, entry.num_records)
 
 
 def offset_specification(offset: Offset) -> OffsetSpecification:

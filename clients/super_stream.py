@@ -12,13 +12,9 @@ import anyio
 import mmh3
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from clients.consumer import (
-    Consumer,
-    FilterValue as ReceivedFilterValue,
-    Offset,
-    ReceivedMessage,
-)
+from clients.consumer import Consumer, Offset
 from clients.errors import StreamError
+from clients.filters import FilterValue as ReceivedFilterValue, ReceivedMessage
 from clients.producer import FilterValue, Producer
 from segments.message import Message
 

@@ -103,16 +103,20 @@ class Matcher:
     Args:
         values: filter values; an empty one is refused, because it would mean "unfiltered".
         match_unfiltered: also take chunks in which some message has no filter value.
+        since: chunks with a lower id match whatever their filter says.
 
     Raises:
-        ValueError: a value is empty, or there are no values.
+        ValueError: a value is empty.
     """
 
-    def __init__(self, values: Collection[bytes], *, match_unfiltered: bool = False) -> None:
-        if not values or not all(values):
-            raise ValueError("a filter needs values, none of them empty")
+    def __init__(
+        self, values: Collection[bytes], *, match_unfiltered: bool = False, since: int = 0
+    ) -> None:
+        if not all(values):
+            raise ValueError("a filter value is empty: that stands for messages without one")
         self.values = frozenset(values)
         self.match_unfiltered = match_unfiltered
+        self.since = since
         self._masks: dict[int, tuple[int, ...]] = {}
 
     def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:

@@ -55,7 +55,8 @@ class ChunkBuilder:
             data: the entries.
             num_entries: how many there are.
             num_records: how many messages they hold, sub-batches counted through.
-            filter_values: one per entry, empty where the message has none; None for none at all.
+            filter_values: one per entry, or per message, empty where there is none; None for none
+                at all.
         """
         self._data.append(data)
         self.num_entries += num_entries
@@ -72,6 +73,17 @@ class ChunkBuilder:
         self._sequences[reference] = publishing_id
 
     @property
+    def data(self) -> bytes:
+        """The data section so far."""
+        if len(self._data) != 1:
+            self._data = [b"".join(self._data)]
+        return self._data[0]
+
+    def add_token(self, token: bytes) -> None:
+        """Put something into the filter that no message has as its filter value."""
+        self._values[token] = 1
+
+    @property
     def sequences(self) -> dict[bytes, int]:
         """Highest publishing id by publisher reference."""
         return self._sequences
@@ -80,7 +92,7 @@ class ChunkBuilder:
         self, *, chunk_id: int, timestamp_ms: int, epoch: int, policy: LogPolicy
     ) -> EncodedChunk:
         """The chunk's bytes, filter and trailer made as `policy` says."""
-        data = b"".join(self._data)
+        data = self.data
         filter_bytes = bloom.build(self._values, self._filter_size(policy))
         trailer = self._trailer(with_history=policy.filter_history and bool(filter_bytes))
         header = ChunkHeader(

@@ -252,6 +252,31 @@ def simple_bodies(data: bytes) -> list[bytes] | None:
     return bodies
 
 
+def simple_ends(data: bytes) -> list[int] | None:
+    """Where each message of a data section without sub-batches ends; None when it has some.
+
+    Each begins 4 bytes behind the end of the one before. For those who look at few of them.
+
+    Raises:
+        FormatError: an entry reaches beyond the section.
+    """
+    ends = []
+    position, end = 0, len(data)
+    unpack = _LENGTH.unpack_from
+    try:
+        while position < end:
+            (size,) = unpack(data, position)
+            if size & _SUB_BATCH_FLAG:
+                return None
+            position += 4 + size
+            ends.append(position)
+    except struct.error:
+        raise FormatError(f"entry length at byte {position} is cut off") from None
+    if position > end:
+        raise FormatError(f"the last entry ends at byte {position}, the data at {end}")
+    return ends
+
+
 class Block(NamedTuple):
     """One tracking block: its kind, the id it is about, its value.
 

@@ -47,6 +47,7 @@ class Counts:
     Attributes:
         chunks, records: handed out.
         skipped_chunks, skipped_bytes: passed over by the filter.
+        unfiltered_chunks: of those, chunks in which no message has a filter value.
         lost_records: offsets that were damaged, or removed by retention before they were read.
     """
 
@@ -55,6 +56,7 @@ class Counts:
         self.records = 0
         self.skipped_chunks = 0
         self.skipped_bytes = 0
+        self.unfiltered_chunks = 0
         self.lost_records = 0
 
 
@@ -161,6 +163,7 @@ class Reader:
             return None
         if self._matcher is not None and not self._is_wanted(self._matcher, position, header):
             self.counts.skipped_chunks += 1
+            self.counts.unfiltered_chunks += not header.filter_size
             self.counts.skipped_bytes += header.total_size
             return None
         self.counts.chunks += 1
@@ -204,6 +207,8 @@ class Reader:
 
     def _is_wanted(self, matcher: Matcher, position: int, header: ChunkHeader) -> bool:
         """The filter test. A chunk is only passed over when its filter can be trusted."""
+        if header.chunk_id < matcher.since:
+            return True
         filter_bytes = self._bytes(position + CHUNK_HEADER_SIZE, header.filter_size)
         if matcher.matches(header.filter_scheme, header.filter_size, filter_bytes):
             return True

@@ -18,6 +18,7 @@ from segments.policy import (
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
 )
+from segments.selector import SelectorError, parse_property
 from streamd.errors import Refused
 from streamd.wire import ResponseCode
 
@@ -25,8 +26,10 @@ Value: TypeAlias = int | float | str | bool
 Arguments: TypeAlias = dict[str, Value]
 
 AUTO = "auto"
+STRICT, LENIENT = "strict", "lenient"
 DEFAULT_ERROR_RATE = 0.01
 
+_MAX_PROPERTY_BYTES = 255
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
@@ -81,8 +84,21 @@ def _flag(text: str) -> bool:
     return _choice("true", "false")(text) == "true"
 
 
+def _property(text: str) -> str:
+    if len(text.encode()) > _MAX_PROPERTY_BYTES or not text.isprintable():
+        raise ValueError(f"a name of at most {_MAX_PROPERTY_BYTES} bytes")
+    try:
+        parse_property(text)
+    except SelectorError as error:
+        raise ValueError(f"the name of a property: {error.reason}") from None
+    return text
+
+
 FILTER_SIZE = "stream-filter-size-bytes"
 FILTER_HISTORY = "stream-filter-history"
+FILTER_PROPERTY = "stream-filter-property"
+FILTER_CONTRACT = "stream-filter-contract"
+FILTER_DERIVE = "stream-filter-derive"
 MAX_LENGTH = "max-length-bytes"
 MAX_AGE = "max-age"
 SEGMENT_SIZE = "stream-max-segment-size-bytes"
@@ -97,6 +113,9 @@ _READERS: Mapping[str, Callable[[str], Value]] = {
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
     FILTER_SIZE: _filter_size,
     FILTER_HISTORY: _flag,
+    FILTER_PROPERTY: _property,
+    FILTER_CONTRACT: _choice(STRICT, LENIENT),
+    FILTER_DERIVE: _flag,
     ERROR_RATE: _rate,
     CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
     CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
@@ -120,6 +139,10 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
             except ValueError as expected:
                 details = f"{name} is {text[:40]!r}, expected {expected}"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details) from None
+    for name in (FILTER_CONTRACT, FILTER_DERIVE):
+        if name in found and FILTER_PROPERTY not in found:
+            details = f"{name} says something of {FILTER_PROPERTY}, which is missing"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
     return found
 
 

@@ -60,7 +60,8 @@ class Broker:
             host.super_streams[super_stream.name] = super_stream
         rows = contents.streams
         for row in rows:
-            await self.virtual_hosts[row.virtual_host].open_stream(row)
+            standing = contents.selectors.get((row.virtual_host, row.name), ())
+            await self.virtual_hosts[row.virtual_host].open_stream(row, standing)
         known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)

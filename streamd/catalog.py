@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamd.arguments import Arguments
+from streamd.standing import StandingSelector
 
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
-_VERSION = 2
+_VERSION = 3
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _SCHEMA_1 = """
 CREATE TABLE streams (
@@ -56,7 +57,21 @@ CREATE TABLE permissions (
     PRIMARY KEY (user, virtual_host)
 ) WITHOUT ROWID;
 """
-_SCHEMAS = (_SCHEMA_1, _SCHEMA_2)
+_SCHEMA_3 = """
+CREATE TABLE standing_selectors (
+    virtual_host TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    consumers TEXT NOT NULL,
+    dialect TEXT NOT NULL,
+    text TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (virtual_host, stream, consumers)
+) WITHOUT ROWID;
+"""
+_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
+
+
+_TABLES_OF_A_HOST = ("streams", "super_streams", "bindings", "standing_selectors", "permissions")
 
 
 class CatalogError(Exception):
@@ -117,6 +132,7 @@ class Contents(NamedTuple):
     virtual_hosts: list[str]
     streams: list[StreamRow]
     super_streams: list[SuperStreamRow]
+    selectors: dict[tuple[str, str], list[StandingSelector]]
 
 
 class Catalog:
@@ -166,7 +182,8 @@ class Catalog:
 
     def contents(self) -> Contents:
         """What a server needs to begin."""
-        return Contents(self.virtual_hosts(), self.streams(), self.super_streams())
+        hosts, streams = self.virtual_hosts(), self.streams()
+        return Contents(hosts, streams, self.super_streams(), self.selectors())
 
     # -- streams
 
@@ -211,9 +228,38 @@ class Catalog:
             for name in names:
                 where = (virtual_host, name)
                 db.execute("DELETE FROM streams WHERE virtual_host = ? AND name = ?", where)
-                db.execute("DELETE FROM bindings WHERE virtual_host = ? AND stream = ?", where)
+                for table in ("bindings", "standing_selectors"):
+                    where_stream = "virtual_host = ? AND stream = ?"
+                    db.execute(f"DELETE FROM {table} WHERE {where_stream}", where)  # noqa: S608
             if super_stream is not None:
                 _delete_super_stream(db, virtual_host, super_stream)
+
+    # -- standing selectors
+
+    def selectors(self) -> dict[tuple[str, str], list[StandingSelector]]:
+        """Standing selectors by virtual host and stream."""
+        found: dict[tuple[str, str], list[StandingSelector]] = {}
+        columns = "virtual_host, stream, consumers, dialect, text, since"
+        rows = self._rows(f"SELECT {columns} FROM standing_selectors ORDER BY 1, 2, 3")  # noqa: S608
+        for host, stream, group, dialect, text, since in rows:
+            row = StandingSelector(group, dialect, text, int(since))
+            found.setdefault((host, stream), []).append(row)
+        return found
+
+    def put_selector(self, virtual_host: str, stream: str, row: StandingSelector) -> None:
+        """Add a group's selector or replace it."""
+        with self._change() as db:
+            values = (virtual_host, stream, *row)
+            db.execute(
+                "INSERT OR REPLACE INTO standing_selectors VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+
+    def remove_selector(self, virtual_host: str, stream: str, group: str) -> None:
+        """Remove a group's selector."""
+        with self._change() as db:
+            where = "virtual_host = ? AND stream = ? AND consumers = ?"
+            values = (virtual_host, stream, group)
+            db.execute(f"DELETE FROM standing_selectors WHERE {where}", values)  # noqa: S608
 
     # -- virtual hosts
 
@@ -230,7 +276,7 @@ class Catalog:
         """Remove a virtual host with everything in it."""
         with self._change() as db:
             db.execute("DELETE FROM virtual_hosts WHERE name = ?", (name,))
-            for table in ("streams", "super_streams", "bindings", "permissions"):
+            for table in _TABLES_OF_A_HOST:
                 db.execute(f"DELETE FROM {table} WHERE virtual_host = ?", (name,))  # noqa: S608 - ours
 
     # -- users

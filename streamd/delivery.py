@@ -37,11 +37,13 @@ class Interest(NamedTuple):
         start: where to begin.
         matcher: which chunks, None for all.
         properties: as the client sent them.
+        group: whose standing selector it uses, None for none.
     """
 
     start: OffsetSpec
     matcher: Matcher | None
     properties: Mapping[str, str] = MappingProxyType({})
+    group: str | None = None
 
 
 class Subscription:
@@ -74,6 +76,9 @@ class Subscription:
         self.on_close: Callable[[], None] = lambda: None
         self.is_ready = False
         self._delivery = delivery
+        self._has_warned = False
+        if interest.group is not None:
+            stream.standing.users[interest.group] += 1
         self._watchers: list[tuple[int, Callable[[], None]]] = []
 
     def activate(self, start: OffsetSpec) -> None:
@@ -102,9 +107,26 @@ class Subscription:
         if self.reader is None or self.is_ready or self.credit <= 0:
             return
         if self.reader.at_end:
+            self._warn_of_nothing(self.reader)
             self.stream.add_waiter(self)
         else:
             self._delivery.make_ready(self)
+
+    def _warn_of_nothing(self, reader: Reader) -> None:
+        """Log once that a filter has come to the end in vain, as no message has a filter value."""
+        counts, matcher = reader.counts, self.interest.matcher
+        if self._has_warned or matcher is None or counts.chunks or not counts.skipped_chunks:
+            return
+        if not matcher.values or self.interest.group is not None:
+            return
+        self._has_warned = True
+        if counts.unfiltered_chunks == counts.skipped_chunks:
+            logger.warning(
+                "stream %s: a consumer asks for filter values, but in none of the %d chunks it "
+                "has passed over has a message one; were they published without?",
+                self.stream.name,
+                counts.skipped_chunks,
+            )
 
     def stream_has_more(self) -> None:
         """See stream.Waiter."""
@@ -134,6 +156,8 @@ class Subscription:
         """Stop for good."""
         if not self.is_closed:
             self.is_closed = True
+            if self.interest.group is not None:
+                self.stream.standing.users[self.interest.group] -= 1
             self.deactivate()
             self.tell_watchers()
             self.on_close()

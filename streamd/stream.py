@@ -12,7 +12,7 @@ every second. Any other refusal to write fails the stream: what is committed can
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import trio
@@ -21,10 +21,13 @@ from segments import Log, StorageError
 from segments.policy import RecordLimit
 from segments.segment import Segment
 from streamd import threads
-from streamd.batch import Batch, split
+from streamd.batch import Batch
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
+from streamd.contract import FilterContract
+from streamd.entries import split
 from streamd.errors import Refused
 from streamd.publishing import Publication, Publisher
+from streamd.standing import Standing, StandingSelector
 from streamd.wakeup import Wakeup
 from streamd.wire import ResponseCode
 
@@ -47,14 +50,27 @@ class Stream:
         name: for messages to people.
         log: open.
         now_ms: the wall clock, in ms since 1970.
+        contract: what its filter values are, None when nothing has to be done for it.
+        standing: selectors that groups have registered.
 
     Attributes:
+        contract: as given.
+        standing: the registered selectors.
         failed: why it takes no more messages, None while it does.
     """
 
-    def __init__(self, name: str, log: Log, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        now_ms: Callable[[], int],
+        contract: FilterContract | None = None,
+        standing: Iterable[StandingSelector] = (),
+    ) -> None:
         self.name = name
         self.log = log
+        self.contract = contract
+        self.standing = Standing(standing)
         self.failed: str | None = None
         self._now_ms = now_ms
         self._queue: deque[Publication] = deque()
@@ -202,6 +218,8 @@ class Stream:
         chunk_end = self.log.committed_offset
         try:
             builders = [batch.builder for batch in batches if batch.builder.num_entries]
+            for builder in builders:
+                self.standing.mark(builder)
             self.log.append(builders, self._now_ms())
         finally:
             for batch in batches:

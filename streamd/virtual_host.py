@@ -14,9 +14,11 @@ from segments.disk import OsDisk
 from streamd import threads
 from streamd.arguments import Arguments, policy_of, read_arguments
 from streamd.catalog import Binding, Catalog, CatalogError, StreamRow, SuperStreamRow
+from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.groups import NO_PARTITION, Groups
 from streamd.names import stream_folder
+from streamd.standing import StandingSelector
 from streamd.stream import Stream
 from streamd.wire import ResponseCode
 
@@ -79,7 +81,7 @@ class VirtualHost:
 
     # -- opening
 
-    async def open_stream(self, row: StreamRow) -> None:
+    async def open_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
         try:
             log = await threads.in_thread(
@@ -94,11 +96,12 @@ class VirtualHost:
             logger.warning("stream %s: %s", row.name, line)
         for line in log.report.losses:
             logger.error("stream %s: %s", row.name, line)
-        stream = self._start(row, log)
+        stream = self._start(row, log, standing)
         await stream.expire()
 
-    def _start(self, row: StreamRow, log: Log) -> Stream:
-        stream = Stream(row.name, log, self._shared.now_ms)
+    def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
+        contract = contract_of(row.arguments)
+        stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
         self._writers[row.name] = scope
@@ -313,6 +316,53 @@ class VirtualHost:
                 OsDisk().remove_folder(self.folder(row.name))
             raise
         return logs
+
+    # -- standing selectors
+
+    async def put_selector(self, name: str, row: StandingSelector) -> None:
+        """Evaluate a group's selector on all that is published to a stream from now on.
+
+        Raises:
+            Refused: no such stream, too many groups, or the group's consumers rely on another
+                selector, or the catalog cannot be written.
+        """
+        async with self._shared.changes:
+            standing = self.find(name).standing
+            standing.check_room(row)
+            before = standing.find(row.group)
+            if before is not None and before.token == row.token:
+                return
+            # Evaluated first, stamped then: no chunk from `since` on goes without.
+            row = row._replace(since=self.find(name).log.committed_offset)
+            standing.put(row)
+            try:
+                await threads.in_thread(self._shared.catalog.put_selector, self.name, name, row)
+            except CatalogError as error:
+                standing.remove(row.group)
+                if before is not None:
+                    standing.put(before)
+                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+
+    async def remove_selector(self, name: str, group: str) -> None:
+        """Evaluate a group's selector no more.
+
+        Raises:
+            Refused: no such stream or group, its consumers rely on it, or the catalog cannot be
+                written.
+        """
+        async with self._shared.changes:
+            standing = self.find(name).standing
+            if standing.find(group) is None:
+                details = f"group {group} has no standing selector"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            standing.check_unused(group)
+            try:
+                await threads.in_thread(
+                    self._shared.catalog.remove_selector, self.name, name, group
+                )
+            except CatalogError as error:
+                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            standing.remove(group)
 
     # -- deleting
 

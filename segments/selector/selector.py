@@ -1,6 +1,6 @@
 """A selector as its users have it: parsed, and compiled for a run over messages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from segments.errors import FormatError
@@ -148,6 +148,19 @@ class Matcher:
         self.matched += len(found)
         return found
 
+    def any_of(self, bodies: Iterable[bytes]) -> bool:
+        """Whether one of some messages is selected; those behind it are not looked at."""
+        return any(map(self.matches, bodies))
+
+    def any_in(self, data: bytes, ends: Sequence[int]) -> bool:
+        """The same of the messages of a chunk; see `select_in`."""
+        if self._screen is not None:
+            places = self._screen.places(data, len(ends) // _SCREEN_SHARE)
+            if places is not None:
+                return bool(self._select_at(data, ends, places))
+        begins = [4, *(end + 4 for end in ends)]
+        return self.any_of(data[a:b] for a, b in zip(begins, ends, strict=False))
+
     def select_in(self, data: bytes, ends: Sequence[int]) -> list[int]:
         """The places of the selected messages of a chunk, most of it not looked at where it can.
 
@@ -159,8 +172,8 @@ class Matcher:
             places = self._screen.places(data, len(ends) // _SCREEN_SHARE)
             if places is not None:
                 return self._select_at(data, ends, places)
-        begin = [4, *(end + 4 for end in ends)]
-        return self.select([data[a:b] for a, b in zip(begin, ends, strict=False)])
+        begins = [4, *(end + 4 for end in ends)]
+        return self.select([data[a:b] for a, b in zip(begins, ends, strict=False)])
 
     def _select_at(self, data: bytes, ends: Sequence[int], places: Sequence[int]) -> list[int]:
         self.screened_chunks += not places

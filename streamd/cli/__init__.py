@@ -15,6 +15,7 @@ from streamd.cli.common import log
 from streamd.cli.consume import consume
 from streamd.cli.demo import demo
 from streamd.cli.publish import publish
+from streamd.cli.selectors import selector
 from streamd.cli.serve import serve
 from streamd.cli.streams import stream
 
@@ -37,7 +38,7 @@ def main(context: click.Context, *, debug: bool) -> None:
     log(logging.WARNING)
 
 
-for command in (serve, stream, publish, consume, user, vhost, permission, demo):
+for command in (serve, stream, publish, consume, selector, user, vhost, permission, demo):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -5,19 +5,19 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import click
 
 from segments.amqp10 import Opaque
-from streamd.cli.common import Misused, count, notes, retry_option, run_client, uri_option
+from streamd.cli.common import Misused, count, notes, retry_option, run_client, size, uri_option
 
 if TYPE_CHECKING:
-    from clients import Client, ReceivedMessage
+    from clients import Client, Consumer, ReceivedMessage
 
 _NAMED = ("first", "last", "next")
 
@@ -45,6 +45,21 @@ _NAMED = ("first", "last", "next")
     metavar="P",
     help="With --filter: only messages whose property P is one of the values, not whole chunks.",
 )
+@click.option(
+    "--sql",
+    metavar="EXPR",
+    help="Only messages for which this SQL92 condition over their properties is true.",
+)
+@click.option("--tags", metavar="A||B", help="Only messages whose property TAGS is one of these.")
+@click.option(
+    "--dialect",
+    type=click.Choice(["union", "rocketmq", "amqp"]),
+    default="union",
+    show_default=True,
+    help="Whose rules hold for --sql: rocketmq as RocketMQ, amqp as RabbitMQ's SQL filters.",
+)
+@click.option("--group", default="", metavar="G", help="The standing selector of group G.")
+@click.option("--explain", is_flag=True, help="Tell on stderr which chunks are asked for, and why.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
 @click.option("--until-end", is_flag=True, help="Stop after what is there now; else wait for more.")
 @retry_option
@@ -60,6 +75,8 @@ def consume(  # noqa: PLR0913 - each an option
     *,
     match_unfiltered: bool,
     until_end: bool,
+    explain: bool,
+    **selector: str | None,
 ) -> None:
     """Print the messages of the stream NAME as JSON lines.
 
@@ -71,10 +88,12 @@ def consume(  # noqa: PLR0913 - each an option
     Examples:
       streamd consume flights --until-end
       streamd consume flights --filter HA --filter-property carrier --limit 10
+      streamd consume flights --sql "carrier = 'HA' AND dep_delay > 60" --explain
       streamd consume flights --offset next
     """
     if not values and (match_unfiltered or filter_property):
         raise Misused("--match-unfiltered and --filter-property need --filter")
+    asked = _asked(values, **selector)
     start = _offset(offset)
 
     async def work(client: "Client") -> int:
@@ -85,15 +104,23 @@ def consume(  # noqa: PLR0913 - each an option
             filter_values=values,
             match_unfiltered=match_unfiltered,
             filter_value=_value_of(filter_property) if filter_property else None,
+            sql=asked.sql,
+            tags=asked.tags,
+            dialect=asked.dialect,
+            group=asked.group,
             until_end=until_end,
         ) as messages:
+            if explain:
+                _tell(messages.explain())
             async for message in messages:
                 click.echo(json.dumps(as_json(message), ensure_ascii=False))
                 printed += 1
                 if printed == limit:
                     break
             received = messages.counts
-        if values:
+            if explain:
+                _tell(await _summary(messages, client))
+        if values or asked != _NO_SELECTOR:
             notes().print(
                 f"{count(printed, 'message')} of {count(received.messages, 'message')} "
                 f"in {count(received.chunks, 'chunk')} that were delivered"
@@ -106,6 +133,61 @@ def consume(  # noqa: PLR0913 - each an option
         pass  # the way to end it without --until-end
     except* BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as with `| head`
+
+
+class _Asked(NamedTuple):
+    """What the options say of a selector."""
+
+    sql: str | None = None
+    tags: str | None = None
+    dialect: str = "union"
+    group: str = ""
+
+
+_NO_SELECTOR = _Asked()
+
+
+def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
+    """The selector, its text checked before anything is sent."""
+    from clients.selection import parse  # noqa: PLC0415 - only commands that talk to a server
+
+    asked = _Asked(**options)  # type: ignore[arg-type] # as they are declared above
+    if sum(map(bool, (values, asked.sql is not None, asked.tags is not None))) > 1:
+        raise Misused("--filter, --sql and --tags exclude one another")
+    try:
+        if asked.sql is not None:
+            parse(asked.dialect, asked.sql)
+        if asked.tags is not None:
+            parse("tags", asked.tags)
+    except ValueError as error:
+        raise Misused(str(error)) from error
+    return asked
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
+async def _summary(messages: "Consumer", client: "Client") -> list[str]:
+    """What became of the stream's chunks and messages."""
+    counts = messages.counts
+    lines = [
+        f"chunks: {counts.chunks:,} delivered, {counts.false_chunks:,} of them without a match",
+        f"messages: {counts.messages:,} tested, {counts.matched:,} matched",
+    ]
+    if messages.undecodable:
+        lines.append(f"{count(messages.undecodable, 'message')} could not be read: no match")
+    if client.is_streamd:
+        progress = await messages.progress()
+        skipped = progress["skipped_chunks"]
+        lines[0] += f"; {skipped:,} skipped ({size(progress['skipped_bytes'])})"
+        if skipped and progress["unfiltered_chunks"] == skipped and not counts.chunks:
+            lines.append(
+                "nothing came: no message in the skipped chunks has a filter value; "
+                "were they published without?"
+            )
+    return lines
 
 
 def _offset(text: str) -> str | int | datetime:

@@ -28,6 +28,21 @@ def stream() -> None:
     help="Bytes of a chunk's filter, 16 to 255; auto keeps false positives at 1 %.  [default: 16]",
 )
 @click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
+@click.option(
+    "--filter-property",
+    metavar="P",
+    help="Filter values are the values of this property: what selectors choose chunks by.",
+)
+@click.option(
+    "--filter-contract",
+    metavar="strict|lenient",
+    help="strict: messages with another filter value are refused.  [default: lenient]",
+)
+@click.option(
+    "--filter-derive",
+    is_flag=True,
+    help="The server takes the filter value from messages without one, also in sub-batches.",
+)
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
 @click.option(
@@ -45,16 +60,25 @@ def stream() -> None:
 @click.option("--exist-ok", is_flag=True, help="It may exist with the same arguments.")
 @uri_option
 def create(
-    name: str, uri: str, *, exist_ok: bool, arguments: tuple[str, ...], **options: str | None
+    name: str,
+    uri: str,
+    *,
+    exist_ok: bool,
+    filter_derive: bool,
+    arguments: tuple[str, ...],
+    **options: str | None,
 ) -> None:
     """Create the stream NAME.
 
     \b
     Examples:
       streamd stream create flights --filter-size 64
+      streamd stream create orders --filter-property region --filter-derive
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
     """
     given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    if filter_derive:
+        given["stream-filter-derive"] = "true"
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not (key and equals):
@@ -71,6 +95,8 @@ def create(
 _ARGUMENTS = {
     "filter_size": "stream-filter-size-bytes",
     "filter_error_rate": "stream-filter-error-rate",
+    "filter_property": "stream-filter-property",
+    "filter_contract": "stream-filter-contract",
     "max_length_bytes": "max-length-bytes",
     "max_age": "max-age",
     "segment_size": "stream-max-segment-size-bytes",

@@ -1,7 +1,7 @@
 """Subscriptions of one connection, and the offsets that consumers store."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -25,6 +25,9 @@ _MATCH_UNFILTERED = "match-unfiltered"
 _SINGLE_ACTIVE = "single-active-consumer"
 _SUPER_STREAM = "super-stream"
 _NAME = "name"
+# Ours: what no list of values can say, and standing selectors.
+_MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"
+_GROUP, _SELECTOR = "selector-group", "selector"
 _TRUE = "true"
 _AS_SUBSCRIBED = 0  # offset type in an answer to ConsumerUpdate
 
@@ -120,8 +123,7 @@ class Consumers:
         stream = self._context.host.find(command.stream)
         if command.subscription_id in used:
             raise Refused(ResponseCode.SUBSCRIPTION_ID_EXISTS)
-        matcher = _matcher(command.properties)
-        interest = Interest(offset_spec(command.offset), matcher, properties)
+        interest = _interest(command, stream, properties)
         if properties.get(_SINGLE_ACTIVE) != _TRUE:
             self._add_plain(command, stream, interest)
         elif name:
@@ -268,8 +270,27 @@ class Consumers:
         self._context.answer(answer)
 
 
+def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str]) -> Interest:
+    """What a subscription asks for.
+
+    Raises:
+        Refused: its filter or its group's selector cannot be used.
+    """
+    start = offset_spec(command.offset)
+    group = properties.get(_GROUP)
+    if group is None:
+        return Interest(start, _matcher(command.properties), properties)
+    matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
+    return Interest(start, matcher, properties, group)
+
+
 def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
     """The filter a subscription asks for; match-unfiltered alone asks for none."""
+    mode = dict(properties).get(_MODE)
+    if mode == _NOTHING:
+        logger.warning("a consumer comes with a selector that no message can match")
+    if mode in (_UNFILTERED_ONLY, _NOTHING):
+        return Matcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
     values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]
     if not values:
         return None
@@ -304,5 +325,6 @@ def _progress(reader: Reader) -> tuple[Statistic, ...]:
         Statistic("messages", counts.records),
         Statistic("skipped_chunks", counts.skipped_chunks),
         Statistic("skipped_bytes", counts.skipped_bytes),
+        Statistic("unfiltered_chunks", counts.unfiltered_chunks),
         Statistic("lost_messages", counts.lost_records),
     )

@@ -1,13 +1,16 @@
-"""Users, permissions and virtual hosts, for administrators on the same connection."""
+"""Users, permissions and virtual hosts, for administrators; standing selectors, for consumers."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from segments.selector import Dialect
+from streamd.access import Right
 from streamd.administration import Administration
 from streamd.catalog import PermissionRow
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers
+from streamd.standing import parse_standing
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
 
@@ -44,15 +47,22 @@ class Management:
             "permission.list": self._list_permissions,
             "permission.clear": self._clear_permission,
         }
+        self._open_operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
+            "selector.add": self._add_selector,
+            "selector.list": self._list_selectors,
+            "selector.delete": self._delete_selector,
+        }
 
     async def _manage(self, command: c.Manage) -> None:
         rows: Iterable[Row] = ()
         code, reason = OK, ""
         user = self._context.rights.user
         try:
-            if not self._context.rights.is_administrator:
-                raise Refused(ResponseCode.ACCESS_REFUSED, f"{user} is no administrator")
-            operation = self._operations.get(command.operation)
+            operation = self._open_operations.get(command.operation)
+            if operation is None:
+                if not self._context.rights.is_administrator:
+                    raise Refused(ResponseCode.ACCESS_REFUSED, f"{user} is no administrator")
+                operation = self._operations.get(command.operation)
             if operation is None:
                 details = f"there is no operation {command.operation[:40]!r}"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
@@ -130,6 +140,37 @@ class Management:
 
     async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
         await self._access.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
+        return ()
+
+    # -- standing selectors: whoever may read a stream may see them, and configure it change them
+
+    async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
+        stream, group = _text(arguments, "stream"), _text(arguments, "group")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        dialect = arguments.get("dialect", Dialect.UNION)
+        row = parse_standing(group, dialect, arguments.get("text", ""))
+        await self._context.host.put_selector(stream, row)
+        return ()
+
+    async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
+        stream = _text(arguments, "stream")
+        self._context.rights.require(Right.READ, stream)
+        standing = self._context.host.find(stream).standing
+        return [
+            {
+                "group": row.group,
+                "dialect": row.dialect,
+                "text": row.text,
+                "since": str(row.since),
+                "consumers": str(standing.users[row.group]),
+            }
+            for row in standing.rows()
+        ]
+
+    async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
+        stream, group = _text(arguments, "stream"), _text(arguments, "group")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        await self._context.host.remove_selector(stream, group)
         return ()
 
 

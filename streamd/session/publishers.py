@@ -9,6 +9,7 @@ from streamd.session.context import OK, Context, Handlers, check_reference
 from streamd.stream import Stream
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.publish import (
+    Entries,
     decode_entries,
     decode_filtered_entries,
     encode_refusal,
@@ -79,10 +80,20 @@ class Publishers:
         decoded = decode(command.entries, command.num_entries)
         publisher.published += command.num_entries
         for entries in decoded.groups:
-            stream.publish(Publication(publisher, entries))
+            self._store(publisher, stream, entries)
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, ResponseCode.PRECONDITION_FAILED)
         await stream.room()
+
+    def _store(self, publisher: Publisher, stream: Stream, entries: Entries) -> None:
+        if stream.contract is not None:
+            judged = stream.contract.judge(entries)
+            if judged.refused_ids:
+                publisher.refuse(judged.refused_ids, ResponseCode.PRECONDITION_FAILED)
+            if judged.entries is None:
+                return
+            entries = judged.entries
+        stream.publish(Publication(publisher, entries))
 
     async def _declare(self, command: c.DeclarePublisher) -> None:
         try:

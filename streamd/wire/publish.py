@@ -40,7 +40,8 @@ class Entries(NamedTuple):
         data: the entries back to back, as a chunk stores them.
         num_entries: how many.
         num_records: how many messages, sub-batches counted through.
-        filter_values: one per entry, empty where there is none; None when the frame has none.
+        filter_values: one per entry, of a sub-batch one per message, empty where there is none;
+            None when there are none at all.
     """
 
     publishing_ids: bytes

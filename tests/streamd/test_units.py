@@ -11,8 +11,9 @@ from segments import Log
 from segments.policy import RecordLimit
 from streamd import config
 from streamd.arguments import policy_of, read_arguments
-from streamd.batch import Batch, split, without_duplicates
+from streamd.batch import Batch
 from streamd.config import Config, ConfigError
+from streamd.entries import split, without_duplicates
 from streamd.names import folder_name
 from streamd.outbox import Outbox
 from streamd.publishing import Publication, Publisher

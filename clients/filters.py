@@ -1,0 +1,226 @@
+"""Which messages a consumer wants: chunks by what it asks the server for, messages by looking.
+
+A filter names filter values. A selector tells by itself which filter values to ask for, when the
+stream has declared whose property's value they are; what comes is tested message by message.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeAlias
+
+from segments.codec import simple_bodies, simple_ends, walk_entries
+from segments.compression import unpack
+from segments.message import MessageView
+from segments.selector import Pushdown, Selector
+from streamd.wire.fields import Pair
+
+_MATCH_UNFILTERED = "match-unfiltered"
+_MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"
+
+
+class ReceivedMessage(MessageView):
+    """A message and where it stood.
+
+    Attributes:
+        stream: the stream's name.
+        offset: its number in the stream.
+        timestamp_ms: when its chunk was written, in ms since 1970.
+    """
+
+    def __init__(self, raw: bytes, stream: str, offset: int, timestamp_ms: int) -> None:
+        super().__init__(raw)
+        self.stream = stream
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+
+    @property
+    def timestamp(self) -> datetime:
+        """When its chunk was written."""
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+
+FilterValue: TypeAlias = Callable[[ReceivedMessage], str | bytes | None]
+
+
+class ArrivedChunk(NamedTuple):
+    """The messages of a chunk, and which of them were asked for.
+
+    Attributes:
+        stream: the stream's name.
+        chunk_id: offset of the first message.
+        timestamp_ms: when the chunk was written.
+        data: the chunk's data section.
+        first_offset, end_offset: messages from here, and before there, were asked for.
+    """
+
+    stream: str
+    chunk_id: int
+    timestamp_ms: int
+    data: bytes
+    first_offset: int
+    end_offset: int
+
+    def message(self, place: int, body: bytes) -> ReceivedMessage:
+        """One of its messages."""
+        return ReceivedMessage(body, self.stream, self.chunk_id + place, self.timestamp_ms)
+
+    def holds(self, place: int) -> bool:
+        """Whether the message at a place was asked for."""
+        return self.first_offset <= self.chunk_id + place < self.end_offset
+
+    def bodies(self) -> Iterable[bytes]:
+        """Its messages, sub-batches unpacked."""
+        simple = simple_bodies(self.data)
+        return _unpacked(self.data) if simple is None else simple
+
+
+class Picked(NamedTuple):
+    """What is in a chunk for a consumer.
+
+    Attributes:
+        asked: how many messages are not before the offset it asked for, or behind its end.
+        wanted: of those, the ones it gets.
+    """
+
+    asked: int
+    wanted: list[ReceivedMessage]
+
+
+class Filter:
+    """By filter values.
+
+    Args:
+        values: chunks in which some message may have one of these; empty for all chunks.
+        match_unfiltered: and messages without a filter value.
+        value_of: finds the filter value of a message; with it only messages come out that match.
+    """
+
+    def __init__(
+        self,
+        values: Collection[str | bytes],
+        match_unfiltered: bool,
+        value_of: FilterValue | None,
+    ) -> None:
+        self._values = frozenset(map(_as_bytes, values))
+        self._match_unfiltered = match_unfiltered
+        self._value_of = value_of if values else None
+
+    def properties(self) -> tuple[Pair, ...]:
+        """As Subscribe takes them."""
+        return _value_properties(self._values, match_unfiltered=self._match_unfiltered)
+
+    def pick(self, chunk: ArrivedChunk) -> Picked:
+        """The messages that match, as far as that can be told."""
+        asked = [
+            chunk.message(place, body)
+            for place, body in enumerate(chunk.bodies())
+            if chunk.holds(place)
+        ]
+        if self._value_of is None:
+            return Picked(len(asked), asked)
+        return Picked(len(asked), [m for m in asked if self._wants(self._value_of(m))])
+
+    def _wants(self, value: str | bytes | None) -> bool:
+        return _as_bytes(value) in self._values if value else self._match_unfiltered
+
+    def explain(self) -> list[str]:
+        """What is asked for, in lines for people."""
+        if not self._values:
+            return ["asks for every chunk"]
+        return [_asked(self._values, match_unfiltered=self._match_unfiltered)]
+
+
+class SelectorFilter(Filter):
+    """By a selector.
+
+    Args:
+        selector: which messages.
+        pushdown: which chunks.
+        basis: what the pushdown rests on, for people.
+        group: whose standing selector it is; its chunks are the server's to choose.
+    """
+
+    def __init__(self, selector: Selector, pushdown: Pushdown, basis: str, group: str = "") -> None:
+        super().__init__((), False, None)
+        self.selector = selector
+        self.matcher = selector.matcher()
+        self._pushdown = pushdown
+        self._basis = basis
+        self._group = group
+
+    def properties(self) -> tuple[Pair, ...]:
+        """See Filter."""
+        asked = self._pushdown
+        text = Pair("selector", str(self.selector))
+        if self._group:
+            return (text, Pair("selector-group", self._group))
+        if asked.is_empty:
+            return (text, Pair(_MODE, _NOTHING))
+        if asked.values is None:
+            return (text,)
+        if not asked.values:
+            return (text, Pair(_MODE, _UNFILTERED_ONLY))
+        match_unfiltered = asked.match_unfiltered
+        return (text, *_value_properties(asked.values, match_unfiltered=match_unfiltered))
+
+    def pick(self, chunk: ArrivedChunk) -> Picked:
+        """See Filter."""
+        self.matcher.clock.now_ms = round(time.time() * 1000)
+        data = chunk.data
+        ends = simple_ends(data)
+        if ends is None:
+            bodies = list(chunk.bodies())
+            found = [(place, bodies[place]) for place in self.matcher.select(bodies)]
+            count = len(bodies)
+        else:
+            places = self.matcher.select_in(data, ends)
+            found = [(n, data[(ends[n - 1] if n else 0) + 4 : ends[n]]) for n in places]
+            count = len(ends)
+        first = max(0, chunk.first_offset - chunk.chunk_id)
+        last = min(count, chunk.end_offset - chunk.chunk_id)
+        wanted = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
+        return Picked(max(0, last - first), wanted)
+
+    def explain(self) -> list[str]:
+        """See Filter."""
+        asked = self._pushdown
+        kind = "tags" if self.selector.is_tags else self.selector.dialect
+        lines = [f"selector ({kind}): {self.selector}", self._basis]
+        if self._group:
+            return lines
+        if asked.is_empty:
+            return [*lines, "asks for no chunk: no message can match this"]
+        if asked.values is None:
+            return [*lines, "asks for every chunk"]
+        return [*lines, _asked(asked.values, match_unfiltered=asked.match_unfiltered)]
+
+
+def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> tuple[Pair, ...]:
+    pairs = [Pair(f"filter.{n}", value.decode()) for n, value in enumerate(sorted(values))]
+    if pairs:
+        pairs.append(Pair(_MATCH_UNFILTERED, str(match_unfiltered).lower()))
+    return tuple(pairs)
+
+
+def _asked(values: Collection[bytes], *, match_unfiltered: bool) -> str:
+    parts = []
+    if values:
+        shown = ", ".join(value.decode(errors="replace") for value in sorted(values))
+        parts.append(f"a message with filter value {shown}")
+    if match_unfiltered:
+        parts.append("a message without a filter value")
+    return f"asks for chunks that may hold {', or '.join(parts)}"
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    for entry in walk_entries(data):
+        body = data[entry.body : entry.end]
+        if entry.compression is None:
+            yield body
+        else:
+            yield from unpack(body, entry.compression, entry.uncompressed_size, entry.num_records)

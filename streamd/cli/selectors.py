@@ -1,0 +1,97 @@
+"""`streamd selector`: standing selectors, which the server evaluates while messages arrive."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from streamd.cli.common import console, json_option, notes, run_client, uri_option
+
+if TYPE_CHECKING:
+    from clients import Client, StandingSelector
+
+
+@click.group()
+def selector() -> None:
+    """Register, list and delete standing selectors.
+
+    A standing selector belongs to a group of consumers. The server evaluates it on each chunk that
+    is published from then on, so that the group's consumers are sent just the chunks with a match,
+    also where the selector says nothing of the stream's filter property.
+    """
+
+
+@selector.command()
+@click.argument("stream")
+@click.argument("group")
+@click.option("--sql", metavar="EXPR", help="A SQL92 condition over message properties.")
+@click.option("--tags", metavar="A||B", help="A tag expression instead.")
+@click.option(
+    "--dialect",
+    type=click.Choice(["union", "rocketmq", "amqp"]),
+    default="union",
+    show_default=True,
+    help="Whose rules hold for --sql.",
+)
+@uri_option
+def add(stream: str, group: str, sql: str | None, tags: str | None, dialect: str, uri: str) -> None:
+    """Register a selector for the consumers of GROUP on STREAM.
+
+    \b
+    Example:
+      streamd selector add flights delayed --sql "dep_delay > 600"
+      streamd consume flights --group delayed --until-end
+    """
+
+    async def work(client: "Client") -> None:
+        await client.register_selector(stream, group, sql=sql, tags=tags, dialect=dialect)
+
+    run_client(uri, work)
+    notes().print(f"registered the selector of {group} with {stream}")
+
+
+@selector.command(name="list")
+@click.argument("stream")
+@json_option
+@uri_option
+def list_selectors(stream: str, uri: str, *, as_json: bool) -> None:
+    """List the standing selectors of STREAM.
+
+    \b
+    Example:
+      streamd selector list flights
+    """
+
+    async def work(client: "Client") -> list["StandingSelector"]:
+        return await client.selectors(stream)
+
+    rows = run_client(uri, work)
+    if as_json:
+        click.echo(json.dumps([row._asdict() for row in rows]))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("group", "dialect", "selector", "since offset", "consumers"):
+        table.add_column(column, justify="right" if column == "consumers" else "left")
+    for row in rows:
+        table.add_row(row.group, row.dialect, row.text, f"{row.since:,}", f"{row.consumers:,}")
+    console().print(table)
+
+
+@selector.command()
+@click.argument("stream")
+@click.argument("group")
+@uri_option
+def delete(stream: str, group: str, uri: str) -> None:
+    """Delete the selector of GROUP on STREAM; its consumers must be gone.
+
+    \b
+    Example:
+      streamd selector delete flights delayed
+    """
+
+    async def work(client: "Client") -> None:
+        await client.unregister_selector(stream, group)
+
+    run_client(uri, work)
+    notes().print(f"deleted the selector of {group} from {stream}")
