@@ -43,6 +43,11 @@ class ConsumerOptions(TypedDict, total=False):
     filter_values: Collection[str | bytes]
     match_unfiltered: bool
     filter_value: ReceivedFilterValue | None
+    sql: str | None
+    tags: str | None
+    dialect: str
+    filter_property: str | None
+    group: str
     until_end: bool
     credit: int
     single_active: bool

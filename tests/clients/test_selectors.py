@@ -1,0 +1,194 @@
+"""Consumers with selectors: what comes out, and what was asked for."""
+
+import pytest
+
+from clients import (
+    Client,
+    Message,
+    PreconditionFailed,
+    Properties,
+    SelectorError,
+    StreamDoesNotExist,
+)
+from clients.consumer import Consumer
+from tests.clients.conftest import Runner
+
+PROPERTY = {"stream-filter-property": "carrier"}
+STRICT = PROPERTY | {"stream-filter-contract": "strict"}
+DERIVE = PROPERTY | {"stream-filter-derive": "true"}
+CARRIERS = ("HA", "UA", "DL", None)
+
+
+def flight(number: int) -> Message:
+    carrier = CARRIERS[number % 4]
+    properties = {"delay": number} | ({} if carrier is None else {"carrier": carrier})
+    return Message(
+        b"%d" % number, Properties(subject=f"flight {number}"), application_properties=properties
+    )
+
+
+async def fill(client: Client, stream: str, arguments: dict[str, str]) -> None:
+    """100 flights, each in a chunk of its own; the server derives their filter values."""
+    await client.create(stream, arguments=arguments)
+
+    def value(message: Message) -> str | None:
+        carrier = message.application_properties.get("carrier")
+        return None if carrier is None else str(carrier)
+
+    async with client.producer(stream, filter_value=value) as producer:
+        for number in range(100):
+            await producer.send(flight(number))
+            await producer.flush()
+
+
+async def read(client: Client, stream: str, **options: object) -> tuple[list[int], Consumer]:
+    wanted = {"offset": "first", "until_end": True} | options
+    async with client.consumer(stream, **wanted) as messages:  # type: ignore[arg-type]
+        return [int(message.body) async for message in messages], messages
+
+
+HAWAIIAN = list(range(0, 100, 4))
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected", "delivered"),
+    [
+        ({"sql": "carrier = 'HA'"}, HAWAIIAN, 25),
+        ({"sql": "carrier = 'HA' AND delay > 50"}, [n for n in HAWAIIAN if n > 50], 25),
+        ({"sql": "carrier IN ('HA', 'DL')"}, list(range(0, 100, 2)), 50),
+        ({"sql": "carrier IS NULL"}, list(range(3, 100, 4)), 25),
+        ({"sql": "carrier = 'HA' OR carrier IS NULL"}, sorted([*HAWAIIAN, *range(3, 100, 4)]), 50),
+        ({"sql": "carrier <> 'HA'"}, [n for n in range(100) if n % 4 in (1, 2)], 100),
+        ({"sql": "delay > 97"}, [98, 99], 100),
+        ({"sql": "properties.subject = 'flight 7'"}, [7], 100),
+        ({"sql": "carrier = 'HA' AND carrier = 'UA'"}, [], 0),
+        ({"sql": "NOT delay", "dialect": "rocketmq"}, list(range(100)), 100),
+        ({"tags": "*"}, list(range(100)), 100),
+        ({"tags": "HA"}, [], 100),
+    ],
+)
+def test_just_the_matching_messages_from_few_chunks(
+    run: Runner, stream: str, selector: dict[str, str], expected: list[int], delivered: int
+) -> None:
+    async def work(client: Client) -> None:
+        await fill(client, stream, STRICT)
+        got, messages = await read(client, stream, **selector)
+        assert got == expected
+        assert messages.counts.matched == len(expected)
+        assert messages.counts.chunks == delivered
+
+    run(work)
+
+
+def test_without_a_strict_contract_messages_may_lack_their_value(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await fill(client, stream, PROPERTY)
+        async with client.producer(stream) as producer:
+            await producer.send(flight(0))
+        got, messages = await read(client, stream, sql="carrier = 'HA'")
+        assert got == [*HAWAIIAN, 0]
+        assert messages.counts.chunks == 25 + 25 + 1
+        assert "some messages may have none" in "\n".join(messages.explain())
+
+    run(work)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_sub_batches_are_skipped_and_looked_into(
+    run: Runner, stream: str, compression: str
+) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream, arguments=DERIVE | {"stream-filter-contract": "strict"})
+        async with client.producer(stream) as producer:
+            for start in range(0, 100, 20):
+                flights = [flight(4 * n + start % 3) for n in range(start, start + 20)]
+                await producer.send_sub_batch(flights, compression)
+        got, messages = await read(client, stream, sql="carrier = 'UA' AND delay > 170")
+        expected = [4 * n + 1 for n in range(40, 60) if 4 * n + 1 > 170]
+        assert got == expected
+        assert messages.counts.chunks == 1
+
+    run(work)
+
+
+def test_where_reading_begins_counts(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream)
+        async with client.producer(stream) as producer:
+            await producer.send_all(flight(n) for n in range(100))
+        got, messages = await read(client, stream, sql="carrier = 'HA'", offset=50)
+        assert got == [n for n in HAWAIIAN if n >= 50]
+        assert messages.counts.messages == 50
+
+    run(work)
+
+
+def test_messages_that_cannot_be_read(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream)
+        async with client.producer(stream) as producer:
+            await producer.send(flight(0))
+            for raw in (
+                b"",
+                b"\0",
+                b"no message",
+                b"\0\x53\x74\xc1\xff",
+                b"\0\x53\x74\xc1\x05\x02",
+            ):
+                await producer.send_encoded(raw)
+            await producer.send(flight(4))
+        got, messages = await read(client, stream, sql="carrier = 'HA' OR carrier IS NULL")
+        assert got == [0, 4]
+        assert messages.undecodable == 5
+        assert messages.counts.messages == 7
+
+    run(work)
+
+
+def test_standing_selectors(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream)
+        await client.register_selector(stream, "late", sql="delay >= 90")
+        await fill_more(client, stream)
+        got, messages = await read(client, stream, group="late")
+        assert got == list(range(90, 100))
+        assert messages.counts.chunks == 10
+        got, _ = await read(client, stream, group="late", sql="delay>=90")
+        assert got == list(range(90, 100))
+        with pytest.raises(PreconditionFailed, match="all of a group share one selector"):
+            await read(client, stream, group="late", sql="delay > 90")
+        with pytest.raises(PreconditionFailed, match="has registered no selector"):
+            await read(client, stream, group="early")
+        (found,) = await client.selectors(stream)
+        assert found == ("late", "union", "delay >= 90", 0, 0)
+        await client.unregister_selector(stream, "late")
+        assert await client.selectors(stream) == []
+
+    async def fill_more(client: Client, stream: str) -> None:
+        async with client.producer(stream) as producer:
+            for number in range(100):
+                await producer.send(flight(number))
+                await producer.flush()
+
+    run(work)
+
+
+def test_what_is_refused(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream)
+        with pytest.raises(SelectorError, match="column 5"):
+            await read(client, stream, sql="a = ")
+        with pytest.raises(SelectorError, match="no tag is named"):
+            await read(client, stream, tags="||")
+        with pytest.raises(ValueError, match="either SQL or tags"):
+            await read(client, stream, tags="a", sql="a = 1")
+        with pytest.raises(ValueError, match="not both"):
+            await read(client, stream, tags="a", filter_values=["a"])
+        with pytest.raises(ValueError, match="expected one of union"):
+            await read(client, stream, sql="a = 1", dialect="oracle")
+        with pytest.raises(StreamDoesNotExist):
+            await read(client, "none", sql="a = 1")
+        with pytest.raises(PreconditionFailed, match="column 5"):
+            await client.register_selector(stream, "g", sql="a = ")
+
+    run(work)
