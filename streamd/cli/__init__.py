@@ -6,21 +6,40 @@ every command; rich for tables and progress bars.
 """
 
 import logging
+from importlib import import_module
 
 import click
 
 from streamd import __version__
-from streamd.cli.access import permission, user, vhost
 from streamd.cli.common import log
-from streamd.cli.consume import consume
-from streamd.cli.demo import demo
-from streamd.cli.publish import publish
-from streamd.cli.selectors import selector
-from streamd.cli.serve import serve
-from streamd.cli.streams import stream
+
+# Where each command is; read in only when it is used, for the server takes its time to load.
+_COMMANDS = {
+    "serve": "streamd.cli.serve:serve",
+    "stream": "streamd.cli.streams:stream",
+    "publish": "streamd.cli.publish:publish",
+    "consume": "streamd.cli.consume:consume",
+    "selector": "streamd.cli.selectors:selector",
+    "user": "streamd.cli.access:user",
+    "vhost": "streamd.cli.access:vhost",
+    "permission": "streamd.cli.access:permission",
+    "demo": "streamd.cli.demo:demo",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="streamd")
 @click.option("--debug", is_flag=True, help="Log everything, and show where errors come from.")
 @click.pass_context
@@ -37,8 +56,5 @@ def main(context: click.Context, *, debug: bool) -> None:
     context.obj = debug
     log(logging.WARNING)
 
-
-for command in (serve, stream, publish, consume, selector, user, vhost, permission, demo):
-    main.add_command(command)
 
 __all__ = ["main"]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import anyio
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -162,8 +163,8 @@ class TestMessages:
             "selector (union): carrier = 'HA' AND delay >= 2",
             "filter values are those of carrier; some messages may have none",
             (
-                "asks for chunks that may hold a message with filter value HA, or a message without a "
-                "filter value"
+                "asks for chunks that may hold a message with filter value HA, "
+                "or a message without a filter value"
             ),
             "chunks: 3 delivered, 1 of them without a match; 0 skipped (0 B)",
             "messages: 6 tested, 2 matched",
@@ -194,8 +195,8 @@ class TestMessages:
             (
                 ["--tags", "||"],
                 (
-                    "Error: column 1: no tag is named; write tags with || between them, or * for every "
-                    "message\n  ||\n  ^^\n"
+                    "Error: column 1: no tag is named; write tags with || between them, or * for "
+                    "every message\n  ||\n  ^^\n"
                 ),
             ),
             (
@@ -405,7 +406,9 @@ class TestMistakes:
 def commands() -> list[list[str]]:
     """Every command and subcommand."""
     found = [[]]
-    for name, command in main.commands.items():
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
         found.append([name])
         found += [[name, sub] for sub in getattr(command, "commands", {})]
     return found
