@@ -105,9 +105,17 @@ def test_the_program_is_the_one_in_examples() -> None:
     assert program in (ROOT / "examples" / "hello.py").read_text()
 
 
+def children(group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        child = group.get_command(context, name)
+        assert child is not None
+        yield name, child
+
+
 def commands(name: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
-        for sub, child in command.commands.items():
+        for sub, child in children(command):
             yield from commands(f"{name} {sub}", child)
     else:
         yield name
@@ -133,7 +141,7 @@ def test_every_option_that_is_named_exists() -> None:
 def _walk(command: click.Command) -> Iterator[click.Command]:
     yield command
     if isinstance(command, click.Group):
-        for child in command.commands.values():
+        for _, child in children(command):
             yield from _walk(child)
 
 
