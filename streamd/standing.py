@@ -21,6 +21,7 @@ from streamd.errors import Refused
 from streamd.wire import ResponseCode
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
+MAX_PARTS = 100  # properties, values and operators of one: so does each of these
 TAGS = "tags"
 TOKEN_PREFIX = b"\0selector\0"
 _TOKEN_HASH_BYTES = 16
@@ -77,6 +78,10 @@ def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
         raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
     if selector.depends_on_time:
         details = "a standing selector cannot use UTC(): what matches must not change later"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    parts = sum(1 for _ in selector.node.walk())
+    if parts > MAX_PARTS:
+        details = f"the selector has {parts} parts, a standing one at most {MAX_PARTS}"
         raise Refused(ResponseCode.PRECONDITION_FAILED, details)
     return asked
 

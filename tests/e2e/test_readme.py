@@ -184,3 +184,12 @@ def test_the_worker_goes_on_where_it_stopped(server: ServerProcess) -> None:
 def test_rstream_gets_only_the_chunks_it_asked_for(server: ServerProcess) -> None:
     output = run_example("rstream_filter.py", str(server.port))
     assert output == "of 300 messages the server sent 100\n"
+
+
+def test_orders_picked_by_sql(server: ServerProcess) -> None:
+    output = run_example("pick_by_sql.py", server.uri)
+    assert output.splitlines() == [
+        "[{'total': 90, 'region': 'EU'}] from 3 of 4 chunks",
+        "[{'total': 90, 'region': 'EU'}, {'total': 70, 'region': 'US'}, {'total': 80}] "
+        "from 3 of 4 chunks",
+    ]

@@ -284,6 +284,7 @@ class TestStanding:
             ({"text": ""}, "a condition is expected"),
             ({"text": "a='" + "x" * 4092 + "'"}, "characters"),
             ({"text": "d > 1", "group": ""}, "group is missing"),
+            ({"text": " OR ".join(["d > 1"] * 40)}, "121 parts, a standing one at most 100"),
         ],
     )
     async def test_refused(self, peer: Peer, arguments: dict[str, str], reason: str) -> None:

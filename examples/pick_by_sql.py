@@ -1,0 +1,29 @@
+"""Pick orders by SQL; just the chunks that can hold one are sent. First start `streamd serve`."""
+
+import asyncio
+import sys
+
+from clients import Message, connect
+
+ORDERS = [("EU", 90), ("EU", 5), ("US", 70), (None, 80)]
+DERIVED = {"stream-filter-property": "region", "stream-filter-derive": "true"}
+
+
+async def main() -> None:
+    async with connect(*sys.argv[1:]) as client:
+        await client.create("orders", filter_size=32, arguments=DERIVED)
+        await client.register_selector("orders", "big", sql="total > 60")
+        async with client.producer("orders") as producer:
+            for region, total in ORDERS:
+                properties = {"total": total} | ({"region": region} if region else {})
+                await producer.send(Message(b"", application_properties=properties))
+                await producer.flush()
+        for asked in ({"sql": "region = 'EU' AND total > 50"}, {"group": "big"}):
+            async with client.consumer("orders", offset="first", until_end=True, **asked) as found:
+                orders = [message.application_properties async for message in found]
+            print(orders, f"from {found.counts.chunks} of {len(ORDERS)} chunks")
+        await client.delete("orders")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
