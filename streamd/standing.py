@@ -14,8 +14,14 @@ from typing import NamedTuple
 
 from segments import ChunkBuilder, Matcher
 from segments.codec import simple_ends
-from segments.selector import Dialect, Selector, SelectorError, parse_sql, parse_tags
-from segments.selector.selector import Matcher as MessageMatcher
+from segments.selector import (
+    Dialect,
+    MatcherSet,
+    Selector,
+    SelectorError,
+    parse_sql,
+    parse_tags,
+)
 from streamd.contract import messages_of
 from streamd.errors import Refused
 from streamd.wire import ResponseCode
@@ -99,9 +105,9 @@ class Standing:
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
         self.users: Counter[str] = Counter()
         self._rows: dict[str, StandingSelector] = {}
-        self._matchers: dict[bytes, MessageMatcher] = {}
         for row in rows:
-            self.put(row)
+            self._rows[row.group] = row
+        self._matchers = self._compiled()
 
     def rows(self) -> list[StandingSelector]:
         """All, by their groups."""
@@ -128,15 +134,18 @@ class Standing:
 
     def put(self, row: StandingSelector) -> None:
         """Evaluate a selector from now on."""
-        self.remove(row.group)
         self._rows[row.group] = row
-        self._matchers.setdefault(row.token, row.parse().matcher())
+        self._matchers = self._compiled()
 
     def remove(self, group: str) -> None:
         """Evaluate a group's selector no more."""
-        row = self._rows.pop(group, None)
-        if row is not None and all(other.token != row.token for other in self._rows.values()):
-            del self._matchers[row.token]
+        self._rows.pop(group, None)
+        self._matchers = self._compiled()
+
+    def _compiled(self) -> MatcherSet[bytes] | None:
+        if not self._rows:
+            return None
+        return MatcherSet({row.token: row.parse() for row in self._rows.values()})
 
     def matcher(self, group: str, selector: str) -> Matcher:
         """Which chunks a consumer of a group needs.
@@ -159,11 +168,13 @@ class Standing:
 
     def mark(self, builder: ChunkBuilder) -> None:
         """Put the tokens of all selectors that match in a chunk into its filter."""
-        if not self._matchers:
+        if self._matchers is None:
             return
         data = builder.data
         ends = simple_ends(data)
-        bodies = messages_of(data) if ends is None else []
-        for token, matcher in self._matchers.items():
-            if matcher.any_of(bodies) if ends is None else matcher.any_in(data, ends):
-                builder.add_token(token)
+        if ends is None:
+            found = self._matchers.matching(messages_of(data))
+        else:
+            found = self._matchers.matching_in(data, ends)
+        for token in found:
+            builder.add_token(token)

@@ -17,11 +17,13 @@ from segments.selector.selector import (
     parse_sql,
     parse_tags,
 )
+from segments.selector.together import MatcherSet
 
 __all__ = [
     "EVERYTHING",
     "Dialect",
     "Matcher",
+    "MatcherSet",
     "Property",
     "Pushdown",
     "RowReader",

@@ -25,7 +25,7 @@ _SHORT_TEXT = 0xA1
 _SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
 _LISTS = {0x45: 0, 0xC0: 1, 0xD0: 4}  # width of size and count
 _SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
-_APPLICATION_HEAD = _SHORT_DESCRIPTOR + bytes((_APPLICATION,))
+_SIMPLE_HEAD = _SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
 _TWO_WORDS = struct.Struct(">II")
 _TEXT_CODES = frozenset((0xA1, 0xB1, 0xA3, 0xB3))
 
@@ -35,7 +35,13 @@ class RowReader:
 
     Args:
         properties: what to read, in the order of the row.
+
+    Attributes:
+        read: gives the values in a message. Raises FormatError when it is no AMQP 1.0 message,
+            as far as it has to be read.
     """
+
+    read: Callable[[bytes], Row]
 
     def __init__(self, properties: Sequence[Property]) -> None:
         self._slots: dict[bytes, int] = {}
@@ -51,19 +57,14 @@ class RowReader:
                 self._lists.setdefault(_HEADER, {})[_PRIORITY_INDEX] = n
                 self._blank[n] = _DEFAULT_PRIORITY
         self._last = _APPLICATION if self._slots else max(self._lists, default=_HEADER)
+        if self._slots and not self._lists:
+            self.read = _simple_reader(self._slots, self._blank, self._read_any)
+        else:
+            self.read = self._read_any
 
-    def read(self, raw: bytes) -> Row:
-        """The values in a message.
-
-        Raises:
-            FormatError: it is no AMQP 1.0 message, as far as it has to be read.
-        """
+    def _read_any(self, raw: bytes) -> Row:
         row = self._blank.copy()
         try:
-            if raw[:3] == _APPLICATION_HEAD:  # what most messages begin with
-                if self._slots:
-                    _read_map(raw, 3, self._slots, row)
-                return row
             self._read_sections(raw, row)
         except (IndexError, struct.error, UnicodeDecodeError) as error:
             raise FormatError(f"the message is damaged: {error}") from error
@@ -115,9 +116,54 @@ _SYMBOLS = {
 }
 
 
-def _read_map(  # noqa: C901, PLR0912, PLR0915 - once per message and property: no calls in it
-    raw: bytes, position: int, slots: dict[bytes, int], row: Row
-) -> None:
+def _simple_reader(  # noqa: C901 - see below
+    slots: dict[bytes, int], blank: Row, read_any: Callable[[bytes], Row]
+) -> Callable[[bytes], Row]:
+    """Reads a message that begins with a short map of application properties, as most do.
+
+    The same as `_read_map` without a call in it: this is done for every message. What is of
+    another form, or damaged, is left to `read_any`.
+    """
+    get, simple, wanted = slots.get, _SIMPLE, len(slots)
+
+    def read(raw: bytes) -> Row:
+        if raw[:4] != _SIMPLE_HEAD:
+            return read_any(raw)
+        row = blank.copy()
+        missing, at = wanted, 6
+        try:
+            end = 5 + raw[4]
+            for _ in range(raw[5] >> 1):
+                start = at + 2
+                if raw[at] != _SHORT_TEXT:
+                    return read_any(raw)
+                at = start + raw[at + 1]
+                slot = get(raw[start:at])
+                code = raw[at]
+                if code == _SHORT_TEXT:
+                    start = at + 2
+                    at = start + raw[at + 1]
+                    if slot is not None and row[slot] is None:
+                        row[slot] = raw[start:at].decode()
+                        missing -= 1
+                elif code in simple:
+                    size, unpack = simple[code]
+                    if slot is not None and row[slot] is None:
+                        (row[slot],) = unpack(raw, at + 1)
+                        missing -= 1
+                    at += size
+                else:
+                    return read_any(raw)
+                if not missing:
+                    break
+        except (IndexError, struct.error, UnicodeDecodeError):
+            return read_any(raw)
+        return row if at <= end <= len(raw) else read_any(raw)
+
+    return read
+
+
+def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> None:
     """The wanted values of a map of properties, the first of each name."""
     if raw[position] == _SHORT_MAP:
         end, count, at = position + 2 + raw[position + 1], raw[position + 2], position + 3
@@ -129,33 +175,12 @@ def _read_map(  # noqa: C901, PLR0912, PLR0915 - once per message and property: 
     if end > len(raw):
         raise FormatError("the application properties are cut off")
     missing = len(slots)
-    get, simple = slots.get, _SIMPLE
     for _ in range(count >> 1):
-        if raw[at] == _SHORT_TEXT:
-            start = at + 2
-            at = start + raw[at + 1]
-            slot = get(raw[start:at])
-        else:
-            slot, at = _long_key(raw, at, slots)
-        code = raw[at]
+        slot, at = _key(raw, at, slots)
         if slot is None or row[slot] is not None:  # of a name that comes twice the first one
-            if code == _SHORT_TEXT:
-                at += 2 + raw[at + 1]
-            elif code in simple:
-                at += simple[code][0]
-            else:
-                at = skip_value(raw, at)
+            at = skip_value(raw, at)
             continue
-        if code == _SHORT_TEXT:
-            start = at + 2
-            at = start + raw[at + 1]
-            row[slot] = raw[start:at].decode()
-        elif code in simple:
-            size, unpack = simple[code]
-            (row[slot],) = unpack(raw, at + 1)
-            at += size
-        else:
-            row[slot], at = _read_value(raw, at)
+        row[slot], at = _read_value(raw, at)
         missing -= row[slot] is not None
         if not missing:
             break
@@ -163,7 +188,7 @@ def _read_map(  # noqa: C901, PLR0912, PLR0915 - once per message and property: 
         raise FormatError("the application properties are longer than they say")
 
 
-def _long_key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
+def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
     key, end = decode_value(raw, at)
     return (slots.get(key.encode()) if isinstance(key, str) else None), end
 

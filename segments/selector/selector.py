@@ -1,6 +1,6 @@
 """A selector as its users have it: parsed, and compiled for a run over messages."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from segments.errors import FormatError
@@ -17,7 +17,7 @@ from segments.selector.pushdown import Pushdown, push_down
 from segments.selector.rocketmq import RocketmqParser
 from segments.selector.screen import screen_of
 
-_SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
+SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Matcher:
         self.clock = Clock()
         self.tested = self.matched = self.undecodable = self.screened_chunks = 0
         self._read = RowReader(properties).read
-        self._condition = _condition(selector, properties, self.clock)
+        self._condition = condition_of(selector, properties, self.clock)
         self._takes_all = isinstance(selector.node, Tags) and selector.node.wanted is None
         self._screen = screen_of(selector.node, selector.dialect)
 
@@ -148,19 +148,6 @@ class Matcher:
         self.matched += len(found)
         return found
 
-    def any_of(self, bodies: Iterable[bytes]) -> bool:
-        """Whether one of some messages is selected; those behind it are not looked at."""
-        return any(map(self.matches, bodies))
-
-    def any_in(self, data: bytes, ends: Sequence[int]) -> bool:
-        """The same of the messages of a chunk; see `select_in`."""
-        if self._screen is not None:
-            places = self._screen.places(data, len(ends) // _SCREEN_SHARE)
-            if places is not None:
-                return bool(self._select_at(data, ends, places))
-        begins = [4, *(end + 4 for end in ends)]
-        return self.any_of(data[a:b] for a, b in zip(begins, ends, strict=False))
-
     def select_in(self, data: bytes, ends: Sequence[int]) -> list[int]:
         """The places of the selected messages of a chunk, most of it not looked at where it can.
 
@@ -169,7 +156,7 @@ class Matcher:
             ends: where each message ends in `data`, in order.
         """
         if self._screen is not None:
-            places = self._screen.places(data, len(ends) // _SCREEN_SHARE)
+            places = self._screen.places(data, len(ends) // SCREEN_SHARE)
             if places is not None:
                 return self._select_at(data, ends, places)
         begins = [4, *(end + 4 for end in ends)]
@@ -177,19 +164,20 @@ class Matcher:
 
     def _select_at(self, data: bytes, ends: Sequence[int], places: Sequence[int]) -> list[int]:
         self.screened_chunks += not places
-        candidates = list(_holding(ends, places))
+        candidates = list(holding(ends, places))
         bodies = [data[(ends[n - 1] if n else 0) + 4 : ends[n]] for n in candidates]
         self.tested += len(ends) - len(bodies)
         return [candidates[n] for n in self.select(bodies)]
 
 
-def _condition(selector: Selector, properties: Sequence[Property], clock: Clock) -> Condition:
+def condition_of(selector: Selector, properties: Sequence[Property], clock: Clock) -> Condition:
+    """A selector compiled for rows of some properties, which are all that it names or more."""
     if selector.dialect is Dialect.ROCKETMQ:
         return RocketmqCompiler(properties).selector(selector.node)
     return Compiler(properties, selector.dialect, clock).condition(selector.node)
 
 
-def _holding(ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
+def holding(ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
     """Which messages the places are in, each once."""
     at = iter(places)
     place = next(at, None)

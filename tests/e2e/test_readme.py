@@ -190,6 +190,8 @@ def test_orders_picked_by_sql(server: ServerProcess) -> None:
     output = run_example("pick_by_sql.py", server.uri)
     assert output.splitlines() == [
         "[{'total': 90, 'region': 'EU'}] from 3 of 4 chunks",
-        "[{'total': 90, 'region': 'EU'}, {'total': 70, 'region': 'US'}, {'total': 80}] "
-        "from 3 of 4 chunks",
+        (
+            "[{'total': 90, 'region': 'EU'}, {'total': 70, 'region': 'US'}, {'total': 80}] "
+            "from 3 of 4 chunks"
+        ),
     ]

@@ -102,7 +102,7 @@ class TestRunning:
         with socket.create_connection(("127.0.0.1", server.port)) as idle:
             os.kill(server.pid, number)
             assert idle.recv(1) == b""
-            assert server.stop() == 0
+            assert server.wait() == 0
         assert f"{number.name}: stopping" in server.log.read_text()
 
     def test_settings_from_file_environment_and_options(self, tmp_path: Path) -> None:

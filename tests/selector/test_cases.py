@@ -10,7 +10,7 @@ from segments.message import Message
 from segments.selector import Dialect, SelectorError, parse_sql, parse_tags
 from segments.selector.evaluate import Clock
 from segments.selector.fields import RowReader
-from segments.selector.selector import _condition
+from segments.selector.selector import condition_of
 
 CASES = Path(__file__).parent / "cases"
 RESULTS = {True: "M", False: "N", None: "U"}
@@ -30,7 +30,7 @@ def outcome(expression: str, properties: dict[str, Any], dialect: Dialect) -> st
         return "X"
     message = Message(b"body", application_properties=properties).encode()
     row = RowReader(selector.properties).read(message)
-    found = _condition(selector, selector.properties, Clock())(row)
+    found = condition_of(selector, selector.properties, Clock())(row)
     assert selector.matcher().matches(message) is (found is True)
     return RESULTS[found]
 

@@ -12,6 +12,7 @@ from segments.errors import FormatError
 from segments.message import Message, MessageView
 from segments.selector import (
     Dialect,
+    MatcherSet,
     RowReader,
     Selector,
     SelectorError,
@@ -153,6 +154,20 @@ def test_screening_finds_what_looking_at_each_finds(dialect: Dialect, data: st.D
 
 
 NAMES = ("p", "q", "TAGS", "other")
+
+
+@DIALECTS
+@given(data=st.data())
+@MANY
+def test_several_together_find_what_each_finds(dialect: Dialect, data: st.DataObject) -> None:
+    texts = data.draw(st.lists(expressions(dialect), max_size=4))
+    selectors = {text: found for text in texts if (found := parsed(text, dialect)) is not None}
+    bodies = data.draw(st.lists(messages(), max_size=5))
+    together = MatcherSet(selectors)
+    expected = {text for text, one in selectors.items() if one.matcher().select(bodies)}
+    assert together.matching(bodies) == expected
+    raw, ends = chunk(bodies)
+    assert together.matching_in(raw, ends) == expected
 
 
 @given(messages(), st.lists(st.sampled_from(NAMES), min_size=1, unique=True))

@@ -78,19 +78,20 @@ class ServerProcess:
         """kill -9."""
         assert self._process is not None
         self._process.kill()
-        self._wait()
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._wait()
+        return self.wait()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         os.kill(self.pid, number)
 
-    def _wait(self) -> int:
+    def wait(self) -> int:
+        """Until it has ended; returns the exit code."""
         assert self._process is not None
         assert self._process.stdout is not None
         code = self._process.wait(30)
