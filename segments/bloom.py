@@ -17,6 +17,8 @@ import mmh3
 
 from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 
+_MAX_KEY_SIZE = 255  # of a value in a trailer
+_LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
 _CACHED_VALUE_SIZE = 255  # longer values are hashed each time: they would make the cache large
 _CACHED_VALUES = 8192  # per filter size; then the cache starts anew
 
@@ -97,6 +99,20 @@ def smallest_size(num_values: int, error_rate: float, ceiling: int = MAX_FILTER_
     return low
 
 
+def history_form(value: bytes) -> bytes:
+    """A filter value as trailers record it: at most 255 bytes, long ones prefix and hash."""
+    if len(value) <= _MAX_KEY_SIZE:
+        return value
+    return value[:_LONG_VALUE_PREFIX] + mmh3.hash_bytes(value, seed=0, x64arch=True)
+
+
+def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
+    """Filter values in the form that trailers and filter indexes have them."""
+    if any(len(value) > _MAX_KEY_SIZE for value in values):
+        return {history_form(value) for value in values}
+    return values
+
+
 class Matcher:
     """What a subscription wants of chunks: any of some values, perhaps unfiltered messages too.
 
@@ -117,6 +133,8 @@ class Matcher:
         self.values = frozenset(values)
         self.match_unfiltered = match_unfiltered
         self.since = since
+        unfiltered = (b"",) if match_unfiltered else ()
+        self.keys: tuple[bytes, ...] = (*filter_keys(self.values), *unfiltered)
         self._masks: dict[int, tuple[int, ...]] = {}
 
     def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:

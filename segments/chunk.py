@@ -3,24 +3,28 @@
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import mmh3
-
 from segments import bloom, codec
+from segments.bloom import filter_keys, history_form
 from segments.codec import Block, ChunkHeader
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
 
-_LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
-
 
 class EncodedChunk(NamedTuple):
-    """A chunk ready to be written: its header, and the bytes in file order."""
+    """A chunk ready to be written.
+
+    Attributes:
+        header: its header.
+        parts: the bytes in file order.
+        keys: its filter values as trailers have them, an empty one for messages without.
+    """
 
     header: ChunkHeader
     parts: tuple[bytes, bytes, bytes]
+    keys: Collection[bytes]
 
 
 class ChunkBuilder:
@@ -114,7 +118,13 @@ class ChunkBuilder:
         return EncodedChunk(
             header._replace(header_check=check),
             (codec.append_header_check(checked, check) + filter_bytes, data, trailer),
+            self.keys,
         )
+
+    @property
+    def keys(self) -> Collection[bytes]:
+        """The filter values as trailers have them, an empty one for messages without."""
+        return filter_keys(self._values)
 
     def _filter_size(self, policy: LogPolicy) -> int:
         if policy.filter_error_rate is None:
@@ -155,13 +165,6 @@ def _history(counts: Mapping[bytes, int]) -> bytes:
         for value, count in counts.items():
             folded[history_form(value)] += count
         return _history(folded)
-
-
-def history_form(value: bytes) -> bytes:
-    """A filter value as trailers record it: at most 255 bytes, long ones prefix and hash."""
-    if len(value) <= codec.MAX_REFERENCE_SIZE:
-        return value
-    return value[:_LONG_VALUE_PREFIX] + mmh3.hash_bytes(value, seed=0, x64arch=True)
 
 
 def split_entries(

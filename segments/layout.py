@@ -11,6 +11,7 @@ are the three bytes at the end of the chunk header, trailer block type 3 and the
 """
 
 from construct import (
+    Array,
     Bytes,
     Computed,
     Const,
@@ -20,8 +21,10 @@ from construct import (
     Int8ub,
     Int16ub,
     Int32ub,
+    Int32ul,
     Int64sb,
     Int64ub,
+    Int64ul,
     Peek,
     Rebuild,
     Struct,
@@ -34,6 +37,7 @@ SEGMENT_MAGIC = b"OSIL"
 INDEX_MAGIC = b"OSII"
 TRACKING_MAGIC = b"STRK"
 DAMAGE_MAGIC = b"SDMG"
+FILTER_INDEX_MAGIC = b"SFLT"
 FILE_VERSION = 1
 CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
 
@@ -55,6 +59,7 @@ SEGMENT_HEADER = _file_header(SEGMENT_MAGIC)  # then chunks, back to back, to th
 INDEX_HEADER = _file_header(INDEX_MAGIC)  # then index records
 TRACKING_HEADER = _file_header(TRACKING_MAGIC)  # then journal records
 DAMAGE_HEADER = _file_header(DAMAGE_MAGIC)  # then damage records
+FILTER_INDEX_HEADER = _file_header(FILTER_INDEX_MAGIC)  # then one filter index
 
 CHUNK_HEADER = Struct(
     "magic" / Const(CHUNK_MAGIC, Int8ub),
@@ -147,4 +152,26 @@ DAMAGE_RECORD = Struct(
     "first_offset" / Int64ub,
     "next_offset" / Int64ub,
     "crc" / Int32ub,  # CRC-32 of the fields before it
+)
+
+# The filter index of a sealed segment: columns of numbers, little-endian so that they can be used
+# as they stand in memory. `fingerprints` is sorted; the chunks that hold a value are
+# ordinals[starts[n]:starts[n + 1]], counted from the segment's first chunk.
+FILTER_INDEX = Struct(
+    "segment_size" / Int64ub,  # bytes of the segment that it is for
+    "base_offset" / Int64ub,
+    "num_chunks" / Int32ub,
+    "num_fingerprints" / Int32ub,
+    "num_ordinals" / Int32ub,
+    "num_bare" / Int32ub,
+    "num_uncertain" / Int32ub,
+    "crc" / Int32ub,  # CRC-32 of everything after the padding
+    "padding" / Bytes(8),
+    "chunk_ids" / Array(this.num_chunks, Int64ul),
+    "fingerprints" / Array(this.num_fingerprints, Int64ul),  # 0 for "no filter value"
+    "positions" / Array(this.num_chunks, Int32ul),  # of the chunks in the segment file
+    "starts" / Array(this.num_fingerprints + 1, Int32ul),
+    "ordinals" / Array(this.num_ordinals, Int32ul),
+    "bare" / Array(this.num_bare, Int32ul),  # chunks without any filter value
+    "uncertain" / Array(this.num_uncertain, Int32ul),  # chunks that may hold anything
 )

@@ -6,7 +6,7 @@ oldest segments. Time comes from the caller.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import FILE_HEADER_SIZE
 from segments.disk import Disk, OsDisk
+from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.journal import Journal
 from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
@@ -53,6 +54,7 @@ class Log:
         epoch: the writer's generation; one more than the newest chunk that was found.
         tracking: publisher sequences and stored offsets.
         report: what opening it found.
+        on_wanted: called when a segment wants a filter index; see `take_wanted`.
     """
 
     def __init__(self, disk: Disk, folder: str, policy: LogPolicy, plan: recovery.Plan) -> None:
@@ -66,6 +68,8 @@ class Log:
         else:
             self._writer = SegmentWriter.create(disk, folder, 0)
             self.segments.append(self._writer.segment)
+        self._wanted: dict[int, Segment] = {}
+        self.on_wanted: Callable[[Log], None] = lambda _log: None
         self._journal = Journal.open(disk, folder)
         self.tracking, notes = restore_tracking(self._journal, self.segments)
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
@@ -180,9 +184,12 @@ class Log:
         if self._journal.exists or not self.tracking.is_empty:
             self._journal.write_snapshot(self.tracking, next_offset)
         writer = SegmentWriter.create(self._disk, self.folder, next_offset)
+        sealed = self._writer.segment
         self._writer.close()
         self._writer = writer
         self.segments.append(writer.segment)
+        if sealed.filters is not None:
+            self.want_filters(sealed)  # from memory to a file
 
     def store_offset(self, reference: bytes, offset: int) -> None:
         """Remember how far a consumer has come; on disk after the next `write_tracking`.
@@ -271,6 +278,34 @@ class Log:
         """The segment with `offset`, or the first one after it when that is gone."""
         number = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
         return self.segments[max(number, 0)]
+
+    def want_filters(self, segment: Segment) -> None:
+        """A reader could pass over chunks of this segment if its filter index were there."""
+        is_possible = segment.is_indexable and not segment.damage
+        if is_possible and segment.base_offset not in self._wanted:
+            self._wanted[segment.base_offset] = segment
+            self.on_wanted(self)
+
+    def take_wanted(self) -> list[Segment]:
+        """Segments that want a filter index, or have one in memory that can be written."""
+        wanted, self._wanted = self._wanted, {}
+        return [segment for segment in wanted.values() if segment in self.segments]
+
+    def is_sealed(self, segment: Segment) -> bool:
+        """Nothing is appended to it any more."""
+        return segment is not self._writer.segment
+
+    def indexed_size(self, segment: Segment) -> int:
+        """Bytes of a segment that an index has to be made for; the writer knows the rest."""
+        return segment.size if self.is_sealed(segment) else self._writer.start_size
+
+    def adopt_filters(self, segment: Segment, filters: FilterIndexForm, size: int) -> None:
+        """Give readers the filter index of a segment's first `size` bytes."""
+        if self.is_sealed(segment):
+            if size == segment.size:
+                segment.filters = filters
+        elif isinstance(filters, FilterIndex) and segment.filters is None:
+            self._writer.adopt(filters)
 
     def sync(self) -> None:
         """Return once everything appended so far is on the device. May run in a thread."""

@@ -6,6 +6,7 @@ with their data, from one read for many; of large ones only the header is read, 
 for `os.sendfile`.
 """
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 from segments import codec
@@ -109,6 +110,8 @@ class Reader:
                 break  # all of one call are in one file, see `hold`
             if self.at_end or not self._enter_segment():
                 break
+            if self._matcher is not None and self._pass_over(self._matcher):
+                continue
             chunk = self._step()
             if chunk is None:
                 continue
@@ -150,6 +153,33 @@ class Reader:
     def _pass_to(self, offset: int) -> None:
         self.counts.lost_records += offset - self.next_offset
         self.next_offset = offset
+
+    def _pass_over(self, matcher: Matcher) -> bool:
+        """Go to the next chunk that may match, where the segment's index tells; True if it moved.
+
+        Nothing is read for what lies between.
+        """
+        segment = self._segment
+        filters = segment.filters
+        if filters is None or segment.damage or self.next_offset < matcher.since:
+            if filters is None:
+                self._log.want_filters(segment)
+            return False
+        ordinal = bisect_left(filters.positions, self._position)
+        target = filters.next_match(matcher.keys, ordinal)
+        if target == ordinal:
+            return False
+        start = self._position
+        if target < len(filters.positions):
+            self._position, self.next_offset = filters.positions[target], filters.chunk_ids[target]
+        else:
+            self._position, self.next_offset = segment.size, segment.next_offset
+        counts = self.counts
+        counts.skipped_chunks += target - ordinal
+        counts.skipped_bytes += self._position - start
+        bare = filters.bare
+        counts.unfiltered_chunks += bisect_left(bare, target) - bisect_left(bare, ordinal)
+        return True
 
     def _step(self) -> StoredChunk | None:
         """Read the chunk at the position and move behind it; None when it is not wanted."""

@@ -6,7 +6,7 @@ looks beyond it, so a failed append can be cut away while readers are at work.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 from segments import codec
@@ -20,12 +20,14 @@ from segments.codec import (
 )
 from segments.disk import Disk, File
 from segments.errors import FormatError, StorageError
+from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.index import Index, record_position
 
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
-SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX)
+FILTER_SUFFIX = ".filter"
+SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, FILTER_SUFFIX)
 MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
-_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage)")
+_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter)")
 
 
 def file_path(folder: str, base_offset: int, suffix: str) -> str:
@@ -50,6 +52,8 @@ class Segment:
         first_timestamp_ms, last_timestamp_ms: of its first and last chunk; None without chunks.
         last_chunk_id: None without chunks.
         damage: ranges that readers step over, by their position.
+        filters: which chunks hold which filter values, None while that is not known.
+        is_indexable: False once making `filters` has failed.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -63,6 +67,8 @@ class Segment:
         self.last_timestamp_ms: int | None = None
         self.last_chunk_id: int | None = None
         self.damage: dict[int, Damage] = {}
+        self.filters: FilterIndexForm | None = None
+        self.is_indexable = True
         self._file: File | None = None
         self._users = 0
 
@@ -156,6 +162,11 @@ class SegmentWriter:
         self.failed: StorageError | None = None
         self._file = file
         self._index = index
+        # Chunks from here on; readers have it when nothing is missing before, see `adopt`.
+        self._filters = FilterIndex()
+        self.start_size = segment.size
+        if not segment.num_chunks:
+            segment.filters = self._filters
         segment.lend(file)
 
     @classmethod
@@ -207,7 +218,8 @@ class SegmentWriter:
         parts: list[bytes] = []
         records: list[bytes] = []
         position = segment.size
-        for header, chunk_parts in chunks:
+        added: list[tuple[int, int, Iterable[bytes]]] = []
+        for header, chunk_parts, keys in chunks:
             parts += chunk_parts
             records.append(
                 codec.encode_index_record(
@@ -220,6 +232,7 @@ class SegmentWriter:
                     )
                 )
             )
+            added.append((position, header.chunk_id, keys))
             position += header.total_size
         try:
             self._file.write(parts, segment.size)
@@ -227,6 +240,8 @@ class SegmentWriter:
         except StorageError:
             self._cut_back()
             raise
+        for chunk in added:
+            self._filters.add(*chunk)
         if segment.first_timestamp_ms is None:
             segment.first_timestamp_ms = chunks[0].header.timestamp_ms
         last = chunks[-1].header
@@ -235,6 +250,11 @@ class SegmentWriter:
         segment.next_offset = last.next_offset
         segment.last_chunk_id = last.chunk_id
         segment.last_timestamp_ms = last.timestamp_ms
+
+    def adopt(self, filters: FilterIndex) -> None:
+        """Take the index of all chunks that were there when writing began, and go on with it."""
+        filters.extend(self._filters)
+        self._filters = self.segment.filters = filters
 
     def _cut_back(self) -> None:
         try:

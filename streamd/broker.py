@@ -13,6 +13,7 @@ from streamd import threads
 from streamd.catalog import Catalog, CatalogError, Contents
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
+from streamd.indexing import Indexer
 from streamd.virtual_host import Shared, VirtualHost, trash_folder
 from streamd.wire import ResponseCode
 
@@ -49,7 +50,7 @@ class Broker:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
-        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock())
+        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock(), Indexer())
 
     async def open(self, contents: Contents) -> None:
         """Open what the catalog knows."""
@@ -65,6 +66,7 @@ class Broker:
         known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)
+        self._shared.nursery.start_soon(self._shared.indexer.run)
 
     async def add_virtual_host(self, name: str) -> VirtualHost:
         """Add a virtual host; one that is there already stays as it is.

@@ -17,6 +17,7 @@ from streamd.catalog import Binding, Catalog, CatalogError, StreamRow, SuperStre
 from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.groups import NO_PARTITION, Groups
+from streamd.indexing import Indexer
 from streamd.names import stream_folder
 from streamd.standing import StandingSelector
 from streamd.stream import Stream
@@ -48,6 +49,7 @@ class Shared(NamedTuple):
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
         changes: held while the catalog is changed.
+        indexer: gives segments their filter indexes.
     """
 
     data: str
@@ -55,6 +57,7 @@ class Shared(NamedTuple):
     nursery: trio.Nursery
     now_ms: Callable[[], int]
     changes: trio.Lock
+    indexer: Indexer
 
 
 class VirtualHost:
@@ -101,6 +104,7 @@ class VirtualHost:
 
     def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
         contract = contract_of(row.arguments)
+        log.on_wanted = self._shared.indexer.wanted
         stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row

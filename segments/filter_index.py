@@ -1,0 +1,220 @@
+"""Which chunks of a segment hold which filter values: passing over the others reads nothing.
+
+The newest segment's index grows in memory with it. A sealed segment's is in `<base>.filter`,
+memory-mapped; it is derived, written anew when it is missing or does not fit its segment. Both are
+exact: a chunk without the value is not looked at, where its Bloom filter would let it through.
+
+A chunk of which it is not known what it holds (its trailer has no history, its header fails its
+check, somebody else wrote it) is `uncertain`: it is always looked at.
+"""
+
+import mmap
+import struct
+import sys
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias, Union
+
+import mmh3
+
+from segments import codec
+from segments.codec import FILE_HEADER_SIZE
+from segments.errors import FormatError
+
+UNFILTERED = b""  # the key of "some message has no filter value"
+MAX_POSTINGS = 8 << 20  # kept in memory for one segment; chunks beyond that are uncertain
+_FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
+_BODY = FILE_HEADER_SIZE + _FIELDS.size
+_UNFILTERED_PRINT = 0
+_PADDING = 8 - _BODY % 8  # so that the columns stand where 8-byte numbers may
+Numbers: TypeAlias = Sequence[int]
+
+
+class FilterIndex:
+    """The index of a segment that grows, in memory.
+
+    Attributes:
+        positions: where each chunk begins in the segment file.
+        chunk_ids: offset of each chunk's first message.
+        bare: ordinals of chunks in which no message has a filter value.
+        uncertain: ordinals of chunks that may hold anything.
+        postings: ordinals of the chunks that hold a key.
+    """
+
+    def __init__(self) -> None:
+        self.positions: array[int] = array("I")
+        self.chunk_ids: array[int] = array("Q")
+        self.bare: array[int] = array("I")
+        self.uncertain: array[int] = array("I")
+        self.postings: dict[bytes, array[int]] = {}
+        self._num_postings = 0
+
+    def add(self, position: int, chunk_id: int, keys: Iterable[bytes] | None) -> None:
+        """Add the next chunk.
+
+        Args:
+            position: where it begins.
+            chunk_id: offset of its first message.
+            keys: its filter values as trailers have them, an empty one for messages without;
+                None when they are not known.
+        """
+        ordinal = len(self.positions)
+        self.positions.append(position)
+        self.chunk_ids.append(chunk_id)
+        if keys is None or self._num_postings >= MAX_POSTINGS:
+            self.uncertain.append(ordinal)
+            return
+        count = 0
+        for key in keys:
+            count += 1
+            found = self.postings.get(key)
+            if found is None:
+                self.postings[key] = array("I", (ordinal,))
+            else:
+                found.append(ordinal)
+        self._num_postings += count
+        if count == 1 and UNFILTERED in self.postings and self.postings[UNFILTERED][-1] == ordinal:
+            self.bare.append(ordinal)
+
+    def next_match(self, keys: Iterable[bytes], ordinal: int) -> int:
+        """The first chunk from `ordinal` on that may hold one of the keys; else their number."""
+        best = _first(self.uncertain, ordinal, len(self.positions))
+        for key in keys:
+            found = self.postings.get(key)
+            if found is not None:
+                best = _first(found, ordinal, best)
+        return best
+
+    def extend(self, later: "FilterIndex") -> None:
+        """Add all chunks of an index that goes on where this one ends."""
+        base = len(self.positions)
+        self.positions.extend(later.positions)
+        self.chunk_ids.extend(later.chunk_ids)
+        for ours, theirs in ((self.bare, later.bare), (self.uncertain, later.uncertain)):
+            ours.extend(base + ordinal for ordinal in theirs)
+        for key, ordinals in later.postings.items():
+            self.postings.setdefault(key, array("I")).extend(base + n for n in ordinals)
+
+    def encode(self, segment_size: int, base_offset: int) -> bytes:
+        """The content of a filter file, for a segment that is sealed."""
+        prints = sorted((fingerprint(key), key) for key in self.postings)
+        starts, ordinals = array("I", (0,)), array("I")
+        for _, key in prints:
+            ordinals.extend(self.postings[key])
+            starts.append(len(ordinals))
+        columns = (
+            self.chunk_ids,
+            array("Q", (number for number, _ in prints)),
+            self.positions,
+            starts,
+            ordinals,
+            self.bare,
+            self.uncertain,
+        )
+        body = b"".join(_little(column) for column in columns)
+        fields = _FIELDS.pack(
+            segment_size,
+            base_offset,
+            len(self.positions),
+            len(prints),
+            len(ordinals),
+            len(self.bare),
+            len(self.uncertain),
+            zlib.crc32(body),
+        )
+        return codec.FILTER_INDEX_HEADER + fields + bytes(_PADDING) + body
+
+
+class Shape(NamedTuple):
+    """What a filter file has to fit: its segment's size, first offset, and number of chunks."""
+
+    size: int
+    base_offset: int
+    num_chunks: int
+
+
+class FilterFile:
+    """The index of a sealed segment, from its filter file.
+
+    Args:
+        raw: the file's content.
+        shape: of the segment.
+
+    Attributes:
+        positions, chunk_ids, bare: as of a FilterIndex.
+
+    Raises:
+        FormatError: it is none, is damaged, or belongs to another state of the segment.
+    """
+
+    def __init__(self, raw: "bytes | mmap.mmap", shape: Shape) -> None:
+        codec.check_file_header(raw[:FILE_HEADER_SIZE], codec.FILTER_INDEX_HEADER)
+        if len(raw) < _BODY:
+            raise FormatError("the filter file is cut off")
+        size, base, chunks, prints, ordinals, bare, uncertain, crc = _FIELDS.unpack_from(
+            raw, FILE_HEADER_SIZE
+        )
+        if (size, base, chunks) != shape:
+            raise FormatError("the filter file is that of another segment, or of an older state")
+        view = memoryview(raw)[_BODY + _PADDING :]
+        words = (chunks, prints)
+        halves = (chunks, prints + 1, ordinals, bare, uncertain)
+        if len(view) != 8 * sum(words) + 4 * sum(halves):
+            raise FormatError(
+                f"the filter file has {len(raw)} bytes, which does not fit its counts"
+            )
+        if zlib.crc32(view) != crc:
+            raise FormatError("the filter file fails its checksum")
+        columns: list[Numbers] = []
+        for count, kind, width in (*((n, "Q", 8) for n in words), *((n, "I", 4) for n in halves)):
+            columns.append(_numbers(view[: count * width], kind))
+            view = view[count * width :]
+        self.chunk_ids, self._prints, self.positions = columns[:3]
+        self._starts, self._ordinals, self.bare, self._uncertain = columns[3:]
+
+    def next_match(self, keys: Iterable[bytes], ordinal: int) -> int:
+        """See FilterIndex."""
+        best = _first(self._uncertain, ordinal, len(self.positions))
+        prints, starts = self._prints, self._starts
+        for key in keys:
+            wanted = fingerprint(key)
+            at = bisect_left(prints, wanted)
+            while at < len(prints) and prints[at] == wanted:
+                found = bisect_left(self._ordinals, ordinal, starts[at], starts[at + 1])
+                if found < starts[at + 1]:
+                    best = min(best, self._ordinals[found])
+                at += 1
+        return best
+
+
+Index: TypeAlias = Union[FilterIndex, FilterFile]  # noqa: UP007 - one name for both
+
+
+def fingerprint(key: bytes) -> int:
+    """What stands for a key in a filter file: 64 bits, 0 for messages without a filter value."""
+    if not key:
+        return _UNFILTERED_PRINT
+    return mmh3.hash64(key, seed=0, x64arch=True, signed=False)[0] or 1
+
+
+def _first(ordinals: Numbers, ordinal: int, otherwise: int) -> int:
+    """The first of sorted ordinals that is not below `ordinal`, if it is below `otherwise`."""
+    at = bisect_left(ordinals, ordinal)
+    return min(ordinals[at], otherwise) if at < len(ordinals) else otherwise
+
+
+def _little(column: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _numbers(view: memoryview, kind: str) -> Numbers:
+    if sys.byteorder == "little":
+        return view.cast(kind)  # type: ignore[call-overload,no-any-return] # "I" or "Q"
+    column = array(kind, view.tobytes())
+    column.byteswap()
+    return column

@@ -1,0 +1,64 @@
+"""Filter indexes of segments, made and opened beside the event loop, one segment at a time.
+
+Until a segment has its index, readers pass over its chunks by looking at each header: slower, and
+never wrong. So a failure here is told, and left at that.
+"""
+
+import logging
+
+import trio
+
+from segments import Log, SegmentsError
+from segments.filter_files import load_or_build, save
+from segments.filter_index import FilterIndex, Index
+from segments.segment import Segment
+from streamd import threads
+from streamd.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+
+class Indexer:
+    """Gives segments their filter indexes, for all streams of a server."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, Log] = {}
+        self._work = Wakeup()
+
+    def wanted(self, log: Log) -> None:
+        """A log has segments that want an index, or that are sealed with one in memory."""
+        self._logs[log.folder] = log
+        self._work.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._work.wait()
+            logs, self._logs = self._logs, {}
+            for log in logs.values():
+                for segment in log.take_wanted():
+                    await self._give(log, segment)
+
+    async def _give(self, log: Log, segment: Segment) -> None:
+        size = log.indexed_size(segment)
+        in_memory = segment.filters if log.is_sealed(segment) else None
+        try:
+            if isinstance(in_memory, FilterIndex):
+                filters: Index | None = await threads.in_thread(save, segment, in_memory)
+            else:
+                is_sealed = log.is_sealed(segment)
+                filters = await threads.in_thread(load_or_build, segment, size, is_sealed)
+        except SegmentsError as error:
+            if segment in log.segments:  # retention may have been faster
+                logger.warning("no filter index for %s: %s", segment.path(), error)
+            segment.filters, segment.is_indexable = None, False
+            return
+        except Exception:  # a bug: filters are slower without, and right
+            logger.exception("no filter index for %s", segment.path())
+            segment.filters, segment.is_indexable = None, False
+            return
+        if segment not in log.segments:
+            await threads.in_thread(segment.remove)
+        elif filters is not None:
+            log.adopt_filters(segment, filters, size)
+        await trio.lowlevel.checkpoint()
