@@ -123,6 +123,13 @@ class Reader:
             self.let_go()  # readers that wait at the end hold nothing
         return chunks
 
+    def catch_up(self) -> None:
+        """Pass over what does not match, as far as the filter index tells; reads nothing."""
+        matcher = self._matcher
+        while matcher is not None and not self.at_end and self._enter_segment():
+            if not self._pass_over(matcher):
+                break
+
     def let_go(self) -> None:
         """Hold nothing that was read ahead; the next `read` reads it again."""
         self._window = b""

@@ -7,7 +7,7 @@ small chunks together, copied from one read, or one large chunk by sendfile.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -77,6 +77,7 @@ class Subscription:
         self.is_ready = False
         self._delivery = delivery
         self._has_warned = False
+        self._is_waiting = self._waits_for_all = False
         if interest.group is not None:
             stream.standing.users[interest.group] += 1
         self._watchers: list[tuple[int, Callable[[], None]]] = []
@@ -93,6 +94,7 @@ class Subscription:
     def deactivate(self) -> None:
         """Send nothing more until it is activated again; credit is kept."""
         self.stream.remove_waiter(self)
+        self._is_waiting = False
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -106,8 +108,11 @@ class Subscription:
         """Get in line when there is something to send, else wait for the stream."""
         if self.reader is None or self.is_ready or self.credit <= 0:
             return
+        if self._is_waiting:
+            return
         if self.reader.at_end:
             self._warn_of_nothing(self.reader)
+            self._is_waiting = True
             self.stream.add_waiter(self)
         else:
             self._delivery.make_ready(self)
@@ -130,7 +135,21 @@ class Subscription:
 
     def stream_has_more(self) -> None:
         """See stream.Waiter."""
+        self._is_waiting = False
         self.check()
+
+    @property
+    def keys(self) -> Collection[bytes] | None:
+        """See stream.Waiter."""
+        matcher = self.interest.matcher
+        return None if matcher is None or self._waits_for_all else matcher.keys
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset was sent or passed over."""
+        if self.reader is None:
+            return 0
+        return self.stream.log.committed_offset if self._is_waiting else self.reader.next_offset
 
     def watch(self, offset: int, tell: Callable[[], None]) -> None:
         """Call `tell` once everything before `offset` was sent or passed over, or on closing.
@@ -140,17 +159,25 @@ class Subscription:
         """
         if len(self._watchers) >= _MAX_WATCHERS:
             raise Refused(ResponseCode.PRECONDITION_FAILED, "too many are watching")
+        if self._is_waiting and self.reader is not None:
+            self.reader.catch_up()  # it was not told of what is not for it
         self._watchers.append((offset, tell))
         self.tell_watchers()
+        if self._watchers and self._is_waiting:  # from now on it has to hear of everything
+            self.stream.remove_waiter(self)
+            self._waits_for_all = True
+            self.stream.add_waiter(self)
 
     def tell_watchers(self) -> None:
         """Tell who has waited for what is done now."""
         if self._watchers:
-            position = self.reader.next_offset if self.reader else 0
+            position = self.position
             told = [w for w in self._watchers if w[0] <= position or self.is_closed]
             self._watchers = [w for w in self._watchers if w not in told]
             for _, tell in told:
                 tell()
+        if not self._watchers and not self._is_waiting:
+            self._waits_for_all = False
 
     def close(self) -> None:
         """Stop for good."""

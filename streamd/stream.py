@@ -12,7 +12,7 @@ every second. Any other refusal to write fails the stream: what is committed can
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import trio
@@ -37,7 +37,15 @@ _FULL = "the disk is full"
 
 
 class Waiter(Protocol):
-    """A consumer that has read everything and wants to know of more."""
+    """A consumer that has read everything and wants to know of more.
+
+    Attributes:
+        keys: filter values of which a chunk has to hold one for it to be told; None for all.
+    """
+
+    @property
+    def keys(self) -> Collection[bytes] | None:
+        """See above; the same as long as it waits."""
 
     def stream_has_more(self) -> None:
         """Something was committed, or the stream is gone."""
@@ -80,6 +88,8 @@ class Stream:
         self._written = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
         self._waiters: set[Waiter] = set()
+        self._waiters_for: dict[bytes, set[Waiter]] = {}
+        self._new_keys: set[bytes] = set()
         self._limit = RecordLimit(log.policy.chunk_max_records)
         self._confirms: dict[Publisher, list[bytes]] = {}
 
@@ -133,15 +143,42 @@ class Stream:
     # -- consuming
 
     def add_waiter(self, waiter: Waiter) -> None:
-        """Tell `waiter` once when more is committed."""
-        self._waiters.add(waiter)
+        """Tell `waiter` once when more is committed that may be for it.
+
+        And when a new segment begins: who waits must not keep old ones open.
+        """
+        if waiter.keys is None:
+            self._waiters.add(waiter)
+            return
+        for key in waiter.keys:
+            self._waiters_for.setdefault(key, set()).add(waiter)
 
     def remove_waiter(self, waiter: Waiter) -> None:
         """Tell it nothing."""
         self._waiters.discard(waiter)
+        for key in waiter.keys or ():
+            waiting = self._waiters_for.get(key)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._waiters_for[key]
 
     def _wake_waiters(self) -> None:
+        """Tell who waits for what was just committed."""
         waiters, self._waiters = self._waiters, set()
+        keys, self._new_keys = self._new_keys, set()
+        for key in self._waiters_for.keys() & keys:
+            waiters |= self._waiters_for.get(key, set())
+        self._tell(waiters)
+
+    def _wake_everybody(self) -> None:
+        waiters = self._waiters.union(*self._waiters_for.values())
+        self._waiters = set()
+        self._tell(waiters)
+
+    def _tell(self, waiters: Iterable[Waiter]) -> None:
+        for waiter in waiters:
+            self.remove_waiter(waiter)
         for waiter in waiters:
             waiter.stream_has_more()
 
@@ -158,6 +195,7 @@ class Stream:
                 logger.exception("stream %s failed", self.name)
                 self._fail(str(error))
             if len(self.log.segments) != segments_before:
+                self._wake_everybody()
                 await self.expire()
             if self._is_full:
                 await trio.sleep(FULL_DISK_SECONDS)
@@ -205,6 +243,7 @@ class Stream:
         self.failed = "it was deleted"
         self._refuse_queue(ResponseCode.STREAM_DOES_NOT_EXIST)
         self._waiters.clear()
+        self._waiters_for.clear()
 
     def _write_queue(self) -> None:
         """Append everything queued; what is in the log leaves the queue, nothing else does.
@@ -220,6 +259,8 @@ class Stream:
             builders = [batch.builder for batch in batches if batch.builder.num_entries]
             for builder in builders:
                 self.standing.mark(builder)
+                if self._waiters_for:
+                    self._new_keys.update(builder.keys)
             self.log.append(builders, self._now_ms())
         finally:
             for batch in batches:

@@ -195,7 +195,7 @@ class Consumers:
         def tell() -> None:
             reader = subscription.reader
             code = OK if reader else ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
-            figures = _progress(reader) if reader else ()
+            figures = _progress(reader, subscription.position) if reader else ()
             self._context.answer(c.DescribeSubscriptionResponse(corr, code, figures))
 
         try:
@@ -303,7 +303,7 @@ def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
 
 def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFacts:
     reader, log = subscription.reader, subscription.stream.log
-    next_offset = reader.next_offset if reader else 0
+    next_offset = subscription.position
     return ConsumerFacts(
         subscription.subscription_id,
         subscription.stream.name,
@@ -317,10 +317,10 @@ def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFac
     )
 
 
-def _progress(reader: Reader) -> tuple[Statistic, ...]:
+def _progress(reader: Reader, next_offset: int) -> tuple[Statistic, ...]:
     counts = reader.counts
     return (
-        Statistic("next_offset", reader.next_offset),
+        Statistic("next_offset", next_offset),
         Statistic("chunks", counts.chunks),
         Statistic("messages", counts.records),
         Statistic("skipped_chunks", counts.skipped_chunks),

@@ -1,0 +1,209 @@
+"""The filter index: the same chunks as by reading every header, without the false positives."""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments import FIRST, ChunkBuilder, Log, LogPolicy, Matcher, Reader, at_offset
+from segments.bloom import filter_keys
+from segments.errors import FormatError
+from segments.filter_files import load, load_or_build, save, scan
+from segments.filter_index import FilterFile, FilterIndex, Shape, fingerprint
+from segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
+from segments.segment import FILTER_SUFFIX, Segment
+from tests.support.disk import FaultyDisk
+
+LONG = b"x" * 300
+VALUES = st.sampled_from((b"a", b"b", b"c", b"", LONG, b"\xff\0"))
+CHUNKS = st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=30)
+
+
+def builder(values: Sequence[bytes]) -> ChunkBuilder:
+    made = ChunkBuilder()
+    data = b"".join(b"\0\0\0\1x" for _ in values)
+    made.add(data, len(values), len(values), list(values) if any(values) else None)
+    return made
+
+
+def filled(disk: FaultyDisk, chunks: Sequence[Sequence[bytes]], per_segment: int = 7) -> Log:
+    log = Log.open("s", LogPolicy(max_segment_chunks=per_segment), disk)
+    for values in chunks:
+        log.append([builder(values)], 1)
+    return log
+
+
+def read(log: Log, matcher: Matcher, start: int = 0) -> tuple[list[int], Reader]:
+    spec = FIRST if not start else at_offset(start)
+    reader = Reader(log, log.find(spec), matcher)
+    found: list[int] = []
+    while not reader.at_end:
+        found += [chunk.header.chunk_id for chunk in reader.read(5, 1 << 20, 3)]
+    reader.close()
+    return found, reader
+
+
+def wanted(log_start: Sequence[Sequence[bytes]], matcher: Matcher, start: int = 0) -> list[int]:
+    """The chunks that truly hold a wanted message, by their ids."""
+    found, offset = [], 0
+    for values in log_start:
+        end = offset + len(values)
+        asked = matcher.values & set(values) or (matcher.match_unfiltered and b"" in values)
+        if end > start and (asked or offset < matcher.since):
+            found.append(offset)
+        offset = end
+    return found
+
+
+def without_indexes(log: Log) -> None:
+    for segment in log.segments:
+        segment.filters, segment.is_indexable = None, False
+
+
+@given(CHUNKS, st.sets(VALUES.filter(bool), max_size=2), st.booleans(), st.integers(0, 40))
+@settings(max_examples=200, deadline=None)
+def test_exactly_the_chunks_that_hold_a_value(
+    chunks: list[list[bytes]], values: set[bytes], match_unfiltered: bool, start: int
+) -> None:
+    log = filled(FaultyDisk(), chunks)
+    start = min(start, log.committed_offset - 1)
+    matcher = Matcher(values, match_unfiltered=match_unfiltered)
+    found, reader = read(log, matcher, start)
+    assert found == wanted(chunks, matcher, start)
+    assert reader.next_offset == log.committed_offset
+    without_indexes(log)
+    slow, plain = read(log, matcher, start)
+    assert set(slow) >= set(found)
+    counts, others = reader.counts, plain.counts
+    assert counts.chunks + counts.skipped_chunks == others.chunks + others.skipped_chunks
+    assert counts.unfiltered_chunks == others.unfiltered_chunks
+
+
+@given(CHUNKS, st.integers(0, 40))
+@settings(max_examples=50, deadline=None)
+def test_chunks_from_before_are_never_passed_over(chunks: list[list[bytes]], since: int) -> None:
+    log = filled(FaultyDisk(), chunks)
+    matcher = Matcher([b"a"], since=since)
+    assert read(log, matcher)[0] == wanted(chunks, matcher)
+
+
+@given(CHUNKS, st.integers(0, 30))
+@settings(max_examples=50, deadline=None)
+def test_what_is_scanned_is_what_was_written(chunks: list[list[bytes]], opened_at: int) -> None:
+    """The writer's index, one read from the chunks, and one of both halves are equal."""
+    disk = FaultyDisk()
+    log = filled(disk, chunks[:opened_at], 1000)
+    log.close()
+    log = Log.open("s", LogPolicy(max_segment_chunks=1000), disk)
+    for values in chunks[opened_at:]:
+        log.append([builder(values)], 1)
+    (segment,) = log.segments
+    if opened_at and segment.filters is None:
+        log.adopt_filters(segment, scan(segment, log.indexed_size(segment)), 0)
+    whole = scan(segment, segment.size)
+    assert isinstance(segment.filters, FilterIndex)
+    assert vars(segment.filters) | {"_num_postings": 0} == vars(whole) | {"_num_postings": 0}
+
+
+def sealed(tmp_path: Path, chunks: Sequence[Sequence[bytes]]) -> tuple[Log, Segment]:
+    log = Log.open(str(tmp_path / "s"), LogPolicy(max_segment_chunks=len(chunks)))
+    for values in (*chunks, [b"next"]):
+        log.append([builder(values)], 1)
+    return log, log.segments[0]
+
+
+CHUNKS_OF_ONE = [[b"a", b"b"], [b""], [b"b", b""], [LONG], [b""], [b"a"]]
+
+
+def test_a_file_says_what_the_memory_said(tmp_path: Path) -> None:
+    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
+    index = segment.filters
+    assert isinstance(index, FilterIndex)
+    file = save(segment, index)
+    for values in ([b"a"], [b"b"], [LONG], [b""], [b"none"], [b"a", LONG]):
+        keys = filter_keys(values)
+        for ordinal in range(len(CHUNKS_OF_ONE) + 1):
+            assert file.next_match(keys, ordinal) == index.next_match(keys, ordinal)
+    assert list(file.positions) == list(index.positions)
+    assert list(file.bare) == list(index.bare) == [1, 4]
+    log.close()
+
+
+def test_the_file_is_as_declared(tmp_path: Path) -> None:
+    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
+    assert isinstance(segment.filters, FilterIndex)
+    raw = segment.filters.encode(segment.size, segment.base_offset)
+    FILTER_INDEX_HEADER.parse(raw[:8])
+    parsed = FILTER_INDEX.parse(raw[8:])
+    assert (parsed.segment_size, parsed.base_offset, parsed.num_chunks) == (segment.size, 0, 6)
+    assert list(parsed.fingerprints) == sorted(
+        fingerprint(key) for key in filter_keys({b"a", b"b", b"", LONG})
+    )
+    assert FILTER_INDEX.build(parsed) == raw[8:]
+    log.close()
+
+
+def test_any_damage_of_the_file_is_found(tmp_path: Path) -> None:
+    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
+    assert isinstance(segment.filters, FilterIndex)
+    raw = segment.filters.encode(segment.size, segment.base_offset)
+    shape = Shape(segment.size, segment.base_offset, segment.num_chunks)
+    FilterFile(raw, shape)
+    padding = range(48, 56)
+    for cut in range(len(raw)):
+        with pytest.raises(FormatError):
+            FilterFile(raw[:cut], shape)
+        if cut not in padding:
+            flipped = bytearray(raw)
+            flipped[cut] ^= 1 << cut % 8
+            with pytest.raises(FormatError):
+                FilterFile(bytes(flipped), shape)
+    with pytest.raises(FormatError, match="another segment"):
+        FilterFile(raw, shape._replace(base_offset=7))
+    log.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"SFLT", b"x" * 500])
+def test_a_bad_file_is_made_anew(tmp_path: Path, content: bytes | None) -> None:
+    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
+    path = Path(segment.path(FILTER_SUFFIX))
+    if content is not None:
+        path.write_bytes(content)
+    made = load_or_build(segment, segment.size, True)
+    assert isinstance(made, FilterFile)
+    assert isinstance(load(segment), FilterFile)
+    log.adopt_filters(segment, made, segment.size)
+    assert read(log, Matcher([b"a"]))[0] == [0, 7]
+    segment.remove()
+    assert not path.exists()
+    log.close()
+
+
+def test_chunks_whose_filter_may_be_wrong_are_looked_at(tmp_path: Path) -> None:
+    """A flipped bit in header, filter or trailer: delivered, as without an index."""
+    log, segment = sealed(tmp_path, [[b"a"], [b"b"], [b"c"]])
+    path = Path(segment.path())
+    raw = bytearray(path.read_bytes())
+    index = segment.filters
+    assert index is not None
+    raw[index.positions[1] + 48 + 3] ^= 4  # in the filter of the second chunk
+    path.write_bytes(raw)
+    rebuilt = scan(segment, segment.size)
+    assert list(rebuilt.uncertain) == [1]
+    segment.filters = rebuilt
+    assert read(log, Matcher([b"a"]))[0] == [0, 1]
+    log.close()
+
+
+def test_streams_without_history_are_read_header_by_header() -> None:
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(filter_history=False), disk)
+    for values in ([b"a"], [b"b"], [b""]):
+        log.append([builder(values)], 1)
+    assert read(log, Matcher([b"a"]))[0] == [0]
+    index = scan(log.segments[0], log.segments[0].size)
+    assert index.uncertain == array("I", (0, 1))
+    log.segments[0].filters = index
+    assert read(log, Matcher([b"a"]))[0] == [0]

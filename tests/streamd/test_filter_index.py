@@ -1,0 +1,108 @@
+"""Filter indexes on a running server: made beside the event loop, and who is woken for what."""
+
+from pathlib import Path
+
+import pytest
+
+from segments.filter_index import FilterFile, FilterIndex
+from streamd.wire import commands as c
+from tests.support.server import NEXT, Harness, Peer, harness
+
+
+async def fill(peer: Peer, first_id: int, count: int) -> None:
+    for number in range(first_id, first_id + count):
+        await peer.store([b"%d" % number], number, values=[b"v%d" % (number % 10)])
+
+
+async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_max_segment_size_bytes="1000")
+    await peer.declare("s")
+    await fill(peer, 0, 50)
+    await peer.silence()
+    log = server.host.find("s").log
+    assert len(log.segments) > 3
+    assert all(isinstance(segment.filters, FilterFile) for segment in log.segments[:-1])
+    assert isinstance(log.segments[-1].filters, FilterIndex)
+    await peer.subscribe("s", filter__0="v3", credit=100)
+    assert await peer.bodies(5) == [b"3", b"13", b"23", b"33", b"43"]
+    await peer.silence()
+
+
+async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="1000")
+        await peer.declare("s")
+        await fill(peer, 0, 45)
+        await peer.silence()
+    files = sorted((tmp_path / "streams").glob("*/s/*.filter"))
+    files[0].unlink()
+    files[1].write_bytes(b"damaged")
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        log = server.host.find("s").log
+        assert not any(segment.filters for segment in log.segments)
+        await peer.declare("s")
+        await fill(peer, 45, 2)
+        await peer.subscribe("s", filter__0="v3", credit=100)
+        await peer.bodies(5)
+        await peer.silence()
+        assert all(segment.filters for segment in log.segments)
+        await peer.code(c.Unsubscribe, 1)
+        await fill(peer, 47, 10)
+        await peer.subscribe("s", filter__0="v6", credit=100)
+        assert await peer.bodies(6) == [b"6", b"16", b"26", b"36", b"46", b"56"]
+        await peer.silence()
+
+
+async def test_consumers_at_the_end_are_told_of_what_is_for_them(
+    server: Harness, peer: Peer
+) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    for number in range(20):
+        await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
+    stream = server.host.find("s")
+    waiting = stream._waiters_for
+    assert len(waiting) == 10
+    told = []
+    tell = stream._tell
+    stream._tell = lambda waiters: (told.append(len(waiters)), tell(waiters))  # type: ignore[method-assign, func-returns-value]
+    await peer.store([b"x"], values=[b"v3"])
+    got = sorted([(await peer.chunk()).subscription_id for _ in range(2)])
+    assert got == [3, 13]
+    await peer.store([b"x"], 2, values=[b"none"])
+    await peer.store([b"x"], 3)
+    assert told == [2, 0, 0]
+    answer = await peer.ask(c.DescribeSubscription, 5, 3)
+    figures = dict(answer.statistics)
+    assert (figures["next_offset"], figures["skipped_chunks"]) == (3, 3)
+    await peer.vanish()
+    other = await server.peer()
+    await other.silence()
+    assert not waiting
+
+
+async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
+    await peer.declare("s")
+    await peer.subscribe("s", filter__0="none")
+    await fill(peer, 0, 60)
+    await peer.silence()
+    log = server.host.find("s").log
+    (session,) = server.host.users
+    (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
+    reader = subscription.reader
+    assert reader._segment is log.segments[-1]
+
+
+@pytest.mark.parametrize("awaited", [1, 5])
+async def test_told_of_an_end_that_nothing_matching_reaches(peer: Peer, awaited: int) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.subscribe("s", offset=NEXT, filter__0="none")
+    await peer.send(c.DescribeSubscription(77, 1, awaited))
+    for number in range(awaited):
+        await peer.store([b"x"], number, values=[b"a"])
+    answer = await peer.expect(c.DescribeSubscriptionResponse)
+    assert dict(answer.statistics)["next_offset"] == awaited
