@@ -60,7 +60,7 @@ class Link:
         self._login = login
         self._connections = connections
         self._work = Wakeup()
-        self._outbox = Outbox(self._work)
+        self._outbox = Outbox(self._work, self._send_some)
         self._delivery = Delivery(self._work)
         self._is_listening = True
         self._has_heard = self._has_sent = False
@@ -235,7 +235,20 @@ class Link:
                 self._has_sent = True
                 await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
             else:
-                await self._work.wait()
+                self._outbox.is_idle = True
+                try:
+                    await self._work.wait()
+                finally:
+                    self._outbox.is_idle = False
+
+    def _send_some(self, frame: bytes) -> int:
+        """Send what the peer takes at once; that it is gone is for `_write` to find."""
+        try:
+            sent = self._transport.send_some((frame,))
+        except TransportClosed:
+            return 0
+        self._has_sent = True
+        return sent
 
     async def flushed(self) -> None:
         """Return once all answers made so far have been sent."""

@@ -1,5 +1,7 @@
 """What waits to be sent to one peer besides chunks: answers, confirms, heartbeats."""
 
+from collections.abc import Callable
+
 import trio
 
 from streamd.config import OUTBOX_BYTES
@@ -11,9 +13,15 @@ class Outbox:
 
     Args:
         work: woken when something was put in.
+        send_some: sends what the peer takes at once, and says how many bytes that was.
+
+    Attributes:
+        is_idle: whoever takes from it waits for `work`, so nothing is half sent.
     """
 
-    def __init__(self, work: Wakeup) -> None:
+    def __init__(self, work: Wakeup, send_some: Callable[[bytes], int]) -> None:
+        self.is_idle = False
+        self._send_some = send_some
         self._frames: list[bytes] = []
         self._size = 0
         self._is_sending = False
@@ -25,6 +33,18 @@ class Outbox:
         self._frames.append(frame)
         self._size += len(frame)
         self._work.set()
+
+    def put_now(self, frame: bytes) -> None:
+        """Send a whole frame at once where nothing is before it, else queue it.
+
+        Spares the task that sends a turn, which costs more than the sending.
+        """
+        if self.is_idle and not self._frames:
+            sent = self._send_some(frame)
+            if sent == len(frame):
+                return
+            frame = frame[sent:]
+        self.put(frame)
 
     def take(self) -> bytes:
         """All queued frames, to be sent now; empty when there are none."""

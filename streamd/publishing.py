@@ -43,7 +43,7 @@ class Publisher:
         """Tell the client that these messages are stored; 8 bytes each, as it sent them."""
         self.confirmed += len(publishing_ids) // _ID_SIZE
         if not self.is_deleted:
-            self._outbox.put(encode_confirm(self.publisher_id, publishing_ids))
+            self._outbox.put_now(encode_confirm(self.publisher_id, publishing_ids))
 
     def refuse(self, publishing_ids: bytes, code: ResponseCode) -> None:
         """Tell the client that these messages were not taken."""

@@ -23,7 +23,7 @@ class Bench:
         self.disk = FaultyDisk()
         self.log = Log.open("s", LogPolicy(max_segment_chunks=50), self.disk)
         self.stream = Stream("s", self.log, lambda: 0)
-        self.outbox = Outbox(Wakeup())
+        self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = Publisher(1, reference, self.outbox)
         nursery.start_soon(self.stream.run)
 

@@ -158,7 +158,7 @@ def test_batches_keep_order_and_limits(frames: list[int], records: int, size: in
     log = Log.open("s", disk=FaultyDisk())
     log.policy = policy_of({"stream-chunk-max-records": records, "stream-chunk-max-bytes": size})
     limit = RecordLimit(records)
-    publisher = Publisher(1, "", Outbox(Wakeup()))
+    publisher = Publisher(1, "", Outbox(Wakeup(), lambda _frame: 0))
     parts, number = [], 0
     for count in frames:
         raw = encode_entries([Outgoing(number + n, b"x" * 9) for n in range(count)])
