@@ -267,6 +267,20 @@ class Client:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
 
+    async def set_arguments(self, stream: str, arguments: dict[str, str]) -> None:
+        """Change what a stream was declared with; holds from the next chunk on.
+
+        Args:
+            stream: its name.
+            arguments: by their name in the protocol, as of a filter, chunks, segments or
+                retention; an empty text is the default.
+
+        Raises:
+            PreconditionFailed: one of them cannot be changed or read; says which.
+            StreamDoesNotExist: there is no such stream.
+        """
+        await self.manage("stream.set", stream=stream, **arguments)
+
     # -- standing selectors
 
     async def register_selector(

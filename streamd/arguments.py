@@ -146,6 +146,27 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
     return found
 
 
+# What may be changed while the stream is there; from the next chunk on it holds.
+SETTINGS = frozenset(
+    (MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES)
+)
+
+
+def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
+    """What is to be changed of a stream, in canonical form; an empty text is the default.
+
+    Raises:
+        Refused: an argument cannot be changed or read (PRECONDITION_FAILED).
+    """
+    given = dict(pairs)
+    for name in given:
+        if name not in SETTINGS:
+            details = f"{name[:40]} cannot be changed; {', '.join(sorted(SETTINGS))} can"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    cleared: Arguments = {name: "" for name, text in given.items() if not text}
+    return cleared | read_arguments((name, text) for name, text in given.items() if text)
+
+
 def describe_arguments(arguments: Mapping[str, Value]) -> Arguments:
     """Arguments as people write them: the age with its unit."""
     return {k: _age_text(v) if k == MAX_AGE else v for k, v in arguments.items()}

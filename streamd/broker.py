@@ -14,7 +14,8 @@ from streamd.catalog import Catalog, CatalogError, Contents
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
 from streamd.indexing import Indexer
-from streamd.virtual_host import Shared, VirtualHost, trash_folder
+from streamd.shared import Shared
+from streamd.virtual_host import VirtualHost, trash_folder
 from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from streamd.arguments import Arguments
@@ -17,7 +18,7 @@ from streamd.standing import StandingSelector
 
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
-_VERSION = 3
+_VERSION = 4
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _SCHEMA_1 = """
 CREATE TABLE streams (
@@ -68,7 +69,8 @@ CREATE TABLE standing_selectors (
     PRIMARY KEY (virtual_host, stream, consumers)
 ) WITHOUT ROWID;
 """
-_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
+_SCHEMA_4 = "ALTER TABLE streams ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';"
+_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4)
 
 
 _TABLES_OF_A_HOST = ("streams", "super_streams", "bindings", "standing_selectors", "permissions")
@@ -79,11 +81,25 @@ class CatalogError(Exception):
 
 
 class StreamRow(NamedTuple):
-    """One stream in the catalog."""
+    """One stream in the catalog.
+
+    Attributes:
+        virtual_host: where it is.
+        name: of it.
+        arguments: what it was declared with, and is declared with again.
+        settings: what was changed since, by the same names; an empty text is the default.
+    """
 
     virtual_host: str
     name: str
     arguments: Arguments
+    settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # nothing to change in it
+
+    @property
+    def effective(self) -> Arguments:
+        """What holds for it now."""
+        together = {**self.arguments, **self.settings}
+        return {name: value for name, value in together.items() if value != ""}
 
 
 class Binding(NamedTuple):
@@ -189,8 +205,19 @@ class Catalog:
 
     def streams(self) -> list[StreamRow]:
         """All streams, by virtual host and name."""
-        rows = self._rows("SELECT virtual_host, name, arguments FROM streams ORDER BY 1, 2")
-        return [StreamRow(host, name, json.loads(text)) for host, name, text in rows]
+        columns = "virtual_host, name, arguments, settings"
+        rows = self._rows(f"SELECT {columns} FROM streams ORDER BY 1, 2")  # noqa: S608 - ours
+        return [
+            StreamRow(host, name, json.loads(arguments), json.loads(settings))
+            for host, name, arguments, settings in rows
+        ]
+
+    def put_settings(self, row: StreamRow) -> None:
+        """Replace a stream's settings."""
+        with self._change() as db:
+            values = (json.dumps(dict(row.settings)), row.virtual_host, row.name)
+            where = "virtual_host = ? AND name = ?"
+            db.execute(f"UPDATE streams SET settings = ? WHERE {where}", values)  # noqa: S608 - ours
 
     def super_streams(self) -> list[SuperStreamRow]:
         """All super streams, by virtual host and name."""
@@ -210,7 +237,8 @@ class Catalog:
         """Add streams, and the super stream whose partitions they are."""
         values = [(row.virtual_host, row.name, json.dumps(row.arguments)) for row in rows]
         with self._change() as db:
-            db.executemany("INSERT INTO streams VALUES (?, ?, ?)", values)
+            columns = "virtual_host, name, arguments"
+            db.executemany(f"INSERT INTO streams ({columns}) VALUES (?, ?, ?)", values)  # noqa: S608
             if super_stream is not None:
                 _insert_super_stream(db, super_stream)
 

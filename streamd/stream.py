@@ -18,7 +18,7 @@ from typing import Protocol
 import trio
 
 from segments import Log, StorageError
-from segments.policy import RecordLimit
+from segments.policy import LogPolicy, RecordLimit
 from segments.segment import Segment
 from streamd import threads
 from streamd.batch import Batch
@@ -97,6 +97,11 @@ class Stream:
     def trouble(self) -> str:
         """Why it takes no messages at the moment; empty while it does."""
         return self.failed or (_FULL if self._is_full else "")
+
+    def set_policy(self, policy: LogPolicy) -> None:
+        """Keep to other limits from the next chunk on."""
+        self.log.policy = policy
+        self._limit = RecordLimit(policy.chunk_max_records)
 
     # -- publishing
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 import trio
@@ -12,13 +12,14 @@ import trio
 from segments import Log, LogPolicy, SegmentsError
 from segments.disk import OsDisk
 from streamd import threads
+from streamd.alterations import Alterations
 from streamd.arguments import Arguments, policy_of, read_arguments
-from streamd.catalog import Binding, Catalog, CatalogError, StreamRow, SuperStreamRow
+from streamd.catalog import Binding, CatalogError, StreamRow, SuperStreamRow
 from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.groups import NO_PARTITION, Groups
-from streamd.indexing import Indexer
 from streamd.names import stream_folder
+from streamd.shared import Shared
 from streamd.standing import StandingSelector
 from streamd.stream import Stream
 from streamd.wire import ResponseCode
@@ -40,26 +41,6 @@ class User(Protocol):
         """The virtual host was deleted; `stream_is_gone` was called for all of its streams."""
 
 
-class Shared(NamedTuple):
-    """What all virtual hosts of a server have in common.
-
-    Attributes:
-        data: the data folder.
-        catalog: of that folder.
-        nursery: in which the writers of the streams run.
-        now_ms: the wall clock.
-        changes: held while the catalog is changed.
-        indexer: gives segments their filter indexes.
-    """
-
-    data: str
-    catalog: Catalog
-    nursery: trio.Nursery
-    now_ms: Callable[[], int]
-    changes: trio.Lock
-    indexer: Indexer
-
-
 class VirtualHost:
     """One virtual host.
 
@@ -68,6 +49,7 @@ class VirtualHost:
         users: who is told when a stream is gone.
         groups: the single active consumers.
         super_streams: by name.
+        alterations: changes to streams that exist.
     """
 
     def __init__(self, name: str, shared: Shared) -> None:
@@ -81,6 +63,7 @@ class VirtualHost:
         self._unavailable: dict[str, str] = {}
         self._writers: dict[str, trio.CancelScope] = {}
         self._is_removed = False
+        self.alterations = Alterations(self, shared)
 
     # -- opening
 
@@ -88,7 +71,7 @@ class VirtualHost:
         """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
         try:
             log = await threads.in_thread(
-                _open_existing, self.folder(row.name), policy_of(row.arguments)
+                _open_existing, self.folder(row.name), policy_of(row.effective)
             )
         except (SegmentsError, OSError) as error:
             logger.error("stream %s is not available: %s", row.name, error)
@@ -135,6 +118,14 @@ class VirtualHost:
     def arguments(self, name: str) -> Arguments:
         """What stream `name`, which exists, was declared with."""
         return self._rows[name].arguments
+
+    def row(self, name: str) -> StreamRow:
+        """What the catalog has of stream `name`, which exists."""
+        return self._rows[name]
+
+    def replace_row(self, row: StreamRow) -> None:
+        """The catalog has it otherwise now."""
+        self._rows[row.name] = row
 
     def find(self, name: str) -> Stream:
         """The stream `name`.
@@ -312,7 +303,7 @@ class VirtualHost:
                 folder = self.folder(row.name)
                 if Path(folder).exists():  # left by a stop half-way, while this server runs
                     OsDisk().remove_folder(folder)
-                logs.append(Log.open(folder, policy_of(row.arguments)))
+                logs.append(Log.open(folder, policy_of(row.effective)))
             self._shared.catalog.add_streams(rows, super_stream)
         except BaseException:
             for row, log in zip(rows, logs, strict=False):
@@ -320,53 +311,6 @@ class VirtualHost:
                 OsDisk().remove_folder(self.folder(row.name))
             raise
         return logs
-
-    # -- standing selectors
-
-    async def put_selector(self, name: str, row: StandingSelector) -> None:
-        """Evaluate a group's selector on all that is published to a stream from now on.
-
-        Raises:
-            Refused: no such stream, too many groups, or the group's consumers rely on another
-                selector, or the catalog cannot be written.
-        """
-        async with self._shared.changes:
-            standing = self.find(name).standing
-            standing.check_room(row)
-            before = standing.find(row.group)
-            if before is not None and before.token == row.token:
-                return
-            # Evaluated first, stamped then: no chunk from `since` on goes without.
-            row = row._replace(since=self.find(name).log.committed_offset)
-            standing.put(row)
-            try:
-                await threads.in_thread(self._shared.catalog.put_selector, self.name, name, row)
-            except CatalogError as error:
-                standing.remove(row.group)
-                if before is not None:
-                    standing.put(before)
-                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
-
-    async def remove_selector(self, name: str, group: str) -> None:
-        """Evaluate a group's selector no more.
-
-        Raises:
-            Refused: no such stream or group, its consumers rely on it, or the catalog cannot be
-                written.
-        """
-        async with self._shared.changes:
-            standing = self.find(name).standing
-            if standing.find(group) is None:
-                details = f"group {group} has no standing selector"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-            standing.check_unused(group)
-            try:
-                await threads.in_thread(
-                    self._shared.catalog.remove_selector, self.name, name, group
-                )
-            except CatalogError as error:
-                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
-            standing.remove(group)
 
     # -- deleting
 

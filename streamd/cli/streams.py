@@ -1,4 +1,4 @@
-"""`streamd stream create|list|info|delete`: manage streams over the stream protocol."""
+"""`streamd stream create|set|list|info|delete`: manage streams over the stream protocol."""
 
 import json
 from datetime import UTC, datetime
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from clients import Client, StreamInfo
 
 _DEFAULT_FILTER_SIZE = "16"
+_DEFAULT = "default"
 
 
 @click.group()
 def stream() -> None:
-    """Create, list, look at and delete streams."""
+    """Create, change, list, look at and delete streams."""
 
 
 @stream.command()
@@ -103,6 +104,40 @@ _ARGUMENTS = {
     "chunk_max_records": "stream-chunk-max-records",
     "chunk_max_bytes": "stream-chunk-max-bytes",
 }
+
+
+@stream.command(name="set")
+@click.argument("name")
+@click.option("--filter-size", metavar="N|auto", help="Bytes of a chunk's filter, 16 to 255.")
+@click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
+@click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
+@click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
+@click.option("--segment-size", metavar="BYTES", help="Begin a new segment after so much.")
+@click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
+@click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
+@uri_option
+def set_arguments(name: str, uri: str, **options: str | None) -> None:
+    """Change the stream NAME while it is in use, from the next chunk on.
+
+    "default" undoes a change or a declaration. Programs that declare the stream as before
+    still find it.
+
+    \b
+    Examples:
+      streamd stream set flights --chunk-max-records 50
+      streamd stream set flights --filter-size auto --filter-error-rate 0.02
+      streamd stream set flights --max-age default
+    """
+    given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    if not given:
+        raise Misused("nothing is to be changed: give an option, see --help")
+    changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}
+
+    async def work(client: "Client") -> None:
+        await client.set_arguments(name, changes)
+
+    run_client(uri, work)
+    notes().print(f"changed {name}")
 
 
 @stream.command(name="list")

@@ -1,4 +1,4 @@
-"""Users, permissions and virtual hosts, for administrators; standing selectors, for consumers."""
+"""Users, permissions and virtual hosts, for administrators; changes to streams, for their users."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -51,6 +51,7 @@ class Management:
             "selector.add": self._add_selector,
             "selector.list": self._list_selectors,
             "selector.delete": self._delete_selector,
+            "stream.set": self._set_stream,
         }
 
     async def _manage(self, command: c.Manage) -> None:
@@ -142,14 +143,21 @@ class Management:
         await self._access.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
         return ()
 
-    # -- standing selectors: whoever may read a stream may see them, and configure it change them
+    # -- streams: whoever may read one may see its selectors, and configure it change them
 
     async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
         stream, group = _text(arguments, "stream"), _text(arguments, "group")
         self._context.rights.require(Right.CONFIGURE, stream)
         dialect = arguments.get("dialect", Dialect.UNION)
         row = parse_standing(group, dialect, arguments.get("text", ""))
-        await self._context.host.put_selector(stream, row)
+        await self._context.host.alterations.put_selector(stream, row)
+        return ()
+
+    async def _set_stream(self, arguments: Arguments) -> Iterable[Row]:
+        stream = _text(arguments, "stream")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        pairs = [(name, text) for name, text in arguments.items() if name != "stream"]
+        await self._context.host.alterations.set_arguments(stream, pairs)
         return ()
 
     async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
@@ -170,7 +178,7 @@ class Management:
     async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
         stream, group = _text(arguments, "stream"), _text(arguments, "group")
         self._context.rights.require(Right.CONFIGURE, stream)
-        await self._context.host.remove_selector(stream, group)
+        await self._context.host.alterations.remove_selector(stream, group)
         return ()
 
 

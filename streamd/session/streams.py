@@ -196,7 +196,7 @@ class Streams:
             return StreamDescription(name, refused.code, (), ())
         arguments = tuple(
             Pair(key, str(value).lower() if isinstance(value, bool) else str(value))
-            for key, value in self._context.host.arguments(name).items()
+            for key, value in self._context.host.row(name).effective.items()
         )
         return StreamDescription(name, OK, arguments, _description(stream.log))
 

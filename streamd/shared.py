@@ -1,0 +1,29 @@
+"""What all virtual hosts of a server have in common."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from streamd.catalog import Catalog
+from streamd.indexing import Indexer
+
+
+class Shared(NamedTuple):
+    """What all virtual hosts of a server have in common.
+
+    Attributes:
+        data: the data folder.
+        catalog: of that folder.
+        nursery: in which the writers of the streams run.
+        now_ms: the wall clock.
+        changes: held while the catalog is changed.
+        indexer: gives segments their filter indexes.
+    """
+
+    data: str
+    catalog: Catalog
+    nursery: trio.Nursery
+    now_ms: Callable[[], int]
+    changes: trio.Lock
+    indexer: Indexer
