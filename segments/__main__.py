@@ -12,6 +12,7 @@ from segments import codec, recovery
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
 from segments.disk import File, OsDisk
 from segments.errors import FormatError, SegmentsError
+from segments.filter_stats import FilterStats
 from segments.layout import CHUNK_HEADER, FILTER_VALUE, OFFSET, SEQUENCE, USER
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
@@ -38,6 +39,9 @@ def main() -> None:
 def dump(folder: str, *, as_json: bool) -> None:
     """Print every chunk: offsets, time, sizes, filter, and what its trailer records.
 
+    For each segment it says how full the filters are and how often they let a chunk pass in vain,
+    by their bits and as counted with the values of other chunks.
+
     \b
     Examples:
       python -m segments dump data/streams/%2F/flights
@@ -45,6 +49,7 @@ def dump(folder: str, *, as_json: bool) -> None:
     """
     with _one_line_errors():
         for segment in recovery.examine(OsDisk(), _stream_folder(folder)).segments:
+            stats = FilterStats()
             if not as_json:
                 click.echo(_segment_line(segment))
             for position, header, filter_bytes, blocks in _chunks(segment):
@@ -52,7 +57,10 @@ def dump(folder: str, *, as_json: bool) -> None:
                     line = _json_line(segment, position, header, filter_bytes, blocks)
                 else:
                     line = _chunk_line(position, header, filter_bytes, blocks)
+                    stats.add(header, filter_bytes, blocks)
                 click.echo(line)
+            if stats.chunks:
+                click.echo(f"  {stats}")
 
 
 @main.command()

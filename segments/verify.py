@@ -1,16 +1,18 @@
 """Checking a stream's folder from end to end, without writing anything."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import NamedTuple
 
 from segments import bloom, codec, recovery
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import Disk, File
 from segments.errors import FormatError
+from segments.filter_files import load
 from segments.journal import JOURNAL_NAME
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.scan import check_entries, header_is_sound
-from segments.segment import walk_headers
+from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 
 class Fault(NamedTuple):
@@ -57,6 +59,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
                     yield Fault(segment.path(), position, fault)
         finally:
             segment.release()
+        yield from _filter_index_faults(segment)
     if JOURNAL_NAME in disk.list(folder):
         yield from _journal_faults(disk, folder)
 
@@ -82,6 +85,17 @@ def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
                 if bits & wanted != wanted:
                     return f"the filter lacks the value {block.id!r}, which the trailer lists"
     return None
+
+
+def _filter_index_faults(segment: Segment) -> Iterator[Fault]:
+    """A filter file that does not fit its segment; a missing one is made when it is needed."""
+    path = segment.path(FILTER_SUFFIX)
+    if segment.damage or PurePath(path).name not in segment.disk.list(segment.folder):
+        return
+    try:
+        load(segment)
+    except FormatError as error:
+        yield Fault(path, 0, f"{error}; the server makes it anew")
 
 
 def _journal_faults(disk: Disk, folder: str) -> Iterator[Fault]:

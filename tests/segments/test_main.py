@@ -25,6 +25,17 @@ def test_dump_shows_every_chunk(tmp_path: Path) -> None:
     assert "1 record  2023-11-14 22:13:20.000Z" in lines[1]
     assert "filter 16 B, 2% set  sequences: p 1  filter values: v0 1" in lines[1]
     assert len([line for line in lines if line.startswith("  at ")]) == 5
+    assert lines[4].startswith("  filters of 3 chunks: 2 values, ")
+    assert " predicted, " in lines[4]
+    assert lines[4].endswith(" observed")
+
+
+def test_a_filter_file_that_does_not_fit(tmp_path: Path) -> None:
+    fill(tmp_path, 5)
+    (tmp_path / f"{0:020d}.filter").write_bytes(b"SFLT\0\0\0\1")
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "the filter file is cut off; the server makes it anew" in result.output
 
 
 def test_dump_as_json(tmp_path: Path) -> None:

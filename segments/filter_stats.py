@@ -1,0 +1,83 @@
+"""How well the filters of some chunks do: how full they are, and how often they say yes wrongly."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from segments import bloom
+from segments.codec import Block, ChunkHeader
+from segments.layout import FILTER_VALUE, MMH3_SCHEME
+
+_MAX_VALUES = 200  # that are tried against every filter
+
+
+class FilterStats:
+    """Counts over chunks with filters.
+
+    Attributes:
+        chunks: that have one.
+        distinct: different filter values in all of them.
+    """
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self._fill = self._predicted = 0.0
+        self._seen: list[tuple[int, int, frozenset[bytes]]] = []
+        self._values: dict[bytes, None] = {}
+
+    @property
+    def distinct(self) -> int:
+        """See above."""
+        return len(self._values)
+
+    def add(self, header: ChunkHeader, filter_bytes: bytes, blocks: Iterable[Block]) -> None:
+        """Count a chunk."""
+        size = header.filter_size
+        if not size or header.filter_scheme != MMH3_SCHEME:
+            return
+        bits = int.from_bytes(filter_bytes, "big")
+        share = (bits.bit_count() - (bits >> 8 * size - 1)) / (8 * size - 1)
+        values = frozenset(b.id for b in blocks if b.kind == FILTER_VALUE and b.id)
+        self.chunks += 1
+        self._fill += share
+        self._predicted += share**2
+        self._seen.append((size, bits, values))
+        self._values.update(dict.fromkeys(sorted(values)))
+
+    @property
+    def fill(self) -> float:
+        """Mean share of bits that are set, the one for messages without a value left out."""
+        return self._fill / self.chunks
+
+    @property
+    def predicted(self) -> float:
+        """Share of chunks that should let a value pass that they do not hold, by their bits."""
+        return self._predicted / self.chunks
+
+    @property
+    def observed(self) -> float | None:
+        """The same, counted with values of other chunks; None where there are none."""
+        tried = passed = 0
+        for value in islice(self._values, _MAX_VALUES):
+            for size, bits, values in self._seen:
+                if value not in values:
+                    wanted = bloom.mask(value, size)
+                    tried += 1
+                    passed += bits & wanted == wanted
+        return passed / tried if tried else None
+
+    def __str__(self) -> str:
+        observed = self.observed
+        parts = [
+            (
+                f"filters of {_count(self.chunks, 'chunk')}: {_count(self.distinct, 'value')}, "
+                f"{self.fill:.1%} of the bits set"
+            ),
+            f"false positives {self.predicted:.2%} predicted",
+        ]
+        if observed is not None:
+            parts.append(f"{observed:.2%} observed")
+        return ", ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
