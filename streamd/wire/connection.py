@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from streamd.wire import codec, commands as c
 from streamd.wire.errors import LocalProtocolError, frame_too_large, unknown_frame
+from streamd.wire.runs import publish_run
 from streamd.wire.states import (
     SENT_BY_CLIENT,
     SENT_BY_SERVER,
@@ -41,6 +42,8 @@ NEED_DATA = NeedData.NEED_DATA
 
 class Connection:
     """One end of a connection.
+
+    The server's end gives small Publish frames that arrived together as one; see `runs`.
 
     Args:
         role: which end.
@@ -88,6 +91,11 @@ class Connection:
             RemoteProtocolError: the bytes are no command, too many, or not legal now. The
                 connection cannot go on.
         """
+        if self.state is State.OPEN and self._role is Role.SERVER:
+            run = publish_run(self._buffer, self._position, self._frame_max)
+            if run is not None:
+                self._position = run.end
+                return run.command
         while (frame := self._next_frame()) is not None:
             if self.state is State.CLOSING and not _ends_connection(frame):
                 continue  # sent before the peer learned of the end

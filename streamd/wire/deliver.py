@@ -10,9 +10,11 @@ from streamd.wire.commands import Deliver, DeliverCommitted
 
 CHUNK_HEADER_SIZE = 48
 _SENT_HEADER_SIZE = 44
-_HEAD = struct.Struct(">IHHB")
-_COMMITTED_HEAD = struct.Struct(">IHHBQ")
-_NOTHING_FOLLOWS = bytes(CHUNK_HEADER_SIZE - _SENT_HEADER_SIZE)
+# Packing a chunk header cuts it to what is sent of it; the zeros stand for the rest.
+_HEADER_FORM = f"{_SENT_HEADER_SIZE}s{CHUNK_HEADER_SIZE - _SENT_HEADER_SIZE}x"
+_HEAD = struct.Struct(f">IHHB{_HEADER_FORM}")
+_COMMITTED_HEAD = struct.Struct(f">IHHBQ{_HEADER_FORM}")
+_SIZE_BYTES = 4
 
 
 def encode_deliver_head(
@@ -27,10 +29,8 @@ def encode_deliver_head(
         committed_chunk_id: for version 2; None makes version 1.
     """
     if committed_chunk_id is None:
-        size = _HEAD.size - 4 + CHUNK_HEADER_SIZE + data_size
-        head = _HEAD.pack(size, Deliver.KEY, Deliver.VERSION, subscription_id)
-    else:
-        size = _COMMITTED_HEAD.size - 4 + CHUNK_HEADER_SIZE + data_size
-        version = DeliverCommitted.VERSION
-        head = _COMMITTED_HEAD.pack(size, Deliver.KEY, version, subscription_id, committed_chunk_id)
-    return head + raw_header[:_SENT_HEADER_SIZE] + _NOTHING_FOLLOWS
+        size = _HEAD.size - _SIZE_BYTES + data_size
+        return _HEAD.pack(size, Deliver.KEY, Deliver.VERSION, subscription_id, raw_header)
+    size = _COMMITTED_HEAD.size - _SIZE_BYTES + data_size
+    key, version = DeliverCommitted.KEY, DeliverCommitted.VERSION
+    return _COMMITTED_HEAD.pack(size, key, version, subscription_id, committed_chunk_id, raw_header)
