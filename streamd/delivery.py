@@ -2,7 +2,7 @@
 
 One `Delivery` per connection. The connection's writer asks it for one turn at a time, so answers
 and heartbeats get in between, and several subscriptions take turns. A turn sends either a few
-small chunks together, copied from one read, or one large chunk by sendfile.
+small chunks together, copied from one read, or large chunks by sendfile.
 """
 
 import logging
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_WATCHERS = 16  # of one subscription
 _TURN_CHUNKS = 256
-_TURN_BYTES = 256 << 10
+_TURN_BYTES = 1 << 20  # sent in a turn, while the peer takes them
+_READ_BYTES = 256 << 10  # of small chunks that are in memory at once
 _TURN_STEPS = 2_000  # chunks looked at, delivered or not: bounds the time between other frames
 
 
@@ -239,8 +240,12 @@ class Delivery:
         """Somebody is in line."""
         return bool(self._ready)
 
-    async def turn(self, transport: Transport) -> None:
+    async def turn(self, transport: Transport, has_answers: Callable[[], bool]) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
+
+        Args:
+            transport: the way to the peer.
+            has_answers: something else waits to be sent, and comes first.
 
         Raises:
             TransportClosed: the peer is gone.
@@ -256,17 +261,25 @@ class Delivery:
         reader = subscription.reader
         if reader is None or subscription.credit <= 0:
             return
-        try:
-            chunks = reader.read(min(subscription.credit, _TURN_CHUNKS), _TURN_BYTES, _TURN_STEPS)
-        except StorageError as error:
-            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
-            self.on_failure(subscription)
-            return
-        if chunks:
+        size = 0
+        while size < _TURN_BYTES:
+            try:
+                most = min(subscription.credit, _TURN_CHUNKS)
+                chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
+            except StorageError as error:
+                logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+                self.on_failure(subscription)
+                return
+            if not chunks:
+                if not size:
+                    await trio.lowlevel.checkpoint()  # all were passed over: others have a turn
+                break
             subscription.credit -= len(chunks)
+            size += sum(chunk.header.data_size for chunk in chunks)
             await self._send(transport, subscription, reader, chunks)
-        else:
-            await trio.lowlevel.checkpoint()  # all were passed over: let others have a turn
+            is_done = subscription.reader is not reader or subscription.credit <= 0
+            if is_done or has_answers() or transport.is_congested:
+                break
         subscription.tell_watchers()
         subscription.check()
 
@@ -287,7 +300,7 @@ class Delivery:
         segment = reader.hold()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(heads, chunks)
-            sent = transport.send_some(parts)
+            sent = transport.send_some(parts) if parts else 0
             if sent < sum(map(len, parts)) or chunks[-1].data is None:
                 rest = _unsent(heads, chunks, sent)
                 # A peer that takes its time, or never reads, holds files open, not memory.

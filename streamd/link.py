@@ -231,7 +231,7 @@ class Link:
                 self._outbox.sent()
                 self._has_sent = True
             elif self._delivery.has_work:
-                await self._delivery.turn(self._transport)
+                await self._delivery.turn(self._transport, self._outbox.has_frames)
                 self._has_sent = True
                 await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
             else:

@@ -66,6 +66,10 @@ class Outbox:
         """Nothing is queued and nothing is being sent."""
         return not (self._frames or self._is_sending)
 
+    def has_frames(self) -> bool:
+        """Something is queued."""
+        return bool(self._frames)
+
     async def emptied(self) -> None:
         """Return once everything queued has been sent."""
         while not self.is_empty:
