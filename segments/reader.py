@@ -18,6 +18,7 @@ from segments.layout import USER
 from segments.log import Log, Position
 from segments.segment import Segment
 
+_HEAD_SIZE = CHUNK_HEADER_SIZE
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
 _SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
@@ -110,18 +111,27 @@ class Reader:
                 break  # all of one call are in one file, see `hold`
             if self.at_end or not self._enter_segment():
                 break
-            if self._matcher is not None and self._pass_over(self._matcher):
-                continue
-            chunk = self._step()
-            if chunk is None:
-                continue
-            chunks.append(chunk)
-            size += chunk.header.data_size
-            if chunk.data is None or len(chunks) >= max_chunks or size >= max_bytes:
+            size += self._advance(chunks, max_chunks, max_bytes - size)
+            is_full = len(chunks) >= max_chunks or size >= max_bytes
+            if is_full or (chunks and chunks[-1].data is None):
                 break
         if self.at_end:
             self.let_go()  # readers that wait at the end hold nothing
         return chunks
+
+    def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
+        """Go on by one chunk, or by many small ones; returns bytes of the data handed out."""
+        if self._matcher is None:
+            size = self._read_run(chunks, max_chunks, max_bytes)
+            if size:
+                return size
+        elif self._pass_over(self._matcher):
+            return 0
+        chunk = self._step()
+        if chunk is None:
+            return 0
+        chunks.append(chunk)
+        return chunk.header.data_size
 
     def catch_up(self) -> None:
         """Pass over what does not match, as far as the filter index tells; reads nothing."""
@@ -187,6 +197,38 @@ class Reader:
         bare = filters.bare
         counts.unfiltered_chunks += bisect_left(bare, target) - bisect_left(bare, ordinal)
         return True
+
+    def _read_run(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
+        """Take small chunks that were read ahead; returns how many bytes of data they have.
+
+        What `_step` does, without a call for each chunk. Whatever is out of the ordinary is left
+        to it: large chunks, tracking, damage.
+        """
+        window, start, file = self._window, self._window_start, self._file
+        limit = min(self._window_end, self._segment.size)
+        if self._segment.damage:
+            return 0
+        view = memoryview(window)
+        position, offset, size, first = self._position, self.next_offset, 0, len(chunks)
+        while len(chunks) < max_chunks and size < max_bytes and position + _HEAD_SIZE <= limit:
+            at = position - start
+            header = codec.plain_chunk_header(window, at, offset)
+            if header is None:
+                break
+            body = at + _HEAD_SIZE + header.filter_size
+            end = body + header.data_size
+            following = start + end + header.trailer_size
+            if following > limit or following - position > _SMALL_CHUNK:
+                break
+            raw_header = window[at : at + _HEAD_SIZE]
+            chunks.append(StoredChunk(header, raw_header, view[body:end], file, start + body))
+            size += header.data_size
+            position = following
+            offset += header.num_records
+        self.counts.chunks += len(chunks) - first
+        self.counts.records += offset - self.next_offset
+        self._position, self.next_offset = position, offset
+        return size
 
     def _step(self) -> StoredChunk | None:
         """Read the chunk at the position and move behind it; None when it is not wanted."""

@@ -207,3 +207,25 @@ def test_streams_without_history_are_read_header_by_header() -> None:
     assert index.uncertain == array("I", (0, 1))
     log.segments[0].filters = index
     assert read(log, Matcher([b"a"]))[0] == [0]
+
+
+@given(CHUNKS, st.integers(1, 9), st.integers(1, 60), st.integers(0, 40))
+@settings(max_examples=100, deadline=None)
+def test_many_small_chunks_are_read_as_one_by_one(
+    chunks: list[list[bytes]], max_chunks: int, max_bytes: int, start: int
+) -> None:
+    log = filled(FaultyDisk(), chunks)
+    spec = at_offset(min(start, log.committed_offset - 1))
+    found = []
+    for is_fast in (True, False):
+        reader = Reader(log, log.find(spec))
+        if not is_fast:
+            reader._read_run = lambda *_: 0  # type: ignore[method-assign]
+        got = []
+        while not reader.at_end:
+            part = reader.read(max_chunks, max_bytes, 100)
+            assert len(part) <= max_chunks
+            got += [(c.header, c.raw_header, bytes(c.data or b""), c.data_position) for c in part]
+        found.append((got, vars(reader.counts)))
+        reader.close()
+    assert found[0] == found[1]
