@@ -196,7 +196,29 @@ class Reader:
         counts.skipped_bytes += self._position - start
         bare = filters.bare
         counts.unfiltered_chunks += bisect_left(bare, target) - bisect_left(bare, ordinal)
+        if target == len(filters.positions):
+            self._pass_over_segments(matcher)
         return True
+
+    def _pass_over_segments(self, matcher: Matcher) -> None:
+        """Leave out whole segments in which nothing matches; their files are not even opened.
+
+        The newest one is entered: who waits there must not keep an old file open.
+        """
+        counts = self.counts
+        while True:
+            segment = self._log.segment_holding(max(self.next_offset, self._segment.next_offset))
+            filters = segment.filters
+            is_newest = segment is self._log.segments[-1] or segment is self._segment
+            if is_newest or filters is None or segment.damage:
+                return
+            is_next = self.next_offset == segment.base_offset and matcher.since <= self.next_offset
+            if not is_next or filters.next_match(matcher.keys, 0) < len(filters.positions):
+                return
+            counts.skipped_chunks += len(filters.positions)
+            counts.skipped_bytes += segment.size - FILE_HEADER_SIZE
+            counts.unfiltered_chunks += len(filters.bare)
+            self.next_offset = segment.next_offset
 
     def _read_run(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
         """Take small chunks that were read ahead; returns how many bytes of data they have.

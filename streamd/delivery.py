@@ -28,7 +28,7 @@ _MAX_WATCHERS = 16  # of one subscription
 _TURN_CHUNKS = 256
 _TURN_BYTES = 1 << 20  # sent in a turn, while the peer takes them
 _READ_BYTES = 256 << 10  # of small chunks that are in memory at once
-_TURN_STEPS = 2_000  # chunks looked at, delivered or not: bounds the time between other frames
+_TURN_STEPS = 300  # chunks looked at, delivered or not: bounds the time between other frames
 
 
 class Interest(NamedTuple):

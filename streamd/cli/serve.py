@@ -3,6 +3,7 @@
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ from streamd.config import OFF, PORTS, Config, ConfigError, Setting, describe, l
 from streamd.server import Server, StartError, serve as serve_streams
 
 logger = logging.getLogger("streamd")
+
+# How long a busy worker thread may keep the event loop waiting; Python's own choice is 5 ms.
+_SWITCH_SECONDS = 0.001
 
 
 class _Port(click.ParamType[int | str]):
@@ -86,6 +90,7 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
     refused: list[BaseException] = []
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
+        sys.setswitchinterval(_SWITCH_SECONDS)
         trio.run(_run, settings)
     except* StartError as group:
         refused += _leaves(group)
