@@ -22,6 +22,8 @@ from segments.restore import restore_tracking
 from segments.retention import expired
 from segments.segment import MAX_GROUP, Segment, SegmentWriter
 
+_SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
+
 
 class Position(NamedTuple):
     """A chunk boundary: a segment, a byte position in it, the offset of what stands there."""
@@ -68,7 +70,7 @@ class Log:
         else:
             self._writer = SegmentWriter.create(disk, folder, 0)
             self.segments.append(self._writer.segment)
-        self._wanted: dict[int, Segment] = {}
+        self._wanted: list[Segment] = []
         self.on_wanted: Callable[[Log], None] = lambda _log: None
         self._journal = Journal.open(disk, folder)
         self.tracking, notes = restore_tracking(self._journal, self.segments)
@@ -280,16 +282,25 @@ class Log:
         return self.segments[max(number, 0)]
 
     def want_filters(self, segment: Segment) -> None:
-        """A reader could pass over chunks of this segment if its filter index were there."""
-        is_possible = segment.is_indexable and not segment.damage
-        if is_possible and segment.base_offset not in self._wanted:
-            self._wanted[segment.base_offset] = segment
+        """A reader could pass over chunks of this segment if its filter index were there.
+
+        It will soon ask for those of the next segments, so they are wanted as well.
+        """
+        if segment.is_wanted:
+            return
+        number = bisect_left(self.segments, segment.base_offset, key=lambda s: s.base_offset)
+        for one in (segment, *self.segments[number : number + _SEGMENTS_AHEAD]):
+            is_possible = one.is_indexable and not one.damage and not one.is_wanted
+            if is_possible and (one is segment or one.filters is None):
+                one.is_wanted = True
+                self._wanted.append(one)
+        if self._wanted:
             self.on_wanted(self)
 
     def take_wanted(self) -> list[Segment]:
         """Segments that want a filter index, or have one in memory that can be written."""
-        wanted, self._wanted = self._wanted, {}
-        return [segment for segment in wanted.values() if segment in self.segments]
+        wanted, self._wanted = self._wanted, []
+        return [segment for segment in wanted if segment in self.segments]
 
     def is_sealed(self, segment: Segment) -> bool:
         """Nothing is appended to it any more."""

@@ -54,6 +54,7 @@ class Segment:
         damage: ranges that readers step over, by their position.
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
+        is_wanted: somebody is to make `filters`.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -69,6 +70,7 @@ class Segment:
         self.damage: dict[int, Damage] = {}
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
+        self.is_wanted = False
         self._file: File | None = None
         self._users = 0
 

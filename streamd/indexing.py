@@ -38,6 +38,7 @@ class Indexer:
             for log in logs.values():
                 for segment in log.take_wanted():
                     await self._give(log, segment)
+                    segment.is_wanted = False
 
     async def _give(self, log: Log, segment: Segment) -> None:
         size = log.indexed_size(segment)
