@@ -14,7 +14,7 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, Union
 
 import mmh3
@@ -24,7 +24,9 @@ from segments.codec import FILE_HEADER_SIZE
 from segments.errors import FormatError
 
 UNFILTERED = b""  # the key of "some message has no filter value"
-MAX_POSTINGS = 8 << 20  # kept in memory for one segment; chunks beyond that are uncertain
+# Kept in memory for one segment, some 60 MB at most; chunks beyond that are uncertain.
+MAX_POSTINGS = 4 << 20
+MAX_KEYS = 100_000
 _FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
 _BODY = FILE_HEADER_SIZE + _FIELDS.size
 _UNFILTERED_PRINT = 0
@@ -51,7 +53,7 @@ class FilterIndex:
         self.postings: dict[bytes, array[int]] = {}
         self._num_postings = 0
 
-    def add(self, position: int, chunk_id: int, keys: Iterable[bytes] | None) -> None:
+    def add(self, position: int, chunk_id: int, keys: Collection[bytes] | None) -> None:
         """Add the next chunk.
 
         Args:
@@ -63,20 +65,25 @@ class FilterIndex:
         ordinal = len(self.positions)
         self.positions.append(position)
         self.chunk_ids.append(chunk_id)
-        if keys is None or self._num_postings >= MAX_POSTINGS:
+        if keys is None or not self._has_room(keys):
             self.uncertain.append(ordinal)
             return
-        count = 0
         for key in keys:
-            count += 1
             found = self.postings.get(key)
             if found is None:
                 self.postings[key] = array("I", (ordinal,))
             else:
                 found.append(ordinal)
-        self._num_postings += count
-        if count == 1 and UNFILTERED in self.postings and self.postings[UNFILTERED][-1] == ordinal:
+        self._num_postings += len(keys)
+        if len(keys) == 1 and UNFILTERED in keys:
             self.bare.append(ordinal)
+
+    def _has_room(self, keys: Collection[bytes]) -> bool:
+        if self._num_postings + len(keys) > MAX_POSTINGS:
+            return False
+        if len(self.postings) + len(keys) <= MAX_KEYS:
+            return True
+        return all(key in self.postings for key in keys)
 
     def next_match(self, keys: Iterable[bytes], ordinal: int) -> int:
         """The first chunk from `ordinal` on that may hold one of the keys; else their number."""
@@ -96,6 +103,7 @@ class FilterIndex:
             ours.extend(base + ordinal for ordinal in theirs)
         for key, ordinals in later.postings.items():
             self.postings.setdefault(key, array("I")).extend(base + n for n in ordinals)
+        self._num_postings += later._num_postings
 
     def encode(self, segment_size: int, base_offset: int) -> bytes:
         """The content of a filter file, for a segment that is sealed."""

@@ -6,7 +6,7 @@ looks beyond it, so a failed append can be cut away while readers are at work.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 
 from segments import codec
@@ -220,7 +220,7 @@ class SegmentWriter:
         parts: list[bytes] = []
         records: list[bytes] = []
         position = segment.size
-        added: list[tuple[int, int, Iterable[bytes]]] = []
+        added: list[tuple[int, int, Collection[bytes]]] = []
         for header, chunk_parts, keys in chunks:
             parts += chunk_parts
             records.append(
