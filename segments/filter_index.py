@@ -43,6 +43,7 @@ class FilterIndex:
         bare: ordinals of chunks in which no message has a filter value.
         uncertain: ordinals of chunks that may hold anything.
         postings: ordinals of the chunks that hold a key.
+        num_postings: how many ordinals those are.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class FilterIndex:
         self.bare: array[int] = array("I")
         self.uncertain: array[int] = array("I")
         self.postings: dict[bytes, array[int]] = {}
-        self._num_postings = 0
+        self.num_postings = 0
 
     def add(self, position: int, chunk_id: int, keys: Collection[bytes] | None) -> None:
         """Add the next chunk.
@@ -74,12 +75,12 @@ class FilterIndex:
                 self.postings[key] = array("I", (ordinal,))
             else:
                 found.append(ordinal)
-        self._num_postings += len(keys)
+        self.num_postings += len(keys)
         if len(keys) == 1 and UNFILTERED in keys:
             self.bare.append(ordinal)
 
     def _has_room(self, keys: Collection[bytes]) -> bool:
-        if self._num_postings + len(keys) > MAX_POSTINGS:
+        if self.num_postings + len(keys) > MAX_POSTINGS:
             return False
         if len(self.postings) + len(keys) <= MAX_KEYS:
             return True
@@ -103,7 +104,7 @@ class FilterIndex:
             ours.extend(base + ordinal for ordinal in theirs)
         for key, ordinals in later.postings.items():
             self.postings.setdefault(key, array("I")).extend(base + n for n in ordinals)
-        self._num_postings += later._num_postings
+        self.num_postings += later.num_postings
 
     def encode(self, segment_size: int, base_offset: int) -> bytes:
         """The content of a filter file, for a segment that is sealed."""
