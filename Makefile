@@ -4,13 +4,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS := 2
 
-.PHONY: help demo test test-fast interop check format bench clean
+.PHONY: help demo test test-fast search interop check format bench clean
 
 help:
 	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the same without the tests marked slow"
+	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"
 	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
@@ -30,10 +32,17 @@ demo: $(VENV)/.demo
 	$(BIN)/streamd demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
+
+# Other examples than the fixed ones, again and again, until one fails: make search TIMES=20
+TIMES := 5
+search: $(VENV)/.test
+	for n in $$(seq $(TIMES)); do \
+		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
+			tests/segments tests/selector tests/wire tests/streamd || exit 1; done
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow and not interop"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"
 
 interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop -rs tests/interop

@@ -299,6 +299,7 @@ def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
                     number = producer.last_publishing_id + 1
                     await producer.send(b"%d" % number)
                 server.kill()
+                await producer.send(b"%d" % (producer.last_publishing_id + 1))
                 await producer.flush()
 
     for _ in range(8):
