@@ -5,14 +5,14 @@ stream has declared whose property's value they are; what comes is tested messag
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from segments.codec import simple_bodies, simple_ends, walk_entries
-from segments.compression import unpack
+from segments import compression
+from segments.codec import simple_ends
 from segments.message import MessageView
-from segments.selector import Pushdown, Selector
+from segments.selector import Pushdown, Selector, body_at
 from streamd.wire.fields import Pair
 
 _MATCH_UNFILTERED = "match-unfiltered"
@@ -69,10 +69,9 @@ class ArrivedChunk(NamedTuple):
         """Whether the message at a place was asked for."""
         return self.first_offset <= self.chunk_id + place < self.end_offset
 
-    def bodies(self) -> Iterable[bytes]:
+    def bodies(self) -> Sequence[bytes]:
         """Its messages, sub-batches unpacked."""
-        simple = simple_bodies(self.data)
-        return _unpacked(self.data) if simple is None else simple
+        return compression.bodies(self.data)
 
 
 class Picked(NamedTuple):
@@ -170,12 +169,12 @@ class SelectorFilter(Filter):
         data = chunk.data
         ends = simple_ends(data)
         if ends is None:
-            bodies = list(chunk.bodies())
+            bodies = chunk.bodies()
             found = [(place, bodies[place]) for place in self.matcher.select(bodies)]
             count = len(bodies)
         else:
             places = self.matcher.select_in(data, ends)
-            found = [(n, data[(ends[n - 1] if n else 0) + 4 : ends[n]]) for n in places]
+            found = [(n, body_at(data, ends, n)) for n in places]
             count = len(ends)
         first = max(0, chunk.first_offset - chunk.chunk_id)
         last = min(count, chunk.end_offset - chunk.chunk_id)
@@ -215,12 +214,3 @@ def _asked(values: Collection[bytes], *, match_unfiltered: bool) -> str:
 
 def _as_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
-
-
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    for entry in walk_entries(data):
-        body = data[entry.body : entry.end]
-        if entry.compression is None:
-            yield body
-        else:
-            yield from unpack(body, entry.compression, entry.uncompressed_size, entry.num_records)

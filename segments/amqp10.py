@@ -326,6 +326,38 @@ def skip_value(raw: bytes, position: int) -> int:
     return end
 
 
+def section_code(raw: bytes, position: int) -> tuple[int, int]:
+    """Code of the message section at `position`, and the position of its value.
+
+    However the descriptor is written; the short form that everybody writes is worth a test of its
+    own before this. The code need not be one that exists.
+
+    Raises:
+        FormatError: no section begins there.
+    """
+    if raw[position] != 0:
+        raise FormatError(f"byte {position} begins no section")
+    value, end = decode_value(raw, position + 1)
+    if isinstance(value, str):
+        value = _SECTION_CODES.get(value)
+    if not isinstance(value, int):
+        raise FormatError(f"byte {position} begins no section")
+    return value, end
+
+
+_SECTION_CODES = {
+    "amqp:header:list": 0x70,
+    "amqp:delivery-annotations:map": 0x71,
+    "amqp:message-annotations:map": 0x72,
+    "amqp:properties:list": 0x73,
+    "amqp:application-properties:map": 0x74,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": 0x78,
+}
+
+
 def find_in_map(raw: bytes, position: int, key: str) -> Value:
     """The value of `key` in the map at `position`, None when it has none; decodes no other.
 

@@ -5,12 +5,12 @@ frames, zstd) in one wheel, and unpacks into a buffer of a given size: a body th
 beyond what it announced is refused before it takes memory.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
 import cramjam
 
-from segments.codec import walk_entries
+from segments.codec import Entry, simple_bodies, walk_entries
 from segments.errors import FormatError
 from segments.layout import GZIP, LZ4, NO_COMPRESSION, SNAPPY, ZSTD
 
@@ -29,6 +29,27 @@ def pack(bodies: Iterable[bytes], compression: int) -> tuple[bytes, int]:
     plain = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     codec = _CODECS.get(compression)
     return (plain if codec is None else bytes(codec.compress(plain))), len(plain)
+
+
+def bodies(data: bytes) -> Sequence[bytes]:
+    """The messages in entries, sub-batches unpacked.
+
+    Raises:
+        FormatError: an entry is damaged, or a sub-batch does not hold what it announces.
+    """
+    simple = simple_bodies(data)
+    if simple is not None:
+        return simple
+    return [body for entry in walk_entries(data) for body in entry_bodies(data, entry)]
+
+
+def entry_bodies(data: bytes, entry: Entry) -> Iterator[bytes]:
+    """Yield the messages of one entry: itself, or what its sub-batch holds; see `unpack`."""
+    body = data[entry.body : entry.end]
+    if entry.compression is None:
+        yield body
+    else:
+        yield from unpack(body, entry.compression, entry.uncompressed_size, entry.num_records)
 
 
 def unpack(packed: bytes, compression: int, full_size: int, num_records: int) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from segments.amqp10 import (
     encode_text,
     encode_value,
     find_in_map,
+    section_code,
     skip_value,
 )
 from segments.errors import FormatError
@@ -232,17 +233,6 @@ class MessageView:
 _SECTION_CODES = frozenset(map(int, Section))
 _BODY_SECTIONS = frozenset(map(int, (Section.DATA, Section.SEQUENCE, Section.VALUE)))
 _SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
-_DESCRIPTOR_SYMBOLS = {
-    "amqp:header:list": Section.HEADER,
-    "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": Section.MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": Section.PROPERTIES,
-    "amqp:application-properties:map": Section.APPLICATION_PROPERTIES,
-    "amqp:data:binary": Section.DATA,
-    "amqp:amqp-sequence:list": Section.SEQUENCE,
-    "amqp:amqp-value:*": Section.VALUE,
-    "amqp:footer:map": Section.FOOTER,
-}
 
 
 def _head(section: Section) -> bytes:
@@ -257,7 +247,7 @@ def _find_sections(raw: bytes) -> dict[int, list[int]]:
         if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
         else:
-            code, position = _descriptor(raw, position)
+            code, position = section_code(raw, position)
         if code not in _SECTION_CODES:
             raise FormatError(f"section code is {code}")
         if code in found:
@@ -277,23 +267,11 @@ def _find_section(raw: bytes, wanted: int) -> int | None:
         if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
         else:
-            code, position = _descriptor(raw, position)
+            code, position = section_code(raw, position)
         if code >= wanted:  # sections stand in the order of their codes
             return position if code == wanted else None
         position = skip_value(raw, position)
     return None
-
-
-def _descriptor(raw: bytes, position: int) -> tuple[int, int]:
-    """Section code, however it is written, and position of the section's value."""
-    if raw[position] != 0:
-        raise FormatError(f"byte {position} begins no section")
-    value, end = decode_value(raw, position + 1)
-    if isinstance(value, str):
-        value = _DESCRIPTOR_SYMBOLS.get(value)
-    if not isinstance(value, int):
-        raise FormatError(f"byte {position} begins no section")
-    return value, end
 
 
 def _encode_properties(properties: Properties) -> list[bytes]:

@@ -18,7 +18,6 @@ from segments.layout import USER
 from segments.log import Log, Position
 from segments.segment import Segment
 
-_HEAD_SIZE = CHUNK_HEADER_SIZE
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
 _SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
@@ -232,17 +231,18 @@ class Reader:
             return 0
         view = memoryview(window)
         position, offset, size, first = self._position, self.next_offset, 0, len(chunks)
-        while len(chunks) < max_chunks and size < max_bytes and position + _HEAD_SIZE <= limit:
+        last = limit - CHUNK_HEADER_SIZE
+        while len(chunks) < max_chunks and size < max_bytes and position <= last:
             at = position - start
             header = codec.plain_chunk_header(window, at, offset)
             if header is None:
                 break
-            body = at + _HEAD_SIZE + header.filter_size
+            body = at + CHUNK_HEADER_SIZE + header.filter_size
             end = body + header.data_size
             following = start + end + header.trailer_size
             if following > limit or following - position > _SMALL_CHUNK:
                 break
-            raw_header = window[at : at + _HEAD_SIZE]
+            raw_header = window[at : at + CHUNK_HEADER_SIZE]
             chunks.append(StoredChunk(header, raw_header, view[body:end], file, start + body))
             size += header.data_size
             position = following

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from segments.codec import simple_bodies, walk_entries
-from segments.compression import unpack
+from segments.compression import entry_bodies
 from segments.errors import FormatError
 from segments.selector import Property, RowReader, parse_property
 from streamd.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
@@ -103,13 +103,8 @@ def messages_of(data: bytes) -> list[bytes]:
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
     for entry in walk_entries(data):
-        body = data[entry.body : entry.end]
-        if entry.compression is None:
-            yield body
-            continue
-        size, count = entry.uncompressed_size, entry.num_records
         try:
-            bodies = list(unpack(body, entry.compression, size, count))
+            found = list(entry_bodies(data, entry))
         except FormatError:
-            bodies = [b""] * count
-        yield from bodies
+            found = [b""] * entry.num_records
+        yield from found

@@ -9,6 +9,7 @@ from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.fields import RowReader
 from segments.selector.nodes import Property
+from segments.selector.places import body_at
 from segments.selector.pushdown import EVERYTHING, Pushdown
 from segments.selector.selector import (
     Matcher,
@@ -29,6 +30,7 @@ __all__ = [
     "RowReader",
     "Selector",
     "SelectorError",
+    "body_at",
     "parse_property",
     "parse_sql",
     "parse_tags",

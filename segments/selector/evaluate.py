@@ -32,7 +32,7 @@ from segments.selector.nodes import (
     TextTest,
     UtcNow,
 )
-from segments.selector.patterns import like, parse_pattern
+from segments.selector.patterns import like, parse_pattern, text_test
 from segments.selector.values import (
     MIRRORED,
     OPERATORS,
@@ -201,12 +201,7 @@ class Compiler:
         needle, negated = node.needle, node.negated
         if not needle:  # matches in no form, once there is a text
             return self._on_text(node.subject, lambda _text: negated, negated)
-        tests: dict[str, Callable[[str], bool]] = {
-            "CONTAINS": lambda text: needle in text,
-            "STARTSWITH": lambda text: text.startswith(needle),
-            "ENDSWITH": lambda text: text.endswith(needle),
-        }
-        return self._on_text(node.subject, tests[node.test], negated)
+        return self._on_text(node.subject, text_test(node.test, needle), negated)
 
     def _on_text(self, node: Node, test: Callable[[str], bool], negated: bool) -> Condition:
         subject = self.operand(node)

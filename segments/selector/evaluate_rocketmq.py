@@ -28,6 +28,7 @@ from segments.selector.nodes import (
     Sign,
     TextTest,
 )
+from segments.selector.patterns import text_test
 from segments.selector.values import BLANKS, OPERATORS, OTHER, Truth, Value
 
 Operand: TypeAlias = Callable[[Row], bool | int | float | str | None]
@@ -121,12 +122,7 @@ class Compiler:
 
     def _text_test(self, node: TextTest) -> Condition:
         subject, needle, negated = self._operand(node.subject), node.needle, node.negated
-        tests: dict[str, Callable[[str], bool]] = {
-            "CONTAINS": lambda text: needle in text,
-            "STARTSWITH": lambda text: text.startswith(needle),
-            "ENDSWITH": lambda text: text.endswith(needle),
-        }
-        test = tests[node.test]
+        test = text_test(node.test, needle)
 
         def condition(row: Row) -> Truth:
             value = subject(row)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from segments.amqp10 import decode_value, skip_value
+from segments.amqp10 import decode_value, section_code, skip_value
 from segments.errors import FormatError
 from segments.selector.nodes import Property, Section
 from segments.selector.parser import FIELDS
@@ -79,7 +79,7 @@ class RowReader:
                 code = raw[position + 2]
                 position += 3
             else:
-                code, position = _descriptor(raw, position)
+                code, position = section_code(raw, position)
             if not _HEADER <= code <= _LAST_CODE:
                 raise FormatError(f"section code is {code}")
             if code == _APPLICATION and self._slots:
@@ -89,31 +89,6 @@ class RowReader:
             if code >= self._last:  # sections stand in the order of their codes
                 return
             position = skip_value(raw, position)
-
-
-def _descriptor(raw: bytes, position: int) -> tuple[int, int]:
-    """Section code, however it is written, and position of the section's value."""
-    if raw[position] != 0:
-        raise FormatError(f"byte {position} begins no section")
-    value, end = decode_value(raw, position + 1)
-    if isinstance(value, str):
-        value = _SYMBOLS.get(value)
-    if not isinstance(value, int):
-        raise FormatError(f"byte {position} begins no section")
-    return value, end
-
-
-_SYMBOLS = {
-    "amqp:header:list": 0x70,
-    "amqp:delivery-annotations:map": 0x71,
-    "amqp:message-annotations:map": 0x72,
-    "amqp:properties:list": 0x73,
-    "amqp:application-properties:map": 0x74,
-    "amqp:data:binary": 0x75,
-    "amqp:amqp-sequence:list": 0x76,
-    "amqp:amqp-value:*": 0x77,
-    "amqp:footer:map": 0x78,
-}
 
 
 def _simple_reader(  # noqa: C901 - see below

@@ -92,6 +92,14 @@ class Tokens:
         self.take()
         return True
 
+    def joined(self, word: str, kind: type[And] | type[Or], part: Callable[[], Node]) -> Node:
+        """One or more parts with a keyword between them; one alone stays as it is."""
+        start = self.token.start
+        items = [part()]
+        while self.take_keyword(word):
+            items.append(part())
+        return join(kind, items, self.span(start))
+
     def is_symbol(self, *symbols: str) -> bool:
         """One of the signs is here."""
         return self.token.kind == "symbol" and self.token.text in symbols
@@ -168,17 +176,10 @@ class Parser(Tokens):
         return node
 
     def _or(self) -> Node:
-        return self._joined("OR", Or, self._and)
+        return self.joined("OR", Or, self._and)
 
     def _and(self) -> Node:
-        return self._joined("AND", And, self._not)
-
-    def _joined(self, word: str, kind: type[And] | type[Or], part: Callable[[], Node]) -> Node:
-        start = self.token.start
-        items = [part()]
-        while self.take_keyword(word):
-            items.append(part())
-        return join(kind, items, self.span(start))
+        return self.joined("AND", And, self._not)
 
     def _not(self) -> Node:
         starts = []

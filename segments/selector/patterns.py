@@ -1,4 +1,4 @@
-"""LIKE: a pattern to a test, linear in the text whatever the pattern."""
+"""LIKE and its like: a pattern to a test, linear in the text whatever the pattern."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -74,6 +74,16 @@ def like(pattern: Pattern) -> Test:
         return True
 
     return test
+
+
+def text_test(name: str, needle: str) -> Test:
+    """CONTAINS, STARTSWITH or ENDSWITH with a needle."""
+    match name:
+        case "CONTAINS":
+            return lambda text: needle in text
+        case "STARTSWITH":
+            return lambda text: text.startswith(needle)
+    return lambda text: text.endswith(needle)
 
 
 class _At:

@@ -3,8 +3,6 @@
 Source: message-filtering reference, 2.1 to 2.3.
 """
 
-from collections.abc import Callable
-
 from segments.selector.dialects import Dialect
 from segments.selector.nodes import (
     And,
@@ -21,7 +19,7 @@ from segments.selector.nodes import (
     Sign,
     TextTest,
 )
-from segments.selector.parser import TEXT_TESTS, Tokens, join
+from segments.selector.parser import TEXT_TESTS, Tokens
 
 _ORDERINGS = (">", ">=", "<", "<=")
 
@@ -39,17 +37,10 @@ class RocketmqParser(Tokens):
         return self._or()
 
     def _or(self) -> Node:
-        return self._joined("OR", Or, self._and)
+        return self.joined("OR", Or, self._and)
 
     def _and(self) -> Node:
-        return self._joined("AND", And, self._equality)
-
-    def _joined(self, word: str, kind: type[And] | type[Or], part: Callable[[], Node]) -> Node:
-        start = self.token.start
-        items = [part()]
-        while self.take_keyword(word):
-            items.append(part())
-        return join(kind, items, self.span(start))
+        return self.joined("AND", And, self._equality)
 
     def _equality(self) -> Node:
         start = self.token.start

@@ -1,6 +1,6 @@
 """A selector as its users have it: parsed, and compiled for a run over messages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segments.errors import FormatError
@@ -13,6 +13,7 @@ from segments.selector.evaluate_rocketmq import Compiler as RocketmqCompiler
 from segments.selector.fields import RowReader
 from segments.selector.nodes import Node, Property, Section, Tags, UtcNow
 from segments.selector.parser import FIELDS, Parser
+from segments.selector.places import body_at, holding
 from segments.selector.pushdown import Pushdown, push_down
 from segments.selector.rocketmq import RocketmqParser
 from segments.selector.screen import screen_of
@@ -105,13 +106,12 @@ class Matcher:
         tested: messages that were looked at, or ruled out with their chunk.
         matched: of them, selected ones.
         undecodable: of them, not AMQP 1.0 as far as was read; they match nothing.
-        screened_chunks: chunks in which no single message had to be looked at.
     """
 
     def __init__(self, selector: Selector) -> None:
         properties = selector.properties
         self.clock = Clock()
-        self.tested = self.matched = self.undecodable = self.screened_chunks = 0
+        self.tested = self.matched = self.undecodable = 0
         self._read = RowReader(properties).read
         self._condition = condition_of(selector, properties, self.clock)
         self._takes_all = isinstance(selector.node, Tags) and selector.node.wanted is None
@@ -119,17 +119,7 @@ class Matcher:
 
     def matches(self, raw: bytes) -> bool:
         """Whether one message is selected."""
-        self.tested += 1
-        if self._takes_all:
-            self.matched += 1
-            return True
-        try:
-            found = self._condition(self._read(raw)) is True
-        except FormatError:
-            self.undecodable += 1
-            return False
-        self.matched += found
-        return found
+        return bool(self.select((raw,)))
 
     def select(self, bodies: Sequence[bytes]) -> list[int]:
         """The places of the selected ones in a list of messages, in order."""
@@ -163,9 +153,8 @@ class Matcher:
         return self.select([data[a:b] for a, b in zip(begins, ends, strict=False)])
 
     def _select_at(self, data: bytes, ends: Sequence[int], places: Sequence[int]) -> list[int]:
-        self.screened_chunks += not places
         candidates = list(holding(ends, places))
-        bodies = [data[(ends[n - 1] if n else 0) + 4 : ends[n]] for n in candidates]
+        bodies = [body_at(data, ends, n) for n in candidates]
         self.tested += len(ends) - len(bodies)
         return [candidates[n] for n in self.select(bodies)]
 
@@ -175,16 +164,3 @@ def condition_of(selector: Selector, properties: Sequence[Property], clock: Cloc
     if selector.dialect is Dialect.ROCKETMQ:
         return RocketmqCompiler(properties).selector(selector.node)
     return Compiler(properties, selector.dialect, clock).condition(selector.node)
-
-
-def holding(ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
-    """Which messages the places are in, each once."""
-    at = iter(places)
-    place = next(at, None)
-    for n, end in enumerate(ends):
-        if place is None:
-            return
-        if place < end:
-            yield n
-            while place is not None and place < end:
-                place = next(at, None)

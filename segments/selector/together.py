@@ -6,8 +6,9 @@ from typing import Generic, NamedTuple, TypeVar
 from segments.errors import FormatError
 from segments.selector.evaluate import Clock, Condition
 from segments.selector.fields import RowReader
+from segments.selector.places import body_at, holding
 from segments.selector.screen import Screen, screen_of
-from segments.selector.selector import SCREEN_SHARE, Selector, condition_of, holding
+from segments.selector.selector import SCREEN_SHARE, Selector, condition_of
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -55,10 +56,10 @@ class MatcherSet(Generic[Key]):
             if places is None:
                 rest.append(key)
             elif places:
-                some = [_body(data, ends, n) for n in holding(ends, places)]
+                some = [body_at(data, ends, n) for n in holding(ends, places)]
                 found |= self._try(some, [key])
         if rest:
-            found |= self._try([_body(data, ends, n) for n in range(len(ends))], rest)
+            found |= self._try([body_at(data, ends, n) for n in range(len(ends))], rest)
         return found
 
     def _try(self, bodies: Sequence[bytes], keys: list[Key]) -> set[Key]:
@@ -84,7 +85,3 @@ class MatcherSet(Generic[Key]):
             return member.own_condition(member.reader.read(raw)) is True
         except FormatError:
             return False
-
-
-def _body(data: bytes, ends: Sequence[int], place: int) -> bytes:
-    return data[(ends[place - 1] if place else 0) + 4 : ends[place]]

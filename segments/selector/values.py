@@ -67,12 +67,6 @@ def boolean_of(text: str) -> bool | None:
     return _BOOLEANS.get(text.lower()) if text.isascii() else None
 
 
-def kind_name(value: Value) -> str:
-    """text, binary, number, boolean, other or missing."""
-    names = ("boolean", "number", "text", "binary", "other")
-    return "missing" if value is None else names[_KINDS[type(value)]]
-
-
 def union_compare(symbol: str, left_fixed: bool, right_fixed: bool) -> Compare:
     """Comparison by the rules of the Union.
 

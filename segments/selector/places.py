@@ -1,0 +1,34 @@
+"""Messages of a chunk by their places: each has 4 bytes of length before it, none is packed."""
+
+from collections.abc import Iterator, Sequence
+
+_LENGTH_SIZE = 4
+
+
+def body_at(data: bytes, ends: Sequence[int], place: int) -> bytes:
+    """The message at a place.
+
+    Args:
+        data: the chunk's messages.
+        ends: where each message ends in `data`, in order.
+        place: its number, from 0.
+    """
+    return data[(ends[place - 1] if place else 0) + _LENGTH_SIZE : ends[place]]
+
+
+def holding(ends: Sequence[int], positions: Sequence[int]) -> Iterator[int]:
+    """The places of the messages in which positions of the data are, each once.
+
+    Args:
+        ends: as above.
+        positions: in order.
+    """
+    at = iter(positions)
+    position = next(at, None)
+    for place, end in enumerate(ends):
+        if position is None:
+            return
+        if position < end:
+            yield place
+            while position is not None and position < end:
+                position = next(at, None)
