@@ -16,7 +16,7 @@ from clients.errors import (
     Unsupported,
     refusal,
 )
-from clients.filters import Filter, FilterValue as ReceivedFilterValue
+from clients.filters import Filter, FilterValue as ReceivedFilterValue, Wanted
 from clients.link import Link, open_link
 from clients.producer import FilterValue, Producer
 from clients.selection import Asked, StandingSelector, selector_filter
@@ -416,7 +416,7 @@ class Client:
         if until_end and not link.is_streamd:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
-        wanted = Filter(filter_values, match_unfiltered, filter_value)
+        wanted: Wanted = Filter(filter_values, match_unfiltered, filter_value)
         if sql is not None or tags is not None or group:
             if filter_values:
                 raise ValueError("filter values or a selector, not both")

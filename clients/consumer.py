@@ -20,7 +20,7 @@ import anyio
 
 from clients.connection import Connection
 from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
-from clients.filters import ArrivedChunk, Filter, ReceivedMessage, SelectorFilter
+from clients.filters import ArrivedChunk, ReceivedMessage, SelectorFilter, Wanted
 from clients.link import Link
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
@@ -97,7 +97,7 @@ class Consumer:
         stream: str,
         name: str,
         start: OffsetSpecification,
-        wanted: Filter,
+        wanted: Wanted,
         credit: int,
         group: Group | None = None,
     ) -> None:

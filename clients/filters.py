@@ -130,7 +130,7 @@ class Filter:
         return [_asked(self._values, match_unfiltered=self._match_unfiltered)]
 
 
-class SelectorFilter(Filter):
+class SelectorFilter:
     """By a selector.
 
     Args:
@@ -141,7 +141,6 @@ class SelectorFilter(Filter):
     """
 
     def __init__(self, selector: Selector, pushdown: Pushdown, basis: str, group: str = "") -> None:
-        super().__init__((), False, None)
         self.selector = selector
         self.matcher = selector.matcher()
         self._pushdown = pushdown
@@ -193,6 +192,9 @@ class SelectorFilter(Filter):
         if asked.values is None:
             return [*lines, "asks for every chunk"]
         return [*lines, _asked(asked.values, match_unfiltered=asked.match_unfiltered)]
+
+
+Wanted: TypeAlias = Filter | SelectorFilter
 
 
 def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> tuple[Pair, ...]:

@@ -60,7 +60,7 @@ def dump(folder: str, *, as_json: bool) -> None:
                     stats.add(header, filter_bytes, blocks)
                 click.echo(line)
             if stats.chunks:
-                click.echo(f"  {stats}")
+                click.echo(f"  {_stats_line(stats)}")
 
 
 @main.command()
@@ -156,6 +156,15 @@ def _segment_line(segment: Segment) -> str:
         offsets = f"empty, next offset {segment.next_offset:,}"
     chunks = _count(segment.num_chunks, "chunk")
     return f"{segment.path()}: {offsets}, {chunks}, {segment.size:,} bytes"
+
+
+def _stats_line(stats: FilterStats) -> str:
+    observed = stats.observed
+    line = (
+        f"filters of {_count(stats.chunks, 'chunk')}: {_count(stats.distinct, 'value')}, "
+        f"{stats.fill:.1%} of the bits set, false positives {stats.predicted:.2%} predicted"
+    )
+    return line if observed is None else f"{line}, {observed:.2%} observed"
 
 
 def _chunk_line(

@@ -8,6 +8,7 @@ from segments.codec import Block, ChunkHeader
 from segments.layout import FILTER_VALUE, MMH3_SCHEME
 
 _MAX_VALUES = 200  # that are tried against every filter
+_MAX_CHUNKS = 5000  # whose filters they are tried against: enough for a share to the percent
 
 
 class FilterStats:
@@ -40,7 +41,8 @@ class FilterStats:
         self.chunks += 1
         self._fill += share
         self._predicted += share**2
-        self._seen.append((size, bits, values))
+        if len(self._seen) < _MAX_CHUNKS:
+            self._seen.append((size, bits, values))
         self._values.update(dict.fromkeys(sorted(values)))
 
     @property
@@ -64,20 +66,3 @@ class FilterStats:
                     tried += 1
                     passed += bits & wanted == wanted
         return passed / tried if tried else None
-
-    def __str__(self) -> str:
-        observed = self.observed
-        parts = [
-            (
-                f"filters of {_count(self.chunks, 'chunk')}: {_count(self.distinct, 'value')}, "
-                f"{self.fill:.1%} of the bits set"
-            ),
-            f"false positives {self.predicted:.2%} predicted",
-        ]
-        if observed is not None:
-            parts.append(f"{observed:.2%} observed")
-        return ", ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

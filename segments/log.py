@@ -56,6 +56,7 @@ class Log:
         epoch: the writer's generation; one more than the newest chunk that was found.
         tracking: publisher sequences and stored offsets.
         report: what opening it found.
+        is_closed: nothing is written into its folder any more.
         on_wanted: called when a segment wants a filter index; see `take_wanted`.
     """
 
@@ -70,6 +71,7 @@ class Log:
         else:
             self._writer = SegmentWriter.create(disk, folder, 0)
             self.segments.append(self._writer.segment)
+        self.is_closed = False
         self._wanted: list[Segment] = []
         self.on_wanted: Callable[[Log], None] = lambda _log: None
         self._journal = Journal.open(disk, folder)
@@ -286,10 +288,10 @@ class Log:
 
         It will soon ask for those of the next segments, so they are wanted as well.
         """
-        if segment.is_wanted:
-            return
+        if segment.is_wanted or not segment.is_indexable or segment.damage:
+            return  # asked for once for every chunk
         number = bisect_left(self.segments, segment.base_offset, key=lambda s: s.base_offset)
-        for one in (segment, *self.segments[number : number + _SEGMENTS_AHEAD]):
+        for one in self.segments[number : number + _SEGMENTS_AHEAD]:
             is_possible = one.is_indexable and not one.damage and not one.is_wanted
             if is_possible and (one is segment or one.filters is None):
                 one.is_wanted = True
@@ -300,7 +302,11 @@ class Log:
     def take_wanted(self) -> list[Segment]:
         """Segments that want a filter index, or have one in memory that can be written."""
         wanted, self._wanted = self._wanted, []
-        return [segment for segment in wanted if segment in self.segments]
+        return [segment for segment in wanted if self.keeps(segment)]
+
+    def keeps(self, segment: Segment) -> bool:
+        """Its files are this log's: it has not been dropped, nor the log closed or deleted."""
+        return not self.is_closed and segment in self.segments
 
     def is_sealed(self, segment: Segment) -> bool:
         """Nothing is appended to it any more."""
@@ -325,6 +331,7 @@ class Log:
 
     def close(self) -> None:
         """Write stored offsets and release the files; readers keep what they have open."""
+        self.is_closed = True
         try:
             self.write_tracking()
         finally:

@@ -50,7 +50,7 @@ class Indexer:
                 is_sealed = log.is_sealed(segment)
                 filters = await threads.in_thread(load_or_build, segment, size, is_sealed)
         except SegmentsError as error:
-            if segment in log.segments:  # retention may have been faster
+            if log.keeps(segment):  # retention, or a deletion, may have been faster
                 logger.warning("no filter index for %s: %s", segment.path(), error)
             segment.filters, segment.is_indexable = None, False
             return
@@ -58,7 +58,9 @@ class Indexer:
             logger.exception("no filter index for %s", segment.path())
             segment.filters, segment.is_indexable = None, False
             return
-        if segment not in log.segments:
+        if log.is_closed:
+            return  # in a folder that may be another stream's by now
+        if not log.keeps(segment):
             await threads.in_thread(segment.remove)
         elif filters is not None:
             log.adopt_filters(segment, filters, size)

@@ -34,6 +34,7 @@ from streamd.wire import ResponseCode
 logger = logging.getLogger(__name__)
 
 _FULL = "the disk is full"
+_NO_KEY = b"\0" * 256  # longer than any filter value: of who waits for none, but for new segments
 
 
 class Waiter(Protocol):
@@ -155,13 +156,13 @@ class Stream:
         if waiter.keys is None:
             self._waiters.add(waiter)
             return
-        for key in waiter.keys:
+        for key in waiter.keys or (_NO_KEY,):
             self._waiters_for.setdefault(key, set()).add(waiter)
 
     def remove_waiter(self, waiter: Waiter) -> None:
         """Tell it nothing."""
         self._waiters.discard(waiter)
-        for key in waiter.keys or ():
+        for key in waiter.keys or (_NO_KEY,):
             waiting = self._waiters_for.get(key)
             if waiting is not None:
                 waiting.discard(waiter)

@@ -99,7 +99,10 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
 
 
 def _allow_many_files() -> None:
-    """Two files for each stream, one for each connection: the usual 1,024 are soon used up."""
+    """Two for each stream, one for each connection and each filter index that was asked for.
+
+    The usual 1,024 are soon used up.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):

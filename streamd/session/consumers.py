@@ -279,6 +279,9 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
     start = offset_spec(command.offset)
     group = properties.get(_GROUP)
     if group is None:
+        if properties.get(_MODE) == _NOTHING:
+            text = "stream %s: a consumer comes with a selector that no message can match: %s"
+            logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
         return Interest(start, _matcher(command.properties), properties)
     matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
     return Interest(start, matcher, properties, group)
@@ -287,8 +290,6 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
 def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
     """The filter a subscription asks for; match-unfiltered alone asks for none."""
     mode = dict(properties).get(_MODE)
-    if mode == _NOTHING:
-        logger.warning("a consumer comes with a selector that no message can match")
     if mode in (_UNFILTERED_ONLY, _NOTHING):
         return Matcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
     values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]

@@ -20,6 +20,7 @@ _SIZE_BYTES = 4
 _ID_BYTES = 8
 _SUB_BATCH_BIT = 0x80
 _FILTERED = c.PublishFiltered.VERSION
+_VERSIONS = (c.Publish.VERSION, _FILTERED)
 
 
 class Run(NamedTuple):
@@ -40,14 +41,15 @@ def publish_run(buffer: bytearray, position: int, limit: int | None) -> Run | No
     if position + _HEAD.size > len(buffer):
         return None
     size, key, version, publisher_id, count = _HEAD.unpack_from(buffer, position)
-    if key != c.Publish.KEY or count != 1 or (limit is not None and size > limit):
+    is_small_publish = key == c.Publish.KEY and version in _VERSIONS and count == 1
+    if not is_small_publish or (limit is not None and size > limit):
         return None
-    if version not in (c.Publish.VERSION, _FILTERED):
-        return None
+    stride = _SIZE_BYTES + size
+    if position + stride + _HEAD.size > len(buffer):
+        return None  # nothing follows: one message in flight, as many clients have
     length_at = _length_place(buffer, position, size, filtered=version == _FILTERED)
     if length_at is None:
         return None
-    stride = _SIZE_BYTES + size
     number = _uniform(buffer, position, stride, length_at)
     if number < _MIN_RUN:
         return _varied(buffer, position, (version, publisher_id), limit)

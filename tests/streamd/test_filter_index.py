@@ -1,10 +1,13 @@
 """Filter indexes on a running server: made beside the event loop, and who is woken for what."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from trio.testing import wait_all_tasks_blocked
 
 from segments.filter_index import FilterFile, FilterIndex
+from streamd import indexing
 from streamd.wire import commands as c
 from tests.support.server import NEXT, Harness, Peer, harness
 
@@ -106,3 +109,28 @@ async def test_told_of_an_end_that_nothing_matching_reaches(peer: Peer, awaited:
         await peer.store([b"x"], number, values=[b"a"])
     answer = await peer.expect(c.DescribeSubscriptionResponse)
     assert dict(answer.statistics)["next_offset"] == awaited
+
+
+async def test_an_index_of_a_deleted_stream_is_no_trouble(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deleted just before the file is written."""
+    await peer.create("s", stream_max_segment_size_bytes="1000")
+    await peer.declare("s")
+    log = server.host.find("s").log
+    other = await server.peer()
+    saved = []
+
+    async def delete_first(work: Callable[..., object], *args: object) -> object:
+        if work is indexing.save:
+            saved.append(args)
+            await other.code(c.Delete, "s")
+        return work(*args)
+
+    monkeypatch.setattr(indexing.threads, "in_thread", delete_first)
+    await peer.store([bytes(1200)], 1, values=[b"v"])
+    await peer.store([bytes(1200)], 2, values=[b"v"])
+    await wait_all_tasks_blocked()
+    assert len(saved) == 1
+    assert log.is_closed
+    assert "no filter index" not in caplog.text

@@ -354,9 +354,24 @@ class TestNoSilentNothing:
         await peer.create("s")
         await peer.declare("s")
         await peer.store([flight("HA")])
+        await peer.subscribe("s", filter_mode="nothing", selector="1 = 2")
+        await peer.silence()
+        assert caplog.text.count("stream s: a consumer comes with a selector that no message") == 1
+        assert caplog.text.count("no message can match: 1 = 2") == 1
+
+    async def test_who_waits_for_nothing_holds_no_old_segment(
+        self, server: Harness, peer: Peer
+    ) -> None:
+        await peer.create("s", stream_max_segment_size_bytes="1000")
+        await peer.declare("s")
         await peer.subscribe("s", filter_mode="nothing")
         await peer.silence()
-        assert caplog.text.count("no message can match") == 1
+        for number in range(40):
+            await peer.store([flight("HA")], first_id=number)
+        await peer.silence()
+        *old, _ = server.host.find("s").log.segments
+        assert len(old) > 2
+        assert not any(segment._users for segment in old)
 
     async def test_only_messages_without_a_value(self, peer: Peer) -> None:
         await peer.create("s")
