@@ -28,7 +28,6 @@ class Journal:
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
-        self._folder = folder
         self._path = str(PurePath(folder, JOURNAL_NAME))
         self._file: File | None = None
         self._size = 0

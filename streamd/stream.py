@@ -86,7 +86,6 @@ class Stream:
         self._queued_bytes = 0
         self._is_full = False
         self._work = Wakeup()
-        self._written = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
         self._waiters: set[Waiter] = set()
         self._waiters_for: dict[bytes, set[Waiter]] = {}
