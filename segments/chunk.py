@@ -43,7 +43,7 @@ class ChunkBuilder:
         self.data_size = 0
         self.has_filter_values = False
         self._data: list[bytes] = []
-        self._values: Counter[bytes] = Counter()
+        self._values: dict[bytes, int] = {}
         self._sequences: dict[bytes, int] = {}
 
     def add(
@@ -67,10 +67,12 @@ class ChunkBuilder:
         self.num_records += num_records
         self.data_size += len(data)
         if filter_values is None:
-            self._values[b""] += num_records
-        else:
-            self.has_filter_values = self.has_filter_values or any(filter_values)
-            self._values.update(filter_values)
+            self._values[b""] = self._values.get(b"", 0) + num_records
+            return
+        self.has_filter_values = self.has_filter_values or any(filter_values)
+        if not isinstance(self._values, Counter):  # costs as much as all else of a small chunk
+            self._values = Counter(self._values)
+        self._values.update(filter_values)
 
     def set_sequence(self, reference: bytes, publishing_id: int) -> None:
         """Note the highest publishing id of the publisher `reference` in this chunk."""
@@ -97,26 +99,29 @@ class ChunkBuilder:
     ) -> EncodedChunk:
         """The chunk's bytes, filter and trailer made as `policy` says."""
         data = self.data
-        filter_bytes = bloom.build(self._values, self._filter_size(policy))
-        trailer = self._trailer(with_history=policy.filter_history and bool(filter_bytes))
-        header = ChunkHeader(
-            chunk_type=USER,
-            num_entries=self.num_entries,
-            num_records=self.num_records,
-            timestamp_ms=timestamp_ms,
-            epoch=epoch,
-            chunk_id=chunk_id,
-            data_crc=zlib.crc32(data),
-            data_size=len(data),
-            trailer_size=len(trailer),
-            filter_size=len(filter_bytes),
-            filter_scheme=MMH3_SCHEME,
-            header_check=0,
+        filter_bytes = trailer = b""
+        if len(self._values) > 1 or b"" not in self._values:
+            filter_bytes = bloom.build(self._values, self._filter_size(policy))
+        if filter_bytes or self._sequences:
+            trailer = self._trailer(with_history=policy.filter_history and bool(filter_bytes))
+        fields = (  # a ChunkHeader's, in order
+            USER,
+            self.num_entries,
+            self.num_records,
+            timestamp_ms,
+            epoch,
+            chunk_id,
+            zlib.crc32(data),
+            len(data),
+            len(trailer),
+            len(filter_bytes),
+            MMH3_SCHEME,
         )
-        checked = codec.encode_chunk_header(header)[: codec.CHECKED_HEADER_SIZE]
+        unchecked = codec.encode_chunk_header(ChunkHeader(*fields, 0))
+        checked = unchecked[: codec.CHECKED_HEADER_SIZE]
         check = codec.header_check(checked, filter_bytes, trailer)
         return EncodedChunk(
-            header._replace(header_check=check),
+            ChunkHeader(*fields, check),
             (codec.append_header_check(checked, check) + filter_bytes, data, trailer),
             self.keys,
         )

@@ -20,7 +20,7 @@ from segments.segment import Segment
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
-_SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
+SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
 
 
 class StoredChunk(NamedTuple):
@@ -90,6 +90,11 @@ class Reader:
     def at_end(self) -> bool:
         """Everything committed has been read."""
         return self.next_offset >= self._log.committed_offset
+
+    @property
+    def bytes_left(self) -> int:
+        """Committed bytes of this segment that it has not come by; there may be more segments."""
+        return self._segment.size - self._position
 
     def read(self, max_chunks: int, max_bytes: int, max_steps: int) -> list[StoredChunk]:
         """The next chunks that match, possibly none although `at_end` is not reached.
@@ -240,7 +245,7 @@ class Reader:
             body = at + CHUNK_HEADER_SIZE + header.filter_size
             end = body + header.data_size
             following = start + end + header.trailer_size
-            if following > limit or following - position > _SMALL_CHUNK:
+            if following > limit or following - position > SMALL_CHUNK:
                 break
             raw_header = window[at : at + CHUNK_HEADER_SIZE]
             chunks.append(StoredChunk(header, raw_header, view[body:end], file, start + body))
@@ -270,7 +275,7 @@ class Reader:
         self.counts.chunks += 1
         self.counts.records += header.num_records
         data_position = position + header.data_start
-        is_small = header.total_size <= _SMALL_CHUNK and self._window_end >= self._position
+        is_small = header.total_size <= SMALL_CHUNK and self._window_end >= self._position
         data = None
         if is_small:
             start = data_position - self._window_start
@@ -288,7 +293,7 @@ class Reader:
             self._position = damage.end
             self._pass_to(damage.next_offset)
             return None
-        is_small = header.total_size <= _SMALL_CHUNK
+        is_small = header.total_size <= SMALL_CHUNK
         self._read_size = _READ_AHEAD if is_small else _HEAD_READ
         if is_small and position + header.total_size > self._window_end:
             self._fill(position)

@@ -14,6 +14,7 @@ from streamd.catalog import Catalog, CatalogError, Contents
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
 from streamd.indexing import Indexer
+from streamd.poller import open_poller
 from streamd.shared import Shared
 from streamd.virtual_host import VirtualHost, trash_folder
 from streamd.wire import ResponseCode
@@ -39,6 +40,7 @@ class Broker:
         virtual_hosts: by name.
         now_ms: the wall clock.
         data: the folder.
+        poller: waits for connections; None on systems without one.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class Broker:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
-        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock(), Indexer())
+        self.poller = open_poller()
+        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock(), Indexer(), self.poller)
 
     async def open(self, contents: Contents) -> None:
         """Open what the catalog knows."""
@@ -68,6 +71,8 @@ class Broker:
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)
         self._shared.nursery.start_soon(self._shared.indexer.run)
+        if self.poller is not None:
+            self._shared.nursery.start_soon(self.poller.run)
 
     async def add_virtual_host(self, name: str) -> VirtualHost:
         """Add a virtual host; one that is there already stays as it is.
@@ -111,6 +116,8 @@ class Broker:
         for host in self.virtual_hosts.values():
             host.close()
         self._shared.catalog.close()
+        if self.poller is not None:
+            self.poller.close()
 
 
 def _clean_up(data: str, known: set[str]) -> None:

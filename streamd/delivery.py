@@ -2,7 +2,8 @@
 
 One `Delivery` per connection. The connection's writer asks it for one turn at a time, so answers
 and heartbeats get in between, and several subscriptions take turns. A turn sends either a few
-small chunks together, copied from one read, or large chunks by sendfile.
+small chunks together, copied from one read, or large chunks by sendfile. Whoever waits at the
+end of a stream gets what is little and new at once, without a turn.
 """
 
 import logging
@@ -15,7 +16,9 @@ import trio
 
 from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
+from segments.reader import SMALL_CHUNK
 from streamd.errors import Refused
+from streamd.outbox import Outbox
 from streamd.stream import Stream
 from streamd.transport import Transport
 from streamd.wakeup import Wakeup
@@ -137,6 +140,7 @@ class Subscription:
     def stream_has_more(self) -> None:
         """See stream.Waiter."""
         self._is_waiting = False
+        self._delivery.send_now(self)
         self.check()
 
     @property
@@ -196,6 +200,7 @@ class Delivery:
 
     Args:
         work: woken when there is something to send.
+        outbox: of the connection.
 
     Attributes:
         subscriptions: by id.
@@ -203,13 +208,14 @@ class Delivery:
         on_failure: told of a subscription whose stream cannot be read; ends it.
     """
 
-    def __init__(self, work: Wakeup) -> None:
+    def __init__(self, work: Wakeup, outbox: Outbox) -> None:
         self.subscriptions: dict[int, Subscription] = {}
         self.with_committed = False
         self.on_failure: Callable[[Subscription], None] = lambda failed: self.remove(
             failed.subscription_id
         )
         self._work = work
+        self._outbox = outbox
         self._ready: deque[Subscription] = deque()
 
     def add(
@@ -240,6 +246,41 @@ class Delivery:
         """Somebody is in line."""
         return bool(self._ready)
 
+    def send_now(self, subscription: Subscription) -> None:
+        """Send what a subscription has not got, if it is little and nothing else is to be sent.
+
+        A turn for each of many consumers at the end of a stream costs more than all the rest.
+        """
+        reader = subscription.reader
+        if reader is None or subscription.credit <= 0 or self._ready or not self._outbox.is_free:
+            return
+        if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
+            return
+        chunks = self._read(subscription, reader)
+        if chunks:
+            subscription.credit -= len(chunks)
+            self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
+        subscription.tell_watchers()
+
+    def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
+        """What is next for a subscription; None when that cannot be read, and it is over."""
+        try:
+            most = min(subscription.credit, _TURN_CHUNKS)
+            return reader.read(most, _READ_BYTES, _TURN_STEPS)
+        except StorageError as error:
+            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+            self.on_failure(subscription)
+            return None
+
+    def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """What stands before each chunk's data on the wire."""
+        committed = subscription.stream.log.last_chunk_id if self.with_committed else None
+        number = subscription.subscription_id
+        return [
+            encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)
+            for chunk in chunks
+        ]
+
     async def turn(self, transport: Transport, has_answers: Callable[[], bool]) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
 
@@ -263,12 +304,8 @@ class Delivery:
             return
         size = 0
         while size < _TURN_BYTES:
-            try:
-                most = min(subscription.credit, _TURN_CHUNKS)
-                chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
-            except StorageError as error:
-                logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
-                self.on_failure(subscription)
+            chunks = self._read(subscription, reader)
+            if chunks is None:
                 return
             if not chunks:
                 if not size:
@@ -291,12 +328,7 @@ class Delivery:
         chunks: list[StoredChunk],
     ) -> None:
         """Send chunks; `chunks` is empty afterwards."""
-        committed = subscription.stream.log.last_chunk_id if self.with_committed else None
-        number = subscription.subscription_id
-        heads = [
-            encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)
-            for chunk in chunks
-        ]
+        heads = self._heads(subscription, chunks)
         segment = reader.hold()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(heads, chunks)

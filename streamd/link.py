@@ -7,12 +7,13 @@ else.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import trio
 
+from segments.disk import Buffer
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections import Connections, LiveConnection
 from streamd.delivery import Delivery
@@ -61,7 +62,7 @@ class Link:
         self._connections = connections
         self._work = Wakeup()
         self._outbox = Outbox(self._work, self._send_some)
-        self._delivery = Delivery(self._work)
+        self._delivery = Delivery(self._work, self._outbox)
         self._is_listening = True
         self._has_heard = self._has_sent = False
 
@@ -168,7 +169,7 @@ class Link:
     async def _read(self, session: Session) -> None:
         try:
             while True:
-                command = await self._next_command()
+                command = await self._next_that_waits(session)
                 self._is_listening = False
                 if isinstance(command, c.Close):
                     await self._say_last(session, command)
@@ -184,6 +185,30 @@ class Link:
             with trio.move_on_after(CLOSE_SECONDS):
                 await self._await_close_response(session)
             raise _Ended from error
+
+    async def _next_that_waits(self, session: Session) -> c.ClientCommand:
+        """The next command that needs waiting; the others are carried out as they arrive."""
+        found = self._do_at_once(session)
+
+        def take(data: bytes) -> bool:
+            nonlocal found
+            self._has_heard = True
+            self._connection.receive_data(data)
+            found = self._do_at_once(session)
+            return found is None
+
+        while found is None:
+            if not await self._transport.feed(take):
+                raise _Ended
+        return found
+
+    def _do_at_once(self, session: Session) -> c.ClientCommand | None:
+        """Carry out what has been received, up to the first command that needs waiting."""
+        while (command := self._connection.next_command()) is not NEED_DATA:
+            found = cast("c.ClientCommand", command)
+            if not session.handle_at_once(found):
+                return found
+        return None
 
     async def _renew_secret(self, session: Session, command: c.SaslAuthenticate) -> None:
         code = await self._login.renew(command)
@@ -241,10 +266,12 @@ class Link:
                 finally:
                     self._outbox.is_idle = False
 
-    def _send_some(self, frame: bytes) -> int:
+    def _send_some(self, parts: Sequence[Buffer]) -> int:
         """Send what the peer takes at once; that it is gone is for `_write` to find."""
         try:
-            sent = self._transport.send_some((frame,))
+            if self._transport.is_congested:
+                return 0
+            sent = self._transport.send_some(parts)
         except TransportClosed:
             return 0
         self._has_sent = True

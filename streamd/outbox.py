@@ -1,9 +1,10 @@
 """What waits to be sent to one peer besides chunks: answers, confirms, heartbeats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
+from segments.disk import Buffer
 from streamd.config import OUTBOX_BYTES
 from streamd.wakeup import Wakeup
 
@@ -19,7 +20,7 @@ class Outbox:
         is_idle: whoever takes from it waits for `work`, so nothing is half sent.
     """
 
-    def __init__(self, work: Wakeup, send_some: Callable[[bytes], int]) -> None:
+    def __init__(self, work: Wakeup, send_some: Callable[[Sequence[Buffer]], int]) -> None:
         self.is_idle = False
         self._send_some = send_some
         self._frames: list[bytes] = []
@@ -34,17 +35,19 @@ class Outbox:
         self._size += len(frame)
         self._work.set()
 
-    def put_now(self, frame: bytes) -> None:
-        """Send a whole frame at once where nothing is before it, else queue it.
+    @property
+    def is_free(self) -> bool:
+        """What is put in now is sent at once, as far as the peer takes it."""
+        return self.is_idle and not self._frames
+
+    def put_now(self, *parts: Buffer) -> None:
+        """Send whole frames at once where nothing is before them, else queue them.
 
         Spares the task that sends a turn, which costs more than the sending.
         """
-        if self.is_idle and not self._frames:
-            sent = self._send_some(frame)
-            if sent == len(frame):
-                return
-            frame = frame[sent:]
-        self.put(frame)
+        sent = self._send_some(parts) if self.is_free else 0
+        if sent < sum(map(len, parts)):
+            self.put(b"".join(parts)[sent:])
 
     def take(self) -> bytes:
         """All queued frames, to be sent now; empty when there are none."""
@@ -75,7 +78,12 @@ class Outbox:
         while not self.is_empty:
             await self._sent.park()
 
+    @property
+    def is_full(self) -> bool:
+        """The queue is beyond its limit: a peer that reads nothing is not served."""
+        return self._size > OUTBOX_BYTES
+
     async def room(self) -> None:
-        """Return once the queue is within its limit: a peer that reads nothing is not served."""
-        while self._size > OUTBOX_BYTES:
+        """Return once the queue is within its limit."""
+        while self.is_full:
             await self._sent.park()

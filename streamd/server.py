@@ -221,7 +221,7 @@ def _address(listeners: Sequence[trio.SocketListener]) -> Address | None:
 
 async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:
     try:
-        transport = SocketTransport(stream)
+        transport = SocketTransport(stream, server.broker.poller)
     except OSError:
         return  # gone before it was looked at
     await server.serve_transport(transport)

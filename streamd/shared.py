@@ -7,6 +7,7 @@ import trio
 
 from streamd.catalog import Catalog
 from streamd.indexing import Indexer
+from streamd.poller import Poller
 
 
 class Shared(NamedTuple):
@@ -19,6 +20,7 @@ class Shared(NamedTuple):
         now_ms: the wall clock.
         changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
+        poller: waits for connections; None where there is none.
     """
 
     data: str
@@ -27,3 +29,4 @@ class Shared(NamedTuple):
     now_ms: Callable[[], int]
     changes: trio.Lock
     indexer: Indexer
+    poller: Poller | None

@@ -66,6 +66,7 @@ class Stream:
         contract: as given.
         standing: the registered selectors.
         failed: why it takes no more messages, None while it does.
+        leave: has something done at the end of a round of connections, see poller.Poller.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class Stream:
         self.contract = contract
         self.standing = Standing(standing)
         self.failed: str | None = None
+        self.leave: Callable[[Callable[[], None]], bool] = lambda _work: False
         self._now_ms = now_ms
         self._queue: deque[Publication] = deque()
         self._queued_bytes = 0
         self._is_full = False
+        self._has_rolled = False
         self._work = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
         self._waiters: set[Waiter] = set()
@@ -124,11 +127,17 @@ class Stream:
         for part in split(entries, max_records, self.log.policy.chunk_max_bytes):
             self._queue.append(Publication(publisher, part))
         self._queued_bytes += len(entries.data)
-        self._work.set()
+        if not self.leave(self._write_now):
+            self._work.set()
+
+    @property
+    def is_crowded(self) -> bool:
+        """More must not be queued, see `room`."""
+        return self._queued_bytes > (0 if self._is_full else QUEUE_BYTES)
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
-        while self._queued_bytes > (0 if self._is_full else QUEUE_BYTES):
+        while self.is_crowded:
             await self._settled.park()
 
     async def settled(self) -> None:
@@ -193,18 +202,31 @@ class Stream:
         """Write what is queued until cancelled."""
         while True:
             await self._work.wait()
-            segments_before = len(self.log.segments)
-            try:
-                self._take_turn()
-            except Exception as error:  # a bug: it stays in this stream
-                logger.exception("stream %s failed", self.name)
-                self._fail(str(error))
-            if len(self.log.segments) != segments_before:
+            self._write()
+            if self._has_rolled:
+                self._has_rolled = False
                 self._wake_everybody()
                 await self.expire()
             if self._is_full:
                 await trio.sleep(FULL_DISK_SECONDS)
                 self._work.set()
+
+    def _write_now(self) -> None:
+        """Write without a turn of the task, which costs as much; it does what may take time."""
+        if not self._is_full:  # then the task tries, now and then
+            self._write()
+        if self._has_rolled or self._is_full:
+            self._work.set()
+
+    def _write(self) -> None:
+        segments_before = len(self.log.segments)
+        try:
+            self._take_turn()
+        except Exception as error:  # a bug: it stays in this stream
+            logger.exception("stream %s failed", self.name)
+            self._fail(str(error))
+        if len(self.log.segments) != segments_before:
+            self._has_rolled = True
 
     def _take_turn(self) -> None:
         """Write everything that is queued now, confirm it, and wake who waits for it."""
@@ -219,9 +241,10 @@ class Stream:
                 logger.info("stream %s: there is room on the disk again", self.name)
                 self._is_full = False
         self._send_confirms()
-        if self.log.committed_offset != committed:
+        if self.log.committed_offset != committed and (self._waiters or self._waiters_for):
             self._wake_waiters()
-        self._settled.unpark_all()
+        if self._settled:
+            self._settled.unpark_all()
 
     def _refused(self, error: StorageError) -> None:
         if not error.is_full:

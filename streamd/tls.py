@@ -6,7 +6,7 @@ TLS, one flow of bytes.
 
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -15,6 +15,7 @@ from streamd.config import LOGIN_SECONDS, RECEIVE_BYTES, Config
 from streamd.transport import (
     Address,
     TransportClosed,
+    feed_from,
     is_local_address,
     set_unsent_limit,
     unsent_is_high,
@@ -97,6 +98,9 @@ class TlsTransport:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+        return await feed_from(self.receive, take)
 
     def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: ARG002, D102 - see Transport
         return 0  # encrypting cannot be undone: what was taken must be sent

@@ -10,13 +10,15 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
+from outcome import Value, capture
 
 from segments.disk import Buffer, File
 from streamd.config import RECEIVE_BYTES
+from streamd.poller import Poller
 
 _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
 # The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
@@ -63,6 +65,18 @@ class Transport(Protocol):
 
     async def receive(self) -> bytes:
         """Some bytes, at most RECEIVE_BYTES; empty when the peer has ended its side.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+        """Give `take` what arrives, until it says False; then True.
+
+        False when the peer has ended its side.
+
+        Args:
+            take: does not wait. What it raises is raised here.
 
         Raises:
             TransportClosed: the connection broke.
@@ -134,17 +148,38 @@ _buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied ou
 _view = memoryview(_buffer)
 
 
+_GO_ON: Value[bool | None] = Value(None)
+
+
+class _Feeding(NamedTuple):
+    """A task that waits in `feed`."""
+
+    task: trio.lowlevel.Task
+    take: Callable[[bytes], bool]
+
+
+async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], bool]) -> bool:
+    """Transport.feed for those who have nobody who waits for them."""
+    while data := await receive():
+        if not take(data):
+            return True
+    return False
+
+
 class SocketTransport:
     """A TCP connection; see Transport.
 
     Args:
         stream: as trio accepted it; its socket is taken over.
+        poller: waits for what arrives; None where there is none.
     """
 
     is_tls = False
     certificate_user: str | None = None
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, poller: Poller | None) -> None:
+        self._poller = poller
+        self._feeding: _Feeding | None = None
         self.peer = Address(*stream.socket.getpeername()[:2])
         self.local = Address(*stream.socket.getsockname()[:2])
         self.is_local = is_local_address(self.peer.host)
@@ -164,6 +199,43 @@ class SocketTransport:
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
         return data
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+        if self._poller is None:
+            return await feed_from(self.receive, take)
+        self._feeding = _Feeding(trio.lowlevel.current_task(), take)
+        self._poller.watch(self._socket.fileno(), self._read)
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self._stop_feeding()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
+
+    def _read(self) -> None:
+        """Called by the poller: read once; the task goes on when it has something to do."""
+        feeding = self._feeding
+        if feeding is None:
+            return
+        result = capture(self._read_into, feeding.take)  # its task knows what to do with an error
+        if result != _GO_ON:
+            self._stop_feeding()
+            trio.lowlevel.reschedule(feeding.task, result)
+
+    def _read_into(self, take: Callable[[bytes], bool]) -> bool | None:
+        """Read once; what `feed` is to return, None when it is to go on."""
+        try:
+            data = self._receive_some()
+        except OSError as error:
+            raise TransportClosed from error
+        if data is None or (data and take(data)):
+            return None
+        return bool(data)
+
+    def _stop_feeding(self) -> None:
+        self._feeding = None
+        if self._poller is not None:
+            self._poller.unwatch(self._socket.fileno())
 
     def _receive_some(self) -> bytes | None:
         try:
@@ -222,5 +294,6 @@ class SocketTransport:
             raise TransportClosed from error
 
     def close(self) -> None:  # noqa: D102 - see Transport
+        self._stop_feeding()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()

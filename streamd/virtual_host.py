@@ -89,6 +89,8 @@ class VirtualHost:
         contract = contract_of(row.arguments)
         log.on_wanted = self._shared.indexer.wanted
         stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
+        if self._shared.poller is not None:
+            stream.leave = self._shared.poller.leave
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
         self._writers[row.name] = scope

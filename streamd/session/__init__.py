@@ -2,7 +2,7 @@
 
 from streamd.connections import ConsumerFacts, PublisherFacts
 from streamd.session.consumers import Consumers
-from streamd.session.context import OK, Context, Handlers
+from streamd.session.context import OK, Context, Handlers, HandlersAtOnce
 from streamd.session.management import Management
 from streamd.session.publishers import Publishers
 from streamd.session.streams import Streams
@@ -55,8 +55,18 @@ class Session:
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
         parts = (self._publishers, self._consumers, Streams(context), Management(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
+        self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
         context.delivery.on_failure = lambda failed: self.stream_is_gone(failed.stream)
         context.host.users.add(self)
+
+    def handle_at_once(self, command: c.ClientCommand) -> bool:
+        """Carry out a command that needs no waiting; False when it does, and nothing was done.
+
+        Raises:
+            RemoteProtocolError: the command's body is not what it should be.
+        """
+        handler = self._at_once.get(type(command))
+        return handler is not None and not self._context.outbox.is_full and handler(command)
 
     async def handle(self, command: c.ClientCommand) -> None:
         """Carry out one command; answers are in the outbox on return.
@@ -64,6 +74,9 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is not what it should be.
         """
+        at_once = self._at_once.get(type(command))
+        if at_once is not None and at_once(command):
+            return
         handler = self._handlers.get(type(command))
         if handler is not None:  # heartbeats need none
             await handler(command)

@@ -13,7 +13,14 @@ from streamd.connections import ConsumerFacts
 from streamd.delivery import Interest, Subscription
 from streamd.errors import Refused
 from streamd.groups import Group, GroupKey
-from streamd.session.context import OK, Context, Handlers, check_reference, offset_spec
+from streamd.session.context import (
+    OK,
+    Context,
+    Handlers,
+    HandlersAtOnce,
+    check_reference,
+    offset_spec,
+)
 from streamd.stream import Stream
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Statistic
@@ -61,6 +68,7 @@ class Consumers:
 
     Attributes:
         handlers: one for each command.
+        at_once: for commands that are carried out without waiting.
     """
 
     def __init__(self, context: Context) -> None:
@@ -70,13 +78,15 @@ class Consumers:
         self._questions: dict[int, _Question] = {}
         self._next_question = 0
         self.handlers: Handlers = {
-            c.Credit: self._credit,
             c.Subscribe: self._subscribe,
-            c.StoreOffset: self._store_offset,
             c.QueryOffset: self._query_offset,
             c.Unsubscribe: self._unsubscribe,
             c.ConsumerUpdateResponse: self._answered,
             c.DescribeSubscription: self._describe,
+        }
+        self.at_once: HandlersAtOnce = {
+            c.Credit: self._credit,
+            c.StoreOffset: self._store_offset,
         }
 
     def forget(self, stream: Stream) -> bool:
@@ -173,16 +183,17 @@ class Consumers:
             code = OK
         self._context.answer(c.UnsubscribeResponse(command.correlation_id, code))
 
-    async def _credit(self, command: c.Credit) -> None:
+    def _credit(self, command: c.Credit) -> bool:
         number = command.subscription_id
         subscription = self._delivery.subscriptions.get(number)
         if subscription is None:
             code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
             self._context.answer(c.CreditResponse(code, number))
-            return
+            return True
         subscription.add_credit(command.credit)
         if subscription.reader is None:
             self._context.answer(c.CreditResponse(ResponseCode.PRECONDITION_FAILED, number))
+        return True
 
     async def _describe(self, command: c.DescribeSubscription) -> None:
         corr = command.correlation_id
@@ -247,7 +258,7 @@ class Consumers:
 
     # -- stored offsets
 
-    async def _store_offset(self, command: c.StoreOffset) -> None:
+    def _store_offset(self, command: c.StoreOffset) -> bool:
         try:  # there is no answer: what cannot be stored is ignored
             stream = self._context.host.find(command.stream)
             if not any(s.stream is stream for s in self._delivery.subscriptions.values()):
@@ -255,6 +266,7 @@ class Consumers:
             stream.store_offset(command.reference, command.offset)
         except (Refused, ValueError) as error:
             logger.debug("offset not stored: %s", error)
+        return True
 
     async def _query_offset(self, command: c.QueryOffset) -> None:
         offset, code = None, OK

@@ -15,6 +15,8 @@ from streamd.wire import ResponseCode, codec, commands as c
 from streamd.wire.fields import OffsetSpecification
 
 OK = ResponseCode.OK
+# False when the command has to wait: then nothing was done.
+HandlersAtOnce: TypeAlias = dict[type[Any], Callable[[Any], bool]]
 Handlers: TypeAlias = dict[type[Any], Callable[[Any], Awaitable[None]]]
 
 

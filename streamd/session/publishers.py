@@ -5,7 +5,7 @@ from streamd.config import MAX_IDS
 from streamd.connections import PublisherFacts
 from streamd.errors import Refused
 from streamd.publishing import Publication, Publisher
-from streamd.session.context import OK, Context, Handlers, check_reference
+from streamd.session.context import OK, Context, Handlers, HandlersAtOnce, check_reference
 from streamd.stream import Stream
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.publish import (
@@ -22,6 +22,7 @@ class Publishers:
 
     Attributes:
         handlers: one for each command.
+        at_once: for commands that are mostly carried out without waiting.
     """
 
     def __init__(self, context: Context) -> None:
@@ -33,6 +34,10 @@ class Publishers:
             c.DeclarePublisher: self._declare,
             c.QueryPublisherSequence: self._query_sequence,
             c.DeletePublisher: self._delete,
+        }
+        self.at_once: HandlersAtOnce = {
+            c.Publish: self.publish_now,
+            c.PublishFiltered: self.publish_now,
         }
 
     async def settled(self) -> None:
@@ -68,6 +73,20 @@ class Publishers:
         self._publishers.clear()
 
     async def _publish(self, command: c.Publish | c.PublishFiltered) -> None:
+        self._store_all(command)
+        found = self._publishers.get(command.publisher_id)
+        if found is not None:
+            await found[1].room()
+
+    def publish_now(self, command: c.Publish | c.PublishFiltered) -> bool:
+        """The same without waiting; False, and nothing done, when there is no room."""
+        found = self._publishers.get(command.publisher_id)
+        if found is not None and found[1].is_crowded:
+            return False
+        self._store_all(command)
+        return True
+
+    def _store_all(self, command: c.Publish | c.PublishFiltered) -> None:
         filtered = isinstance(command, c.PublishFiltered)
         found = self._publishers.get(command.publisher_id)
         if found is None:
@@ -83,7 +102,6 @@ class Publishers:
             self._store(publisher, stream, entries)
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, ResponseCode.PRECONDITION_FAILED)
-        await stream.room()
 
     def _store(self, publisher: Publisher, stream: Stream, entries: Entries) -> None:
         if stream.contract is not None:

@@ -91,6 +91,8 @@ class Connection:
             RemoteProtocolError: the bytes are no command, too many, or not legal now. The
                 connection cannot go on.
         """
+        if self._position == len(self._buffer):
+            return NEED_DATA
         if self.state is State.OPEN and self._role is Role.SERVER:
             run = publish_run(self._buffer, self._position, self._frame_max)
             if run is not None:

@@ -70,6 +70,8 @@ def decode_entries(entries: bytes, count: int) -> Decoded:
     Raises:
         RemoteProtocolError: they do not fill the frame as announced.
     """
+    if count == 1 and _is_message(entries):
+        return Decoded([Entries(entries[:_ID_SIZE], entries[_ID_SIZE:], 1, 1, None)])
     return _uniform(entries, count) or _one_by_one(entries, count)
 
 
@@ -80,6 +82,13 @@ def decode_filtered_entries(entries: bytes, count: int) -> Decoded:
         RemoteProtocolError: they do not fill the frame as announced, or one is a sub-batch.
     """
     return _uniform_filtered(entries, count) or _filtered_one_by_one(entries, count)
+
+
+def _is_message(entries: bytes) -> bool:
+    """Whether this is exactly one message, and no sub-batch."""
+    if len(entries) < _SIMPLE.size or entries[_ID_SIZE] & _SUB_BATCH_BIT:
+        return False
+    return bool(_SIMPLE.unpack_from(entries)[1] == len(entries) - _SIMPLE.size)
 
 
 def publishing_ids_of(entries: bytes, count: int, *, filtered: bool) -> bytes:

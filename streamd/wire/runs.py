@@ -1,4 +1,4 @@
-"""Publish frames of one message each, taken together: what clients that do not batch send.
+"""Publish frames of one message each, alone or taken together: what clients that do not batch send.
 
 A frame costs about as much as twenty messages in a frame do. So frames that follow one another in
 what was received, of one publisher and with one message each, become one command; to everybody
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 def publish_run(buffer: bytearray, position: int, limit: int | None) -> Run | None:
-    """The Publish frames of one message each at `position`; None for fewer than two.
+    """The Publish frames of one message each at `position`; None where there is none.
 
     Args:
         buffer: what was received.
@@ -44,12 +44,13 @@ def publish_run(buffer: bytearray, position: int, limit: int | None) -> Run | No
     is_small_publish = key == c.Publish.KEY and version in _VERSIONS and count == 1
     if not is_small_publish or (limit is not None and size > limit):
         return None
-    stride = _SIZE_BYTES + size
-    if position + stride + _HEAD.size > len(buffer):
-        return None  # nothing follows: one message in flight, as many clients have
     length_at = _length_place(buffer, position, size, filtered=version == _FILTERED)
     if length_at is None:
         return None
+    stride = _SIZE_BYTES + size
+    end = position + stride
+    if end == len(buffer):  # one message in flight, as many clients have
+        return Run(_command(version, publisher_id, 1, bytes(buffer[position + _HEAD.size :])), end)
     number = _uniform(buffer, position, stride, length_at)
     if number < _MIN_RUN:
         return _varied(buffer, position, (version, publisher_id), limit)

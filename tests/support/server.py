@@ -14,7 +14,7 @@ from segments.disk import Buffer, File
 from streamd import catalog, passwords, threads
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.server import Server, open_server
-from streamd.transport import Address, TransportClosed
+from streamd.transport import Address, TransportClosed, feed_from
 from streamd.virtual_host import VirtualHost
 from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.fields import OffsetSpecification, Pair
@@ -51,6 +51,9 @@ class MemoryTransport:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+        return await feed_from(self.receive, take)
 
     def send_some(self, parts: Sequence[Buffer]) -> int:
         """All, a part, or nothing, in turn: as sockets do."""
