@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-RECEIVE_BYTES = 256 << 10  # one read from a socket; one buffer for all connections
+RECEIVE_BYTES = 1 << 20  # one read from a socket, so one chunk; one buffer for all connections
 OUTBOX_BYTES = 1 << 20  # answers queued for a peer that does not read them
 QUEUE_BYTES = 4 << 20  # messages queued for one stream; a turn of the writer takes them all
 LOGIN_SECONDS = 10  # for each step before a connection is open

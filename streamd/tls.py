@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from segments.disk import Buffer, File
-from streamd.config import LOGIN_SECONDS, RECEIVE_BYTES, Config
+from streamd.config import LOGIN_SECONDS, Config
 from streamd.transport import (
     Address,
     TransportClosed,
@@ -23,6 +23,7 @@ from streamd.transport import (
 
 logger = logging.getLogger(__name__)
 
+_RECEIVE_BYTES = 256 << 10  # decrypted at once, into a buffer of its own each time
 _PIECE_BYTES = 64 << 10  # read from a segment and encrypted at once
 _COMMON_NAME = "commonName"
 
@@ -95,7 +96,7 @@ class TlsTransport:
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
-            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
 
