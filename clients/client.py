@@ -169,6 +169,26 @@ class Client:
                 raise StreamDoesNotExist(info.code, f"cannot look at {info.name}")
         return found
 
+    async def describe_filters(self, stream: str) -> dict[str, int]:
+        """How well the filters of the newest chunks of a stream do.
+
+        Returns:
+            The number of `chunks` with a filter and of different `values` in them, and in parts
+            per million how many bits are set (`fill_ppm`) and how many chunks a value passes that
+            they do not hold, `predicted_ppm` by the bits and `observed_ppm` as counted. Empty
+            where no chunk has a filter.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            ServerError: the server refused.
+        """
+        if not self._link.is_streamd:
+            raise Unsupported("only a streamd server describes its filters")
+        answer = await self._link.ask(c.DescribeFilters, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at the filters of {stream}")
+        return dict(answer.statistics)
+
     async def query_offset(self, stream: str, name: str) -> int:
         """The offset that the consumer `name` has stored.
 

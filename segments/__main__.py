@@ -10,9 +10,9 @@ import click
 
 from segments import codec, recovery
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
-from segments.disk import File, OsDisk
-from segments.errors import FormatError, SegmentsError
-from segments.filter_stats import FilterStats
+from segments.disk import OsDisk
+from segments.errors import SegmentsError
+from segments.filter_stats import FilterStats, read_blocks
 from segments.layout import CHUNK_HEADER, FILTER_VALUE, OFFSET, SEQUENCE, USER
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
@@ -112,19 +112,10 @@ def _chunks(segment: Segment) -> Iterator[tuple[int, ChunkHeader, bytes, list[Bl
     try:
         for position, header in walk_headers(segment, file):
             filter_bytes = file.read(header.filter_size, position + CHUNK_HEADER_SIZE)
-            yield position, header, filter_bytes, _blocks(file, position, header)
+            blocks = read_blocks(file, position, header) if header.chunk_type == USER else []
+            yield position, header, filter_bytes, blocks
     finally:
         segment.release()
-
-
-def _blocks(file: File, position: int, header: ChunkHeader) -> list[Block]:
-    if header.chunk_type != USER:
-        return []
-    trailer_position = position + header.data_start + header.data_size
-    try:
-        return codec.decode_blocks(file.read(header.trailer_size, trailer_position))
-    except FormatError:
-        return []  # `verify` says so; a dump shows what can be shown
 
 
 def _by_kind(blocks: list[Block]) -> dict[str, dict[str, int]]:

@@ -1,14 +1,57 @@
 """How well the filters of some chunks do: how full they are, and how often they say yes wrongly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from segments import bloom
-from segments.codec import Block, ChunkHeader
+from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader, decode_blocks
+from segments.disk import File
+from segments.errors import FormatError
 from segments.layout import FILTER_VALUE, MMH3_SCHEME
+from segments.segment import Segment, read_header
 
 _MAX_VALUES = 200  # that are tried against every filter
 _MAX_CHUNKS = 5000  # whose filters they are tried against: enough for a share to the percent
+
+
+def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
+    """Figures of the newest chunks of a log, at most so many. May run in a thread.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    stats, left = FilterStats(), max_chunks
+    for segment in reversed(segments):
+        if left <= 0:
+            break
+        number = min(left, segment.num_chunks)
+        if number:
+            _add_newest(stats, segment, number)
+        left -= number
+    return stats
+
+
+def _add_newest(stats: "FilterStats", segment: Segment, number: int) -> None:
+    with segment.index() as index:
+        records = [index.record(index.num_records - n) for n in range(number, 0, -1)]
+    file = segment.disk.open(segment.path(), writable=False)
+    try:
+        for record in records:
+            header = read_header(file, record.position, record.chunk_id)
+            if header is not None and header.filter_size:
+                filter_bytes = file.read(header.filter_size, record.position + CHUNK_HEADER_SIZE)
+                stats.add(header, filter_bytes, read_blocks(file, record.position, header))
+    finally:
+        file.close()
+
+
+def read_blocks(file: File, position: int, header: ChunkHeader) -> list[Block]:
+    """The blocks in a chunk's trailer; none where it cannot be read, which is for `verify`."""
+    trailer_position = position + header.data_start + header.data_size
+    try:
+        return decode_blocks(file.read(header.trailer_size, trailer_position))
+    except FormatError:
+        return []
 
 
 class FilterStats:

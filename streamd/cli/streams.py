@@ -1,6 +1,7 @@
 """`streamd stream create|set|list|info|delete`: manage streams over the stream protocol."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -192,18 +193,21 @@ def _row(info: "StreamInfo") -> tuple[str, ...]:
 def info(name: str, uri: str, *, as_json: bool) -> None:
     """Show what is known of the stream NAME.
 
+    Of the filters of the newest 1,000 chunks: how many bits are set, and how often they let a chunk
+    pass in vain for a value that it does not hold, by their bits and as counted.
+
     \b
     Example:
       streamd stream info flights
     """
 
-    async def work(client: "Client") -> "StreamInfo":
+    async def work(client: "Client") -> tuple["StreamInfo", dict[str, int]]:
         (found,) = await client.describe(name)
-        return found
+        return found, await client.describe_filters(name) if found.figures else {}
 
-    found = run_client(uri, work)
+    found, filters = run_client(uri, work)
     if as_json:
-        click.echo(json.dumps(_plain(found)))
+        click.echo(json.dumps({**_plain(found), "filters": filters}))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("stream", found.name)
@@ -215,7 +219,25 @@ def info(name: str, uri: str, *, as_json: bool) -> None:
         table.add_row(key.removesuffix("_ms").replace("_", " "), shown)
     if not found.figures:
         table.add_row("state", "not available; the server's log says why")
+    for row in _filter_rows(filters):
+        table.add_row(*row)
     console().print(table)
+
+
+def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
+    if not figures:
+        return
+    chunks, values = figures["chunks"], figures["values"]
+    yield "filters", f"of {chunks:,} chunks, with {values:,} different values"
+    yield "filter bits set", _percent(figures["fill_ppm"])
+    rates = f"{_percent(figures['predicted_ppm'])} predicted"
+    if "observed_ppm" in figures:
+        rates += f", {_percent(figures['observed_ppm'])} observed"
+    yield "false positives", rates
+
+
+def _percent(parts_per_million: int) -> str:
+    return f"{parts_per_million / 10_000:.2f} %"
 
 
 @stream.command()

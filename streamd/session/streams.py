@@ -1,10 +1,13 @@
 """Streams and super streams: creating, deleting, looking at them."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from segments import Log, SegmentsError, Start
+from segments.filter_stats import newest
 from segments.offsets import FIRST
+from segments.segment import Segment
+from streamd import threads
 from streamd.access import Right
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers, offset_spec
@@ -23,6 +26,8 @@ from streamd.wire.fields import (
 logger = logging.getLogger(__name__)
 
 _NO_CHUNK = -1
+_MOST_FILTERS = 1000  # chunks whose filters are looked at
+_MILLION = 1_000_000
 
 
 class Streams:
@@ -41,6 +46,7 @@ class Streams:
             c.StreamStats: self._stats,
             c.ResolveOffsetSpec: self._resolve_offset_spec,
             c.DescribeStreams: self._describe_streams,
+            c.DescribeFilters: self._describe_filters,
             c.CreateSuperStream: self._create_super_stream,
             c.DeleteSuperStream: self._delete_super_stream,
             c.Partitions: self._partitions,
@@ -188,6 +194,20 @@ class Streams:
         streams = tuple(map(self._describe, dict.fromkeys(names)))
         self._context.answer(c.DescribeStreamsResponse(command.correlation_id, OK, streams))
 
+    async def _describe_filters(self, command: c.DescribeFilters) -> None:
+        figures: tuple[Statistic, ...] = ()
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            log = self._context.host.find(command.stream).log
+            figures = await threads.in_thread(_filter_figures, tuple(log.segments))
+            code = OK
+        except Refused as refused:
+            code = refused.code
+        except SegmentsError as error:
+            logger.error("stream %s cannot be read: %s", command.stream, error)
+            code = ResponseCode.STREAM_NOT_AVAILABLE
+        self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
+
     def _describe(self, name: str) -> StreamDescription:
         try:
             self._context.rights.require(Right.READ, name)
@@ -208,6 +228,22 @@ async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> Respons
         logger.info("%s: %s", failure, refused)
         return refused.code
     return OK
+
+
+def _filter_figures(segments: Sequence[Segment]) -> tuple[Statistic, ...]:
+    stats = newest(segments, _MOST_FILTERS)
+    if not stats.chunks:
+        return ()
+    shares = {"fill": stats.fill, "predicted": stats.predicted, "observed": stats.observed}
+    return (
+        Statistic("chunks", stats.chunks),
+        Statistic("values", stats.distinct),
+        *(
+            Statistic(f"{name}_ppm", round(share * _MILLION))
+            for name, share in shares.items()
+            if share is not None
+        ),
+    )
 
 
 def _statistics(log: Log) -> tuple[Statistic, ...]:

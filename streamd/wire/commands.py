@@ -635,6 +635,25 @@ class ManageResponse:
     rows: f.Maps = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DescribeFilters:
+    """Ask how well the chunk filters of a stream do. Not of RabbitMQ; see DescribeStreams."""
+
+    KEY: ClassVar[int] = 0x0404
+    correlation_id: f.U32
+    stream: f.String
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeFiltersResponse:
+    """Answer to DescribeFilters: counts, and shares in parts per million."""
+
+    KEY: ClassVar[int] = 0x0404 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    statistics: f.Statistics = ()
+
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -667,6 +686,7 @@ ClientCommand: TypeAlias = (
     | ResolveOffsetSpec
     | DescribeStreams
     | DescribeSubscription
+    | DescribeFilters
     | Manage
 )
 
@@ -704,6 +724,7 @@ ServerCommand: TypeAlias = (
     | ResolveOffsetSpecResponse
     | DescribeStreamsResponse
     | DescribeSubscriptionResponse
+    | DescribeFiltersResponse
     | ManageResponse
 )
 

@@ -133,6 +133,8 @@ BODIES: dict[tuple[int, int], Struct] = {
     ),
     (0x0402, 1): Struct(*_correlated, "subscription_id" / Int8ub, "awaited_offset" / Int64ub),
     (0x8402, 1): Struct(*_answer, "statistics" / _statistics),
+    (0x0404, 1): Struct(*_correlated, "stream" / _string),
+    (0x8404, 1): Struct(*_answer, "statistics" / _statistics),
     (0x0401, 1): Struct(*_correlated, "streams" / _strings),
     (0x8401, 1): Struct(
         *_answer,

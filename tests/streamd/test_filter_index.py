@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments.filter_index import FilterFile, FilterIndex
 from streamd import indexing
-from streamd.wire import commands as c
+from streamd.wire import ResponseCode, commands as c
 from tests.support.server import NEXT, Harness, Peer, harness
 
 
@@ -134,3 +134,21 @@ async def test_an_index_of_a_deleted_stream_is_no_trouble(
     assert len(saved) == 1
     assert log.is_closed
     assert "no filter index" not in caplog.text
+
+
+async def test_how_well_the_filters_do(peer: Peer) -> None:
+    """40 values a chunk in 16 bytes: about a fifth of the chunks lets a foreign value pass."""
+    await peer.create("s", stream_filter_size_bytes="16", stream_max_segment_size_bytes="5000")
+    await peer.create("bare")
+    await peer.declare("s")
+    for number in range(20):
+        values = [b"v%d-%d" % (number, n) for n in range(40)]
+        await peer.store([b"x"] * 40, 40 * number, values=values)
+    answer = await peer.ask(c.DescribeFilters, "s")
+    figures = dict(answer.statistics)
+    assert (figures["chunks"], figures["values"]) == (20, 800)
+    assert 400_000 < figures["fill_ppm"] < 550_000
+    for rate in ("predicted_ppm", "observed_ppm"):
+        assert 170_000 < figures[rate] < 270_000
+    assert (await peer.ask(c.DescribeFilters, "bare")).statistics == ()
+    assert await peer.code(c.DescribeFilters, "none") == ResponseCode.STREAM_DOES_NOT_EXIST
