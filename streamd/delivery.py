@@ -201,6 +201,7 @@ class Delivery:
     Args:
         work: woken when there is something to send.
         outbox: of the connection.
+        is_clear: tells whether what is put into the outbox would be on its way at once.
 
     Attributes:
         subscriptions: by id.
@@ -208,7 +209,7 @@ class Delivery:
         on_failure: told of a subscription whose stream cannot be read; ends it.
     """
 
-    def __init__(self, work: Wakeup, outbox: Outbox) -> None:
+    def __init__(self, work: Wakeup, outbox: Outbox, is_clear: Callable[[], bool]) -> None:
         self.subscriptions: dict[int, Subscription] = {}
         self.with_committed = False
         self.on_failure: Callable[[Subscription], None] = lambda failed: self.remove(
@@ -216,6 +217,7 @@ class Delivery:
         )
         self._work = work
         self._outbox = outbox
+        self._is_clear = is_clear
         self._ready: deque[Subscription] = deque()
 
     def add(
@@ -252,7 +254,7 @@ class Delivery:
         A turn for each of many consumers at the end of a stream costs more than all the rest.
         """
         reader = subscription.reader
-        if reader is None or subscription.credit <= 0 or self._ready or not self._outbox.is_free:
+        if reader is None or subscription.credit <= 0 or self._ready or not self._is_clear():
             return
         if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
             return

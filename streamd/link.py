@@ -62,7 +62,7 @@ class Link:
         self._connections = connections
         self._work = Wakeup()
         self._outbox = Outbox(self._work, self._send_some)
-        self._delivery = Delivery(self._work, self._outbox)
+        self._delivery = Delivery(self._work, self._outbox, self._is_clear)
         self._is_listening = True
         self._has_heard = self._has_sent = False
 
@@ -269,13 +269,14 @@ class Link:
     def _send_some(self, parts: Sequence[Buffer]) -> int:
         """Send what the peer takes at once; that it is gone is for `_write` to find."""
         try:
-            if self._transport.is_congested:
-                return 0
             sent = self._transport.send_some(parts)
         except TransportClosed:
             return 0
         self._has_sent = True
         return sent
+
+    def _is_clear(self) -> bool:
+        return self._outbox.is_free and not self._transport.is_congested
 
     async def flushed(self) -> None:
         """Return once all answers made so far have been sent."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
-from outcome import Value, capture
+from outcome import Error, Outcome, Value
 
 from segments.disk import Buffer, File
 from streamd.config import RECEIVE_BYTES
@@ -148,9 +148,6 @@ _buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied ou
 _view = memoryview(_buffer)
 
 
-_GO_ON: Value[bool | None] = Value(None)
-
-
 class _Feeding(NamedTuple):
     """A task that waits in `feed`."""
 
@@ -217,10 +214,16 @@ class SocketTransport:
         feeding = self._feeding
         if feeding is None:
             return
-        result = capture(self._read_into, feeding.take)  # its task knows what to do with an error
-        if result != _GO_ON:
-            self._stop_feeding()
-            trio.lowlevel.reschedule(feeding.task, result)
+        result: Outcome[bool]
+        try:
+            found = self._read_into(feeding.take)
+            if found is None:
+                return
+            result = Value(found)
+        except Exception as error:  # noqa: BLE001 - its task knows what to do with it
+            result = Error(error)
+        self._stop_feeding()
+        trio.lowlevel.reschedule(feeding.task, result)
 
     def _read_into(self, take: Callable[[bytes], bool]) -> bool | None:
         """Read once; what `feed` is to return, None when it is to go on."""
