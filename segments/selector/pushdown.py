@@ -195,27 +195,23 @@ class _Analysis:
         if left != self._property or node.operator not in ("=", "<>"):
             return _ANY
         found = self._equal_to([right])
-        if isinstance(node.left, Literal):  # RocketMQ: false, not unknown, when P is missing
-            found = Outcomes(found.true, ALL)
         return Outcomes(found.false, found.true) if node.operator == "<>" else found
 
     def _equal_to(self, items: Sequence[Node]) -> Outcomes:
         """P equals one of the items."""
         values = set()
-        unfiltered = holds_empty = False
+        unfiltered = False
         for item in items:
             if not isinstance(item, Literal) or not isinstance(item.value, str | bytes):
                 return _ANY
             value = as_bytes(item.value)
             if value:
                 values.add(value)
-            else:
-                holds_empty = True
             if not value or (self._spells and is_spelled(item.value)):
                 unfiltered = True
         true = ValueSet(frozenset(values), is_complement=False, has_unfiltered=unfiltered)
         others = ValueSet(true.values, is_complement=True, has_unfiltered=True)
-        return Outcomes(true, ALL if holds_empty else others)
+        return Outcomes(true, others)
 
     def _like(self, pattern: str, escape: str | None) -> Outcomes:
         parsed = parse_pattern(pattern, escape)

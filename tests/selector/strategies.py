@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from segments.amqp10 import Opaque, Symbol
+from segments.codec import walk_entries
 from segments.message import Message, Properties
 from segments.selector import Dialect
 
@@ -77,6 +78,12 @@ def expressions(dialect: Dialect) -> st.SearchStrategy[str]:
     )
 
 
+def _long_text(text: str) -> Opaque:
+    """A text with a size of four bytes, though one would do."""
+    raw = text.encode()
+    return Opaque(b"\xb1" + struct.pack(">I", len(raw)) + raw)
+
+
 property_values: st.SearchStrategy[Any] = st.one_of(
     texts,
     texts,
@@ -87,9 +94,44 @@ property_values: st.SearchStrategy[Any] = st.one_of(
     st.just(datetime(2026, 11, 21, tzinfo=UTC)),
     st.just([1, "a"]),
     st.just(Opaque(b"\x74" + struct.pack(">I", 5))),
-    texts.map(lambda text: Opaque(b"\xb1" + struct.pack(">I", len(text.encode())) + text.encode())),
+    texts.map(_long_text),
 )
 rows = st.dictionaries(st.sampled_from((*NAMES, "other")), property_values, max_size=4)
+
+
+EVERY_VALUE: tuple[Any, ...] = (
+    *TEXTS,
+    *(Symbol(text) for text in TEXTS if text.isascii()),
+    *(text.encode() for text in TEXTS),
+    *(None, True, False, 0, 5, -5, 7, 5.0, 2.5, 1 << 40),
+    uuid.UUID(int=0x61616161616161616161616161616161),
+    datetime(2026, 11, 21, tzinfo=UTC),
+    [1, "a"],
+    *(_long_text(text) for text in TEXTS),
+)
+_OTHERS: tuple[dict[str, Any], ...] = ({}, {"q": "a"}, {"q": "5"}, {"q": 5}, {"q": "true"})
+
+
+def meeting(name: str) -> list[bytes]:
+    """Messages in which a property has every value, none too, beside some values of another.
+
+    What a random selector asks for is seldom in a random message: here it mostly is.
+    """
+    found = []
+    for others in _OTHERS:
+        found.append(Message(b"x", application_properties=others).encode())
+        for value in EVERY_VALUE:
+            if name != "properties.subject":
+                found.append(Message(b"x", application_properties={name: value, **others}).encode())
+            elif type(value) is str:
+                found.append(Message(b"x", Properties(subject=value), others).encode())
+    return found
+
+
+def chunk(bodies: list[bytes]) -> tuple[bytes, list[int]]:
+    """The data of a chunk, and where each message ends in it."""
+    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    return data, [entry.end for entry in walk_entries(data)]
 
 
 @st.composite

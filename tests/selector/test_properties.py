@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from segments.amqp10 import Opaque, Symbol
-from segments.codec import walk_entries
 from segments.errors import FormatError
 from segments.message import Message, MessageView
 from segments.selector import (
@@ -22,7 +21,7 @@ from segments.selector import (
 )
 from segments.selector.lexer import tokenize
 from segments.selector.values import OTHER
-from tests.selector.strategies import expressions, messages
+from tests.selector.strategies import chunk, expressions, meeting, messages
 
 DIALECTS = pytest.mark.parametrize("dialect", Dialect)
 MANY = settings(max_examples=100)
@@ -96,8 +95,15 @@ def filter_value(raw: bytes, name: str) -> bytes | None:
     return value if isinstance(value, bytes) and value else None
 
 
+def with_values(raws: list[bytes], name: str) -> list[tuple[bytes, bytes | None]]:
+    return [(raw, filter_value(raw, name)) for raw in raws]
+
+
+VALUED = {name: with_values(meeting(name), name) for name in ("p", "TAGS", "properties.subject")}
+
+
 @DIALECTS
-@pytest.mark.parametrize("name", ["p", "TAGS", "properties.subject"])
+@pytest.mark.parametrize("name", VALUED)
 @pytest.mark.parametrize("is_strict", [True, False])
 @given(data=st.data())
 @MANY
@@ -108,15 +114,16 @@ def test_no_match_is_lost_by_pushdown(
     if selector is None:
         return
     asked = selector.push_down(parse_property(name), is_strict=is_strict)
-    for raw in data.draw(st.lists(messages(), min_size=1, max_size=6)):
-        if not selector.matcher().matches(raw):
-            continue
-        value = filter_value(raw, name)
-        if not is_strict and data.draw(st.booleans()):
-            value = None  # a publisher that gave none
+    found = [*VALUED[name], *with_values(data.draw(st.lists(messages(), max_size=6)), name)]
+    for place in selector.matcher().select([raw for raw, _ in found]):
+        _, value = found[place]
         assert not asked.is_empty
-        if asked.values is not None:
-            assert asked.match_unfiltered if value is None else value in asked.values
+        if asked.values is None:
+            continue
+        if value is not None:
+            assert value in asked.values
+        if value is None or not is_strict:  # then a publisher may have given none
+            assert asked.match_unfiltered
 
 
 @given(st.lists(st.sampled_from(("a", "b", "", " ", "*"))).map("||".join), messages())
@@ -131,9 +138,7 @@ def test_tags_lose_nothing_either(text: str, raw: bytes) -> None:
         assert value in asked.values
 
 
-def chunk(bodies: list[bytes]) -> tuple[bytes, list[int]]:
-    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
-    return data, [entry.end for entry in walk_entries(data)]
+MEETING = meeting("p") + meeting("TAGS")
 
 
 @DIALECTS
@@ -143,9 +148,12 @@ def test_screening_finds_what_looking_at_each_finds(dialect: Dialect, data: st.D
     selector = parsed(data.draw(expressions(dialect)), dialect)
     if selector is None:
         return
-    bodies = data.draw(st.lists(messages(), max_size=5))
-    rest = [Message(b"x", application_properties={"q": "zz"}).encode()] * 40
-    bodies = rest[:20] + bodies + rest[20:]
+    some = data.draw(st.lists(messages(), max_size=3))
+    matching = [MEETING[place] for place in selector.matcher().select(MEETING)]
+    if matching:
+        some += data.draw(st.lists(st.sampled_from(matching), max_size=9, unique=True))
+    rest = [Message(b"x", application_properties={"q": "zz"}).encode()] * 100
+    bodies = rest[:50] + some + rest[50:]
     raw, ends = chunk(bodies)
     plain, screened = selector.matcher(), selector.matcher()
     assert screened.select_in(raw, ends) == plain.select(bodies)
@@ -162,7 +170,7 @@ NAMES = ("p", "q", "TAGS", "other")
 def test_several_together_find_what_each_finds(dialect: Dialect, data: st.DataObject) -> None:
     texts = data.draw(st.lists(expressions(dialect), max_size=4))
     selectors = {text: found for text in texts if (found := parsed(text, dialect)) is not None}
-    bodies = data.draw(st.lists(messages(), max_size=5))
+    bodies = data.draw(st.lists(st.one_of(messages(), st.sampled_from(MEETING)), max_size=5))
     together = MatcherSet(selectors)
     expected = {text for text, one in selectors.items() if one.matcher().select(bodies)}
     assert together.matching(bodies) == expected

@@ -1,0 +1,52 @@
+"""Messages cut at every byte and changed at every byte: every way of reading them agrees."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from segments.errors import FormatError
+from segments.message import Message, Properties
+from segments.selector import MatcherSet, RowReader, parse_property, parse_sql
+from segments.selector.fields import Row
+from tests.selector.strategies import chunk
+
+MESSAGES = (
+    Message(b"body", application_properties={"p": "a", "q": 5, "r": "b" * 20}).encode(),
+    Message(b"body", Properties(subject="a"), {"p": "a", "q": "long " * 60}).encode(),
+)
+
+
+def damaged() -> Iterator[bytes]:
+    for raw in MESSAGES:
+        yield raw
+        for place in range(len(raw)):
+            yield raw[:place]
+            for change in (1, 0x80, 0xFF):
+                yield raw[:place] + bytes((raw[place] ^ change,)) + raw[place + 1 :]
+
+
+def read(names: list[str], raw: bytes) -> Row | None:
+    try:
+        return RowReader([parse_property(name) for name in names]).read(raw)
+    except FormatError:
+        return None
+
+
+@pytest.mark.parametrize("names", [["p"], ["q", "p"], ["r"], ["none"]])
+def test_the_fast_way_reads_what_the_slow_way_reads(names: list[str]) -> None:
+    """A field beside the properties is what the fast way does not know."""
+    for raw in damaged():
+        slow = read([*names, "properties.subject"], raw)
+        if slow is None:  # the field itself may be what is damaged
+            continue
+        assert read(names, raw) == slow[:-1], raw
+
+
+def test_damage_to_what_one_selector_reads_is_nothing_to_the_others() -> None:
+    texts = ("properties.subject = 'a'", "p = 'a'", "q = 5", "p = 'a' AND q IS NOT NULL")
+    selectors = {text: parse_sql(text) for text in texts}
+    for raw in damaged():
+        expected = {text for text, one in selectors.items() if one.matcher().matches(raw)}
+        assert MatcherSet(selectors).matching([raw]) == expected, raw
+        data, ends = chunk([b"other", raw])
+        assert MatcherSet(selectors).matching_in(data, ends) == expected, raw
