@@ -1,6 +1,6 @@
 """Messages cut at every byte and changed at every byte: every way of reading them agrees."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,21 +25,19 @@ def damaged() -> Iterator[bytes]:
                 yield raw[:place] + bytes((raw[place] ^ change,)) + raw[place + 1 :]
 
 
-def read(names: list[str], raw: bytes) -> Row | None:
+def outcome(read: Callable[[bytes], Row], raw: bytes) -> Row | None:
     try:
-        return RowReader([parse_property(name) for name in names]).read(raw)
+        return read(raw)
     except FormatError:
         return None
 
 
 @pytest.mark.parametrize("names", [["p"], ["q", "p"], ["r"], ["none"]])
 def test_the_fast_way_reads_what_the_slow_way_reads(names: list[str]) -> None:
-    """A field beside the properties is what the fast way does not know."""
+    reader = RowReader([parse_property(name) for name in names])
+    assert reader.read != reader._read_any
     for raw in damaged():
-        slow = read([*names, "properties.subject"], raw)
-        if slow is None:  # the field itself may be what is damaged
-            continue
-        assert read(names, raw) == slow[:-1], raw
+        assert outcome(reader.read, raw) == outcome(reader._read_any, raw), raw
 
 
 def test_damage_to_what_one_selector_reads_is_nothing_to_the_others() -> None:
