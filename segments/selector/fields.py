@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from segments.amqp10 import decode_value, section_code, skip_value
+from segments.amqp10 import section_code, skip_value
 from segments.errors import FormatError
 from segments.selector.nodes import Property, Section
 from segments.selector.parser import FIELDS
@@ -22,6 +22,7 @@ _HEADER, _PROPERTIES, _APPLICATION = 0x70, 0x73, 0x74
 _LAST_CODE = 0x78
 _PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
 _SHORT_TEXT = 0xA1
+_FIRST_LONG_CODE = 0xB0  # from here on a size has four bytes
 _SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
 _LISTS = {0x45: 0, 0xC0: 1, 0xD0: 4}  # width of size and count
 _SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
@@ -164,8 +165,11 @@ def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> N
 
 
 def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
-    key, end = decode_value(raw, at)
-    return (slots.get(key.encode()) if isinstance(key, str) else None), end
+    """Whose value follows, and where; a key that is not wanted need not be a sound text."""
+    code, end = raw[at], skip_value(raw, at)
+    if code not in _TEXT_CODES:
+        return None, end
+    return slots.get(raw[at + (2 if code < _FIRST_LONG_CODE else 5) : end]), end
 
 
 def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> None:
@@ -225,6 +229,6 @@ def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
         return unpack(raw, at + 1)[0], at + size
     end = skip_value(raw, at)
     if code in _TEXT_CODES or code in _BYTES_CODES:
-        body = raw[at + (2 if code < 0xB0 else 5) : end]  # noqa: PLR2004 - of a short one
+        body = raw[at + (2 if code < _FIRST_LONG_CODE else 5) : end]
         return (body if code in _BYTES_CODES else body.decode()), end
     return OTHER, end

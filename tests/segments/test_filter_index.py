@@ -1,7 +1,7 @@
 """The filter index: the same chunks as by reading every header, without the false positives."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, Log, LogPolicy, Matcher, Reader, at_offset
 from segments.bloom import filter_keys
+from segments.disk import File
 from segments.errors import FormatError
 from segments.filter_files import load, load_or_build, save, scan
 from segments.filter_index import FilterFile, FilterIndex, Shape, fingerprint
@@ -245,3 +246,42 @@ def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for value in (b"1", b"2", b"25", b"30", b"none"):
         matcher = Matcher([value])
         assert set(read(log, matcher)[0]) >= set(wanted(chunks, matcher))
+
+
+@given(
+    st.lists(st.sampled_from((b"a", b"b", b"c", b"")), min_size=3, max_size=40),
+    st.sampled_from((b"a", b"b", b"c")),
+    st.booleans(),
+    st.integers(0, 40),
+)
+@settings(max_examples=200, deadline=None)
+def test_only_segments_without_a_match_are_left_out(
+    values: list[bytes], value: bytes, match_unfiltered: bool, start: int
+) -> None:
+    """Two chunks of a value each to a segment: many have no match at all."""
+    chunks = [[one] for one in values]
+    log = filled(FaultyDisk(), chunks, per_segment=2)
+    start = min(start, len(values) - 1)
+    matcher = Matcher([value], match_unfiltered=match_unfiltered)
+    opened: set[int] = set()
+    for segment in log.segments:
+        segment.acquire = _noting(segment, opened)  # type: ignore[method-assign]
+    found, reader = read(log, matcher, start)
+    expected = wanted(chunks, matcher, start)
+    assert found == expected
+    counts = reader.counts
+    assert counts.chunks + counts.skipped_chunks == len(values) - start
+    # Where something is, the one behind what was delivered, and the newest.
+    places = {start, *expected, *(offset + 1 for offset in expected)}
+    needed = {log.segment_holding(offset).base_offset for offset in places}
+    assert opened <= needed | {log.segments[-1].base_offset}
+
+
+def _noting(segment: Segment, opened: set[int]) -> Callable[[], File]:
+    acquire = segment.acquire
+
+    def noting() -> File:
+        opened.add(segment.base_offset)
+        return acquire()
+
+    return noting
