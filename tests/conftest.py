@@ -5,8 +5,10 @@ not done; `make search` draws others, to find what nobody has thought of. What i
 `@example` of its test.
 """
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("search", derandomize=False, print_blob=True)
+# How fast the machine is, is nothing that a test here may fail for.
+slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", slow, derandomize=True)
+settings.register_profile("search", slow, derandomize=False, print_blob=True)
 settings.load_profile("fixed")

@@ -24,7 +24,7 @@ from segments.selector.values import OTHER
 from tests.selector.strategies import chunk, expressions, meeting, messages
 
 DIALECTS = pytest.mark.parametrize("dialect", Dialect)
-MANY = settings(max_examples=100)
+MANY = settings(max_examples=60)
 TOKENS = st.sampled_from(
     (
         *("a", "b.c", "p.subject", "[x]", "'x'", '"y"', "1", "2.5", ".5", "5.", "1e9", "0xAB"),
