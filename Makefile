@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search interop check format bench clean
+.PHONY: help demo test test-fast search interop check format bench compare clean
 
 help:
 	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
@@ -17,6 +17,7 @@ help:
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
 	@echo "make bench      measure the server on this machine"
+	@echo "make compare    streamd and RabbitMQ side by side: a table, and compare.png; COMPARE='--rounds 1' for less"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -57,6 +58,11 @@ format: $(VENV)/.check
 
 bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks
+
+# RabbitMQ comes from a script, if it is there: python -m benchmarks.compare --help
+COMPARE :=
+compare: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -20,7 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.link import Link
-from benchmarks.load import Load, Read, frames, publish, read
+from benchmarks.load import Load, frames, publish
+from benchmarks.reading import Read, read
 from benchmarks.target import Target
 from streamd.wire import commands as c
 from streamd.wire.fields import Pair
@@ -87,20 +88,20 @@ def _measure(target: Target, count: int, rounds: int) -> Iterator[tuple[str, Fig
             link.request(c.Create, _STREAM, arguments)
             writing = partial(publish, link, _STREAM, row.load, made)
             yield f"publish {row.name}", _figure(target, row, writing)
-            yield f"read {row.name}", _figure(target, row, partial(_read, target, row))
+            yield f"read {row.name}", _figure(target, row, partial(_read, target))
             link.request(c.Delete, _STREAM)
 
 
-def _read(target: Target, row: Row) -> Read:
+def _read(target: Target) -> Read:
     with Link(target.host, target.port) as link:
-        return read(link, _STREAM, row.load.messages)
+        return read(link, _STREAM)
 
 
 def _figure(target: Target, row: Row, work: Callable[[], Read | float]) -> Figure:
     before = target.cpu_seconds()
     done = work()
     used = target.cpu_seconds() - before
-    seconds, chunks = (done.seconds, done.chunks) if isinstance(done, Read) else (done, 0)
+    seconds, chunks = (done.seconds, len(done.chunks)) if isinstance(done, Read) else (done, 0)
     count = row.load.messages
     return Figure(count / seconds, used / count * 1e6, chunks)
 

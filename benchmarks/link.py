@@ -36,7 +36,7 @@ class Link:
         self.request(c.PeerProperties, ())
         self.request(c.SaslHandshake)
         self.request(c.SaslAuthenticate, "PLAIN", b"\0guest\0guest")
-        tune = self._next(c.Tune)
+        tune = self.wait_for(c.Tune)
         self.socket.sendall(self._wire.send(c.Tune(tune.frame_max, 0)))
         self.request(c.Open, "/")
         self.request(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
@@ -48,7 +48,7 @@ class Link:
             RuntimeError: the server refuses it.
         """
         self.send(kind, *fields)
-        answer = self._next(object)
+        answer = self.wait_for(object)
         if answer.code != ResponseCode.OK:
             raise RuntimeError(f"{kind.__name__}: the server answers with code {answer.code}")
         return answer
@@ -58,7 +58,8 @@ class Link:
         self._correlation_id += 1
         self.socket.sendall(self._wire.send(kind(self._correlation_id, *fields)))
 
-    def _next(self, kind: type[Any]) -> Any:  # noqa: ANN401 - of any kind
+    def wait_for(self, kind: type[Any]) -> Any:  # noqa: ANN401 - of any kind
+        """The next command of a kind; those before it are passed over."""
         while True:
             command = self._wire.next_command()
             if command is NEED_DATA:

@@ -1,31 +1,28 @@
-"""What is done to the server, and how long it took.
+"""Publishing: frames are built before the clock starts, and go out as far as a window allows.
 
-Publish frames are built before the clock starts, and a reader looks at frame and chunk headers
-only: the generator's own work is some 0.02 µs per published message, less for one that is read.
+The generator's own work is some 0.02 µs per message, and some 20 µs per frame where each waits for
+the confirm of the one before it.
 """
 
-import select
+import selectors
 import struct
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from benchmarks.link import SIZE, Link
-from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
-from streamd.wire import ResponseCode, commands as c
+from streamd.wire import commands as c
 from streamd.wire.codec import encode
-from streamd.wire.fields import OffsetSpecification
-from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entries
+from streamd.wire.publish import Outgoing, encode_filtered_entries
 
 WINDOW = 10_000  # messages on their way to be confirmed
-CREDIT = 50
+MARKER = b"end"
 _FRAME = struct.Struct(">IHH")
 _PUBLISH = struct.Struct(">IHHBI")
-_DELIVER_HEAD = 9  # size, key, version, subscription
-_ONE_CREDIT = encode(c.Credit(0, 1))
-_RESPONSE_CODE = slice(12, 14)  # of a response frame with its size
-_FIRST = OffsetSpecification(1)
+_LENGTH16 = struct.Struct(">h")
 _RECEIVE_BYTES = 1 << 20
+_PATIENCE_SECONDS = 60
 
 
 class Load(NamedTuple):
@@ -36,54 +33,113 @@ class Load(NamedTuple):
         size: bytes of each.
         batch: messages per Publish frame.
         values: distinct filter values, dealt out in turn; 0 for none.
+        run: messages in a row that get the same filter value.
+        window: messages on their way at most; with that of a batch, each frame waits for the
+            confirm of the one before it, and becomes a chunk of its own.
     """
 
     messages: int
     size: int = 100
     batch: int = 100
     values: int = 0
+    run: int = 1
+    window: int = WINDOW
 
 
-class Read(NamedTuple):
-    """What a consumer got, by the chunk headers."""
-
-    messages: int
-    chunks: int
-    bytes: int
-    seconds: float
+def value(load: Load, number: int) -> bytes:
+    """The filter value with that number, of those that a load deals out."""
+    return b"v%0*d" % (len(str(load.values - 1)), number)
 
 
 def frames(load: Load) -> list[bytes]:
     """The Publish frames of a load."""
-    body = b"x" * load.size
+    body = SIZE.pack(load.size) + b"x" * load.size
+    key, version, tails = c.Publish.KEY, c.Publish.VERSION, [body]
+    if load.values:
+        version = c.PublishFiltered.VERSION
+        values = [value(load, number) for number in range(load.values)]
+        tails = [_LENGTH16.pack(len(it)) + it + body for it in values]
     made = []
     for start in range(0, load.messages, load.batch):
         ids = range(start, min(start + load.batch, load.messages))
-        if load.values:
-            messages = [Outgoing(n, body, b"v%03d" % (n % load.values)) for n in ids]
-            entries, version = encode_filtered_entries(messages), c.PublishFiltered.VERSION
-        else:
-            entries, version = encode_entries([Outgoing(n, body) for n in ids]), c.Publish.VERSION
-        size = _PUBLISH.size - SIZE.size + len(entries)
-        made.append(_PUBLISH.pack(size, c.Publish.KEY, version, 0, len(ids)) + entries)
+        packed = _packed(len(ids), len(tails[0]))
+        columns: list[int | bytes] = [0] * (2 * len(ids))
+        columns[::2] = ids
+        columns[1::2] = [tails[n // load.run % len(tails)] for n in ids]
+        size = packed.size - SIZE.size
+        made.append(packed.pack(size, key, version, 0, len(ids), *columns))
     return made
+
+
+@lru_cache(maxsize=2)
+def _packed(count: int, tail_size: int) -> struct.Struct:
+    """A frame of `count` messages: publishing ids, and what follows each of them."""
+    return struct.Struct(_PUBLISH.format + f"Q{tail_size}s" * count)
 
 
 def publish(link: Link, stream: str, load: Load, made: Sequence[bytes]) -> float:
     """Publish and wait for every confirm; returns seconds."""
-    link.request(c.DeclarePublisher, 0, "", stream)
+    return publish_together([(link, stream)], load, made)
+
+
+def publish_together(
+    members: Sequence[tuple[Link, str]], load: Load, made: Sequence[bytes]
+) -> float:
+    """Publish the same from each connection into its stream; returns seconds."""
+    for link, stream in members:
+        link.request(c.DeclarePublisher, 0, "", stream)
+        link.socket.setblocking(False)
+    publishers = [_Publisher(link, load, made) for link, _ in members]
     began = time.perf_counter()
-    _Publishing(link, load, made).run()
+    _run(publishers)
     seconds = time.perf_counter() - began
-    link.request(c.DeletePublisher, 0)
+    for link, _ in members:
+        link.socket.settimeout(_PATIENCE_SECONDS)
+        link.request(c.DeletePublisher, 0)
     return seconds
 
 
-class _Publishing:
-    """Frames go out as far as the window allows, confirms come in."""
+def mark(link: Link, stream: str) -> None:
+    """Publish one more message, of a filter value and in a chunk of its own."""
+    link.request(c.DeclarePublisher, 0, "", stream)
+    entries = encode_filtered_entries([Outgoing(0, b"", MARKER)])
+    link.socket.sendall(encode(c.PublishFiltered(0, 1, entries)))
+    link.wait_for(c.PublishConfirm)
+    link.request(c.DeletePublisher, 0)
+
+
+def _run(publishers: Sequence["_Publisher"]) -> None:
+    with selectors.DefaultSelector() as selector:
+        for publisher in publishers:
+            publisher.send()
+            selector.register(publisher.socket, selectors.EVENT_READ, publisher)
+        waiting = len(publishers)
+        while waiting:
+            ready = selector.select(_PATIENCE_SECONDS)
+            if not ready:
+                raise TimeoutError(f"no confirm in {_PATIENCE_SECONDS} s")
+            for key, events in ready:
+                publisher = key.data
+                if events & selectors.EVENT_READ:
+                    publisher.receive()
+                publisher.send()
+                wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * publisher.is_blocked
+                if publisher.is_done:
+                    selector.unregister(publisher.socket)
+                    waiting -= 1
+                elif wanted != key.events:
+                    selector.modify(publisher.socket, wanted, publisher)
+
+
+class _Publisher:
+    """Frames go out as far as the window allows, confirms come in.
+
+    Attributes:
+        socket: of its connection, not blocking.
+    """
 
     def __init__(self, link: Link, load: Load, made: Sequence[bytes]) -> None:
-        self._socket = link.socket
+        self.socket = link.socket
         self._load = load
         self._made = made
         self._next_frame = 0
@@ -91,33 +147,38 @@ class _Publishing:
         self._received = bytearray()
         self._confirmed = 0
 
-    def run(self) -> None:
-        self._socket.setblocking(False)
-        try:
-            while self._confirmed < self._load.messages:
-                self._fill()
-                wanted = [self._socket] if self._pending else []
-                readable, writable, _ = select.select([self._socket], wanted, [], 60)
-                if not (readable or writable):
-                    raise TimeoutError(f"{self._confirmed} of {self._load.messages} confirmed")
-                if writable:
-                    self._pending = self._pending[self._socket.send(self._pending) :]
-                if readable:
-                    self._receive()
-        finally:
-            self._socket.settimeout(60)
+    @property
+    def is_done(self) -> bool:
+        """Whether every message is confirmed."""
+        return self._confirmed >= self._load.messages
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the connection took only a part of what was sent."""
+        return bool(self._pending)
+
+    def send(self) -> None:
+        """Send what the window allows, as far as the connection takes it."""
+        self._fill()
+        while self._pending:
+            try:
+                sent = self.socket.send(self._pending)
+            except BlockingIOError:
+                return
+            self._pending = self._pending[sent:]
 
     def _fill(self) -> None:
         """Take what the window allows, a few frames in one send."""
         if self._pending:
             return
-        room = WINDOW - (self._next_frame * self._load.batch - self._confirmed)
+        room = self._load.window - (self._next_frame * self._load.batch - self._confirmed)
         end = self._next_frame + max(room // self._load.batch, 0)
         self._pending = memoryview(b"".join(self._made[self._next_frame : end]))
         self._next_frame = min(end, len(self._made))
 
-    def _receive(self) -> None:
-        data = self._socket.recv(_RECEIVE_BYTES)
+    def receive(self) -> None:
+        """Take in confirms."""
+        data = self.socket.recv(_RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the server closed the connection")
         received = self._received
@@ -133,70 +194,3 @@ class _Publishing:
                 raise RuntimeError(f"the server sends command {key:#06x}")
             position += SIZE.size + size
         del received[:position]
-
-
-def read(link: Link, stream: str, count: int) -> Read:
-    """Read from the first chunk on until `count` messages came."""
-    began = time.perf_counter()
-    link.send(c.Subscribe, 0, stream, _FIRST, CREDIT, ())
-    reading = _Reading(link)
-    while reading.messages < count:
-        reading.frame()
-    seconds = time.perf_counter() - began
-    return Read(reading.messages, reading.chunks, reading.bytes, seconds)
-
-
-class _Reading:
-    """Delivered chunks, of which only the headers are looked at."""
-
-    def __init__(self, link: Link) -> None:
-        self.messages = self.chunks = self.bytes = 0
-        self._socket = link.socket
-        self._buffer = bytearray(_RECEIVE_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-
-    def frame(self) -> None:
-        """Take in the next frame."""
-        self._need(_FRAME.size)
-        size, key, _ = _FRAME.unpack_from(self._buffer, self._start)
-        rest = SIZE.size + size
-        if key == c.Deliver.KEY:
-            self._need(_DELIVER_HEAD + CHUNK_HEADER_SIZE)
-            head = self._start + _DELIVER_HEAD
-            header = decode_chunk_header(bytes(self._view[head : head + CHUNK_HEADER_SIZE]))
-            self.messages += header.num_records
-            self.bytes += header.data_size
-            self.chunks += 1
-            self._socket.sendall(_ONE_CREDIT)
-        elif key == c.SubscribeResponse.KEY:
-            self._need(rest)
-            frame = self._view[self._start : self._start + rest]
-            code = int.from_bytes(frame[_RESPONSE_CODE], "big")
-            if code != ResponseCode.OK:
-                raise RuntimeError(f"Subscribe: the server answers with code {code}")
-        self._pass_over(rest)
-
-    def _need(self, size: int) -> None:
-        """Have the next `size` bytes in the buffer."""
-        if self._start + size > len(self._buffer):
-            left = self._end - self._start
-            self._buffer[:left] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, left
-        while self._end - self._start < size:
-            self._end += self._receive(self._view[self._end :])
-
-    def _pass_over(self, size: int) -> None:
-        left = size - (self._end - self._start)
-        if left <= 0:
-            self._start += size
-            return
-        self._start = self._end = 0
-        while left:
-            left -= self._receive(self._view[: min(left, len(self._buffer))])
-
-    def _receive(self, into: memoryview) -> int:
-        received = self._socket.recv_into(into)
-        if not received:
-            raise ConnectionError("the server closed the connection")
-        return received

@@ -1,49 +1,82 @@
-"""The server that is measured: a process of its own, and what the kernel tells of it."""
+"""The servers that are measured, and what the kernel tells of their processes."""
 
 import os
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Self
 
+from benchmarks.link import Link
+from streamd.wire import commands as c
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PORTS = ("--stream-port", "0", "--http-port", "off")
+_CPU_FIELDS = slice(11, 15)  # user and system; the same of children that were waited for
+_PARENT_FIELD = 1
+_PATIENCE_SECONDS = 120
 
 
-class Target:
-    """`streamd serve` on a free port; a context that ends it.
+class Server:
+    """A server of the stream protocol on this machine.
 
     Attributes:
         host, port: where it listens.
+        pid: its process; that of those it starts counts as its own.
+        can_restart: whether stop() and start() work.
     """
 
-    def __init__(self, data: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "streamd", "serve", "--data", str(data), *_PORTS],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        ready = self._process.stdout.readline()
-        address = ready.partition("stream=")[2].partition(" ")[0]
-        if not address:
-            raise RuntimeError("the server did not start: try `streamd serve`")
-        self.host, _, port = address.rpartition(":")
-        self.port = int(port)
+    can_restart = False
 
-    def __enter__(self) -> Self:
-        return self
+    def __init__(self, host: str, port: int, pid: int) -> None:
+        self.host, self.port, self.pid = host, port, pid
 
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(30)
+    def link(self) -> Link:
+        """A new connection."""
+        return Link(self.host, self.port)
+
+    def stop(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start it again, on the same data; it need not be ready yet."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """What is left to do when it is ready."""
+
+    def seconds_to_start(self, stream: str | None = None) -> float:
+        """Start it again; seconds until it takes connections and answers about a stream."""
+        began = time.perf_counter()
+        self.start()
+        while not self._answers(stream):
+            if time.perf_counter() > began + _PATIENCE_SECONDS:
+                raise TimeoutError(f"not started within {_PATIENCE_SECONDS} s")
+            time.sleep(0.005)
+        seconds = time.perf_counter() - began
+        self.settle()
+        return seconds
+
+    def _answers(self, stream: str | None) -> bool:
+        try:
+            with self.link() as link:
+                if stream:
+                    link.request(c.StreamStats, stream)
+        except (OSError, RuntimeError):
+            return False
+        return True
 
     def cpu_seconds(self) -> float:
         """User and system time so far, in steps of 10 ms."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / _TICKS
+        ticks, children = _processes()
+        waiting, used = [self.pid], 0
+        while waiting:
+            pid = waiting.pop()
+            waiting += children[pid]
+            used += ticks.get(pid, 0)
+        return used / _TICKS
 
     def peak_resident_bytes(self) -> int:
         """The most memory it ever held."""
@@ -54,6 +87,63 @@ class Target:
         return self._status_bytes("VmRSS:")
 
     def _status_bytes(self, name: str) -> int:
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith(name))
         return int(line.split()[1]) * 1024
+
+
+class Target(Server):
+    """`streamd serve` on a free port; a context that ends it."""
+
+    can_restart = True
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "streamd", "serve", "--data", str(self._data), *_PORTS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        address = ready.partition("stream=")[2].partition(" ")[0]
+        if not address:
+            raise RuntimeError("the server did not start: try `streamd serve`")
+        host, _, port = address.rpartition(":")
+        super().__init__(host, int(port), self._process.pid)
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _processes() -> tuple[dict[int, int], defaultdict[int, list[int]]]:
+    """The CPU ticks of every process, and the children of each."""
+    ticks: dict[int, int] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            stat = (folder / "stat").read_text()
+        except OSError:  # it has ended
+            continue
+        fields = stat.rpartition(")")[2].split()
+        pid, parent = int(folder.name), int(fields[_PARENT_FIELD])
+        ticks[pid] = sum(map(int, fields[_CPU_FIELDS]))
+        children[parent].append(pid)
+    return ticks, children

@@ -1,0 +1,212 @@
+"""From when a message was due to its arrival at a consumer: a stall counts in full.
+
+A message carries the moment it was due. The publisher sends what is due each time it looks, so a
+frame holds what has become due since: one message at a slow pace, several at a fast one.
+"""
+
+import selectors
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from benchmarks.link import SIZE, Link
+from benchmarks.reading import CREDIT, DELIVER_HEAD, FRAME, NEXT, filters
+from benchmarks.target import Server
+from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
+from streamd.wire import commands as c
+from streamd.wire.codec import encode
+
+VALUE = b"v1"
+_OTHER_VALUE = b"nobody"
+_BODY_BYTES = 100
+_WARM_UP = 10  # one message in so many, from the first on, is left out
+_LEAD_SECONDS = 0.05
+_PATIENCE_SECONDS = 30
+_DUE = struct.Struct(">d")
+_ENTRY_BYTES = SIZE.size + _BODY_BYTES
+_PUBLISH = struct.Struct(">IHHBI")
+_MAX_FRAME_MESSAGES = 4_000
+
+
+class Pace(NamedTuple):
+    """What is published, and who reads it.
+
+    Attributes:
+        rate: messages per second.
+        seconds: how long.
+        batch: messages that become due together.
+        consumers: that read everything.
+        bystanders: that ask for a filter value that no message has; the messages have one then.
+    """
+
+    rate: int
+    seconds: float
+    batch: int = 1
+    consumers: int = 1
+    bystanders: int = 0
+
+    @property
+    def messages(self) -> int:
+        """How many are published in all."""
+        return max(int(self.rate * self.seconds) // self.batch, 1) * self.batch
+
+
+class Latencies(NamedTuple):
+    """What was seen.
+
+    Attributes:
+        seconds: of each message, or of one in each batch; ascending.
+        cpu_seconds: what the server used meanwhile.
+    """
+
+    seconds: list[float]
+    cpu_seconds: float
+
+    def at(self, share: float) -> float:
+        """Milliseconds within which this share of the messages arrived."""
+        return self.seconds[min(int(share * len(self.seconds)), len(self.seconds) - 1)] * 1e3
+
+
+def latencies(server: Server, stream: str, pace: Pace) -> Latencies:
+    """Publish at a pace and measure."""
+    values = (VALUE,) if pace.bystanders else ()
+    with ExitStack() as stack:
+        producer = stack.enter_context(server.link())
+        producer.request(c.DeclarePublisher, 0, "", stream)
+        consumers = [stack.enter_context(server.link()) for _ in range(pace.consumers)]
+        for link in consumers:
+            link.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters(values))
+        for _ in range(pace.bystanders):
+            link = stack.enter_context(server.link())
+            link.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters((_OTHER_VALUE,)))
+        before = server.cpu_seconds()
+        begin = time.perf_counter() + _LEAD_SECONDS
+        seen = _run(producer, consumers, pace, begin)
+        return Latencies(seen, server.cpu_seconds() - before)
+
+
+def _run(producer: Link, links: Sequence[Link], pace: Pace, begin: float) -> list[float]:
+    publisher = _Publisher(producer, pace, begin)
+    consumers = [_Consumer(link, pace) for link in links]
+    give_up = begin + pace.seconds + _PATIENCE_SECONDS
+    with selectors.DefaultSelector() as selector:
+        selector.register(producer.socket, selectors.EVENT_READ, publisher)
+        for consumer in consumers:
+            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
+        while not all(consumer.messages >= pace.messages for consumer in consumers):
+            if time.perf_counter() > give_up:
+                raise TimeoutError(f"not all messages came in {_PATIENCE_SECONDS} s")
+            for key, _ in selector.select(publisher.send_due()):
+                key.data.receive()
+    return sorted(latency for consumer in consumers for latency in consumer.measured())
+
+
+class _Publisher:
+    """Sends what is due.
+
+    Attributes:
+        sent: messages so far.
+    """
+
+    def __init__(self, link: Link, pace: Pace, begin: float) -> None:
+        self.sent = 0
+        self._socket = link.socket
+        self._pace = pace
+        self._begin = begin
+        value = struct.pack(">h", len(VALUE)) + VALUE if pace.bystanders else b""
+        self._between = value + SIZE.pack(_BODY_BYTES)
+        self._padding = bytes(_BODY_BYTES - _DUE.size)
+        self._version = c.PublishFiltered.VERSION if value else c.Publish.VERSION
+
+    def send_due(self) -> float:
+        """Send what is due; returns the seconds until more is, or a while."""
+        pace = self._pace
+        passed = time.perf_counter() - self._begin
+        if passed >= 0 and self.sent < pace.messages:
+            due = (int(passed * pace.rate) // pace.batch + 1) * pace.batch
+            self._send(min(due, pace.messages, self.sent + _MAX_FRAME_MESSAGES))
+        if self.sent == pace.messages:
+            return 0.1
+        return max(self._due(self.sent) - time.perf_counter(), 0)
+
+    def _due(self, number: int) -> float:
+        return self._begin + number // self._pace.batch * self._pace.batch / self._pace.rate
+
+    def _send(self, end: int) -> None:
+        count = end - self.sent
+        if count <= 0:
+            return
+        between, padding = self._between, self._padding
+        entries = b"".join(
+            n.to_bytes(8, "big") + between + _DUE.pack(self._due(n)) + padding
+            for n in range(self.sent, end)
+        )
+        size = _PUBLISH.size - SIZE.size + len(entries)
+        head = _PUBLISH.pack(size, c.Publish.KEY, self._version, 0, count)
+        self._socket.sendall(head + entries)
+        self.sent = end
+
+    def receive(self) -> None:
+        """Confirms are not looked at."""
+        if not self._socket.recv(1 << 20):
+            raise ConnectionError("the server closed the connection")
+
+
+class _Consumer:
+    """Notes how late messages are.
+
+    Attributes:
+        socket: of its connection.
+        messages: that arrived so far.
+    """
+
+    def __init__(self, link: Link, pace: Pace) -> None:
+        self.messages = 0
+        self.socket = link.socket
+        self._step = pace.batch * _ENTRY_BYTES
+        self._received = b""
+        self._latencies: list[float] = []
+
+    def measured(self) -> list[float]:
+        """The latencies, without the first messages'."""
+        return self._latencies[len(self._latencies) // _WARM_UP :]
+
+    def receive(self) -> None:
+        """Take in chunks, and give credit for them."""
+        data = self.socket.recv(1 << 20)
+        now = time.perf_counter()
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        received = self._received + data
+        position = chunks = 0
+        for start, end in _frames(received):
+            chunks += self._take(received, start, now)
+            position = end
+        self._received = received[position:]
+        if chunks:
+            self.socket.sendall(encode(c.Credit(0, chunks)))
+
+    def _take(self, received: bytes, start: int, now: float) -> bool:
+        if FRAME.unpack_from(received, start)[1] != c.Deliver.KEY:
+            return False
+        header = decode_chunk_header(received, start + DELIVER_HEAD)
+        self.messages += header.num_records
+        bodies = start + DELIVER_HEAD + CHUNK_HEADER_SIZE + SIZE.size
+        self._latencies += [
+            now - _DUE.unpack_from(received, at)[0]
+            for at in range(bodies, bodies + header.data_size, self._step)
+        ]
+        return True
+
+
+def _frames(received: bytes) -> Iterator[tuple[int, int]]:
+    """Where the whole frames in it begin and end."""
+    start = 0
+    while start + FRAME.size <= len(received):
+        end = start + SIZE.size + SIZE.unpack_from(received, start)[0]
+        if end > len(received):
+            return
+        yield start, end
+        start = end

@@ -1,0 +1,185 @@
+"""The rows of the comparison with RabbitMQ, and what each figure must reach, as data."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks import scenarios as s
+from benchmarks.latency import Pace
+from benchmarks.load import Load
+from benchmarks.target import Server
+
+
+class Goal(NamedTuple):
+    """What a figure must reach: at least or at most so much.
+
+    Attributes:
+        limit: a ratio to the peer's figure, or a figure.
+        is_least: whether more is better.
+        is_ratio: whether the limit is a ratio.
+    """
+
+    limit: float
+    is_least: bool = False
+    is_ratio: bool = True
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.is_least else '≤'} {self.limit:g}{' ×' if self.is_ratio else ''}"
+
+    def is_reached(self, value: float) -> bool:
+        """Whether a ratio, or a figure, is good enough."""
+        return value >= self.limit if self.is_least else value <= self.limit
+
+
+class Figure(NamedTuple):
+    """One thing that a row measures.
+
+    Attributes:
+        key: what the scenario calls it.
+        name: what people call it, with its unit.
+        goal: None when it is shown beside others.
+        is_least: whether more is better.
+    """
+
+    key: str
+    name: str
+    goal: Goal | None = None
+    is_least: bool = False
+
+
+class Row(NamedTuple):
+    """A scenario and its figures."""
+
+    name: str
+    work: Callable[[Server, float], s.Figures]
+    figures: tuple[Figure, ...]
+
+
+class Stage(NamedTuple):
+    """Rows that are measured in turn, round for round, or once."""
+
+    rows: tuple[Row, ...]
+    is_repeated: bool = True
+
+
+def at_least(limit: float) -> Goal:
+    """So many times the peer's figure, or more."""
+    return Goal(limit, is_least=True)
+
+
+def at_most(limit: float) -> Goal:
+    """So many times the peer's figure, or less."""
+    return Goal(limit)
+
+
+def _rate(goal: float, name: str = "msg/s") -> Figure:
+    return Figure("rate", name, at_least(goal), is_least=True)
+
+
+def _cpu(goal: float | None = None, name: str = "server CPU µs/msg") -> Figure:
+    return Figure("cpu", name, at_most(goal) if goal else None)
+
+
+def _milliseconds(key: str, goal: float) -> Figure:
+    return Figure(key, f"{key} ms", at_most(goal))
+
+
+_PUBLISHING = (_rate(2), _cpu(0.4))
+_PUBLISHING_OTHERWISE = (_rate(1.5), _cpu())
+_PAST_SMALL_CHUNKS = (
+    Figure("skip", "filtered, no match: ms", at_most(0.01)),
+    Figure("stats", "StreamStats after Subscribe: ms", Goal(5, is_ratio=False)),
+)
+_END_TO_END = (*(_milliseconds(key, 1) for key in ("p50", "p99", "p99.9")), _cpu(1))
+_MILLION = 1_000_000
+_TWENTY = Load(40_000, batch=1, window=1)
+_SINGLE = Load(50_000, batch=1, window=1, values=100)
+_FIVES = Load(100_000, batch=5, window=5, values=100)
+
+_PUBLISH_ROWS = (
+    Row("publish 100 B", s.publishing(Load(_MILLION)), _PUBLISHING),
+    Row("publish 10 B", s.publishing(Load(_MILLION, size=10)), _PUBLISHING),
+    Row(
+        "publish 100 B, 100 filter values in turn",
+        s.publishing(Load(_MILLION, values=100)),
+        _PUBLISHING,
+    ),
+    Row(
+        "publish 100 B, 100 filter values clustered",
+        s.publishing(Load(_MILLION, values=100, run=10_000)),
+        _PUBLISHING,
+    ),
+    Row("publish 1 KiB", s.publishing(Load(_MILLION // 5, size=1024)), _PUBLISHING_OTHERWISE),
+    Row(
+        "publish 100 B, 1 message per frame",
+        s.publishing(Load(_MILLION // 2, batch=1)),
+        _PUBLISHING_OTHERWISE,
+    ),
+    Row("publish 100 B, 4 connections", s.publishing(Load(_MILLION), 4), _PUBLISHING_OTHERWISE),
+    Row(
+        "publish 100 B, 8 streams at once",
+        s.publishing(Load(_MILLION), 8, 8),
+        _PUBLISHING_OTHERWISE,
+    ),
+    Row("20 connections, one message in flight each", s.publishing(_TWENTY, 20), _PUBLISHING),
+)
+_READ_ROWS = (
+    Row(
+        "read back large chunks",
+        s.reading_large_chunks,
+        (_rate(1, "MB/s"), _cpu(1, "server CPU ms/MB")),
+    ),
+    Row(
+        "50,000 chunks of 1 message",
+        s.small_chunks(_SINGLE),
+        (
+            _rate(2, "publish, msg/s"),
+            _cpu(0.4, "publish, server CPU µs/chunk"),
+            Figure("read", "read back, chunks/s", at_least(1), is_least=True),
+            *_PAST_SMALL_CHUNKS,
+        ),
+    ),
+    Row("20,000 chunks of 5 messages", s.small_chunks(_FIVES), _PAST_SMALL_CHUNKS),
+    Row(
+        "sealed segments, value in 0.1 % of chunks",
+        s.sealed_segments,
+        (
+            Figure("beyond", "kB beyond the true chunks", Goal(0, is_ratio=False)),
+            Figure("share", "share of what is delivered, %"),
+        ),
+    ),
+)
+_PACE_ROWS = (
+    Row("end to end, 1,000 msg/s", s.at_a_pace(Pace(1_000, 4)), _END_TO_END),
+    Row("end to end, 10,000 msg/s", s.at_a_pace(Pace(10_000, 4)), _END_TO_END),
+    Row("end to end, 50,000 msg/s", s.at_a_pace(Pace(50_000, 4)), _END_TO_END),
+    Row(
+        "1,000 msg/s, 50 filtered bystanders",
+        s.at_a_pace(Pace(1_000, 4, bystanders=50)),
+        (_cpu(0.1), _milliseconds("p50", 0.5)),
+    ),
+    Row(
+        "20,000 msg/s, 50 consumers at the tail",
+        s.at_a_pace(Pace(20_000, 4, batch=100, consumers=50)),
+        (_cpu(0.7), _milliseconds("p99", 1)),
+    ),
+)
+
+
+def _memory(when: str) -> Row:
+    return Row(f"resident memory, {when}", s.resident, (Figure("resident", "MB", at_most(0.6)),))
+
+
+_START = Row(
+    "start, 10,000 chunks in 100 segments",
+    s.starting,
+    (
+        Figure("ready", "ms from start to the stream's answer", at_most(0.5)),
+        Figure("more", "ms more than without the stream", at_most(0.5)),
+    ),
+)
+STAGES = (
+    Stage((_memory("idle"),), is_repeated=False),
+    Stage((*_PUBLISH_ROWS, *_READ_ROWS, *_PACE_ROWS)),
+    Stage((_memory("after all rows"),), is_repeated=False),
+    Stage((_START,)),  # at the end: it restarts the servers
+)
