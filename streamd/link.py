@@ -25,6 +25,7 @@ from streamd.wakeup import Wakeup
 from streamd.wire import (
     NEED_DATA,
     Connection,
+    NeedData,
     RemoteProtocolError,
     ResponseCode,
     Role,
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
 _MISSED_HEARTBEATS = 2
+_MOST_AT_ONCE = 256  # commands
 
 
 class _Ended(Exception):
@@ -195,19 +197,27 @@ class Link:
             self._has_heard = True
             self._connection.receive_data(data)
             found = self._do_at_once(session)
-            return found is None
+            return found is NEED_DATA
 
-        while found is None:
-            if not await self._transport.feed(take):
-                raise _Ended
-        return found
+        while True:
+            if found is NEED_DATA:
+                if not await self._transport.feed(take):
+                    raise _Ended
+            elif found is None:
+                await trio.lowlevel.checkpoint()
+                found = self._do_at_once(session)
+            else:
+                return cast("c.ClientCommand", found)  # by its role the connection gives no others
 
-    def _do_at_once(self, session: Session) -> c.ClientCommand | None:
-        """Carry out what has been received, up to the first command that needs waiting."""
-        while (command := self._connection.next_command()) is not NEED_DATA:
-            found = cast("c.ClientCommand", command)
-            if not session.handle_at_once(found):
-                return found
+    def _do_at_once(self, session: Session) -> c.Command | NeedData | None:
+        """Carry out what has been received, up to the first command that needs waiting.
+
+        None when there is more of it: thousands of small commands must not keep others waiting.
+        """
+        for _ in range(_MOST_AT_ONCE):
+            command = self._connection.next_command()
+            if command is NEED_DATA or not session.handle_at_once(cast("c.ClientCommand", command)):
+                return command
         return None
 
     async def _renew_secret(self, session: Session, command: c.SaslAuthenticate) -> None:

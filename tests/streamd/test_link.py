@@ -328,3 +328,28 @@ async def test_many_small_frames_in_one_packet(peer: Peer) -> None:
     one = [codec.encode(c.Publish(1, 1, encode_entries([Outgoing(n, b"x")]))) for n in range(5000)]
     await peer.stream.send_all(b"".join(one))
     assert await peer.confirmed(5000) == list(range(5000))
+
+
+async def test_thousands_of_small_commands_do_not_keep_others_waiting(
+    peer: Peer, server: Harness
+) -> None:
+    """One peer's commands, sent at once, are carried out a few at a time, and in order."""
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"x"])
+    await peer.subscribe("s")
+    await peer.chunk()
+    stream = server.host.find("s")
+    seen: list[int | None] = []
+
+    async def look() -> None:
+        while not seen or seen[-1] != 4999:
+            await trio.lowlevel.checkpoint()
+            seen.append(stream.log.tracking.offset(b"me"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await peer.send(*(c.StoreOffset("me", "s", n) for n in range(5000)))
+    between = [offset for offset in dict.fromkeys(seen) if offset]
+    assert len(between) > 10
+    assert between == sorted(between)
