@@ -32,17 +32,17 @@ demo: $(VENV)/.demo
 	$(BIN)/streamd demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS)
 
 # Other examples than the fixed ones, again and again, until one fails: make search TIMES=20
 TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --hypothesis-profile search -m "not slow and not interop" \
+		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
 			tests/segments tests/selector tests/wire tests/streamd || exit 1; done
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not interop"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"
 
 interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop -rs tests/interop

@@ -1,7 +1,4 @@
-"""One Spark for all tests of this folder, started when the first of them needs it.
-
-Modules that use it are in the xdist group "spark": one JVM, however many test processes there are.
-"""
+"""One Spark for all tests of this folder, started when the first of them needs it."""
 
 from collections.abc import Iterator
 
@@ -12,6 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from segments.spark import local_session
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:

@@ -16,7 +16,6 @@ from segments.spark.scanning import scan
 from tests.spark.test_decoding import damaged_stream
 from tests.support.logs import append, sub_batch
 
-pytestmark = pytest.mark.xdist_group("spark")
 SIZE = 2_000
 
 
