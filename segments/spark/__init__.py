@@ -10,11 +10,32 @@ from segments.spark.register import register
 from segments.spark.session import SparkMissing, local_session
 
 if TYPE_CHECKING:
+    from segments.spark.recommend import Prices
+    from segments.spark.report import write_report
     from segments.spark.scanning import scan
+    from segments.spark.selecting import selector_column
+    from segments.spark.tuning import Tuning, tune
 
-_LAZY = {"scan": "segments.spark.scanning"}
+_LAZY = {
+    "Prices": "segments.spark.recommend",
+    "Tuning": "segments.spark.tuning",
+    "scan": "segments.spark.scanning",
+    "selector_column": "segments.spark.selecting",
+    "tune": "segments.spark.tuning",
+    "write_report": "segments.spark.report",
+}
 
-__all__ = ["SparkMissing", "local_session", "register", "scan"]
+__all__ = [
+    "Prices",
+    "SparkMissing",
+    "Tuning",
+    "local_session",
+    "register",
+    "scan",
+    "selector_column",
+    "tune",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever it is

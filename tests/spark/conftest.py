@@ -15,6 +15,8 @@ from segments.spark import local_session
 def spark() -> Iterator[SparkSession]:
     settings = {
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than so few rows do
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
     with local_session(cores=2, memory="1g", settings=settings) as session:

@@ -247,13 +247,9 @@ def test_a_property_stands_in_where_chunks_tell_nothing(
         made = [{"carrier": f"c{(n + m) % 9}"} if m else {} for m in range(4)]
         append(log, [Message(b"", application_properties=p).encode() for p in made])
     log.close()
-    with pytest.raises(
-        NothingToTune, match="tell no filter values: publish"
-    ):
+    with pytest.raises(NothingToTune, match="tell no filter values: publish"):
         tune(spark, str(tmp_path))
-    with pytest.raises(
-        NothingToTune, match="has a text as its property dest"
-    ):
+    with pytest.raises(NothingToTune, match="has a text as its property dest"):
         tune(spark, str(tmp_path), filter_property="dest")
     found = tune(spark, str(tmp_path), filter_property="carrier")
     assert (found.source, found.census.num_values, found.census.chunks) == ("carrier", 9, 30)
