@@ -67,6 +67,7 @@ class Listing(NamedTuple):
 
     Attributes:
         path: the segment file.
+        base_offset: of the segment.
         positions: where each chunk begins.
         headers: of each chunk.
         gaps: what cannot be read.
@@ -74,6 +75,7 @@ class Listing(NamedTuple):
     """
 
     path: str
+    base_offset: int
     positions: Numbers
     headers: Headers
     gaps: list[Gap]
@@ -111,7 +113,9 @@ def segment_bases(folder: str) -> list[int]:
     return sorted(found[0] for found in parsed if found and found[1] == SEGMENT_SUFFIX)
 
 
-def list_segments(folder: str, *, only_indexed: bool = False) -> Iterator[Listing]:
+def list_segments(
+    folder: str, *, only_indexed: bool = False, from_offset: int = 0
+) -> Iterator[Listing]:
     """The segments of a stream, oldest first; one that retention takes meanwhile is left out.
 
     Args:
@@ -119,6 +123,7 @@ def list_segments(folder: str, *, only_indexed: bool = False) -> Iterator[Listin
         only_indexed: of the newest segment take only chunks that its index lists, which are those
             that the server has committed. Otherwise whole chunks behind them as well, as a crash
             leaves them.
+        from_offset: segments that end before it are left out.
 
     Raises:
         CorruptError: a file is no segment.
@@ -127,6 +132,8 @@ def list_segments(folder: str, *, only_indexed: bool = False) -> Iterator[Listin
     bases = segment_bases(folder)
     for n, base in enumerate(bases):
         next_base = bases[n + 1] if n + 1 < len(bases) else None
+        if next_base is not None and next_base <= from_offset:
+            continue
         try:
             yield list_segment(folder, base, next_base, only_indexed=only_indexed)
         except StorageError as error:
@@ -191,7 +198,7 @@ class _Lister:
     def __init__(self, file: File, index: bytes, base_offset: int, next_base: int | None) -> None:
         self._file = file
         self._size = file.size()
-        self._next_base = next_base
+        self._base, self._next_base = base_offset, next_base
         self._position, self._offset = FILE_HEADER_SIZE, base_offset
         self._positions: list[Numbers] = []
         self._headers: list[Headers] = []
@@ -230,7 +237,7 @@ class _Lister:
             self._add_gap(self._size, self._next_base, reason)
         headers = np.concatenate([np.empty(0, HEADER_DTYPE), *self._headers])
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
-        return Listing(self._file.path, positions, headers, self._gaps, self._offset)
+        return Listing(self._file.path, self._base, positions, headers, self._gaps, self._offset)
 
     def _take_run(self) -> bool:
         """Take all chunks that index and headers agree on from here."""

@@ -20,7 +20,7 @@ from segments.spark.columns import columns_of
 from segments.spark.inventory import StreamFolder, find_streams, list_segments
 from segments.spark.options import read_options
 from segments.spark.plan import Wanted, deal, pieces
-from segments.spark.source import Task, read_task, tasks_of
+from segments.spark.reading import Task, read_task, tasks_of
 from segments.spark.texts import READINGS, text_of
 from tests.selector.strategies import messages
 from tests.support.logs import append, entry, read_chunks, sub_batch
