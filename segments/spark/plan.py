@@ -66,12 +66,7 @@ class Wanted:
 def _may_match(listing: Listing, rows: Numbers, matcher: Matcher) -> Mask:
     """The filter test for many chunks; same answer as `Matcher.matches` and the header's check."""
     headers, positions = listing.headers[rows], listing.positions[rows]
-    file = OsDisk().open(listing.path, writable=False)
-    try:
-        size = int((listing.positions[-1:] + columns.total_sizes(listing.headers[-1:]))[0])
-        content = content_of(file, size)
-    finally:
-        file.close()
+    content = _content(listing)
     found: Mask = headers["filter_scheme"] != MMH3_SCHEME
     for filter_size in np.unique(headers["filter_size"][~found]):
         same = np.flatnonzero(~found & (headers["filter_size"] == filter_size))
@@ -79,6 +74,26 @@ def _may_match(listing: Listing, rows: Numbers, matcher: Matcher) -> Mask:
     for row in np.flatnonzero(~found):  # a filter that is damaged proves nothing
         found[row] = not _is_sound(content, int(positions[row]), headers[row])
     return found
+
+
+def filter_says(listing: Listing, rows: Numbers, value: bytes) -> Mask:
+    """What the filters of some chunks say of a value, whether they can be trusted or not."""
+    content, positions = _content(listing), listing.positions[rows]
+    found = np.ones(len(rows), np.bool_)
+    sizes = listing.headers["filter_size"][rows]
+    for size in np.unique(sizes):
+        same = sizes == size
+        found[same] = _bits_match(content, positions[same], int(size), Matcher([value]))
+    return found
+
+
+def _content(listing: Listing) -> Bytes:
+    file = OsDisk().open(listing.path, writable=False)
+    try:
+        size = int((listing.positions[-1:] + columns.total_sizes(listing.headers[-1:]))[0])
+        return content_of(file, size)
+    finally:
+        file.close()
 
 
 def _bits_match(content: Bytes, positions: Numbers, size: int, matcher: Matcher) -> Mask:

@@ -59,6 +59,7 @@ class Tuning:
         confidence: from splitting the history in time; None for too short a one.
         sampled_share: of the chunks, that chunk limits were compared on.
         workload: what was taken to be subscribed to, in a word.
+        wanted: the same, value by value.
         prices: what a byte was taken to cost.
         warnings: what the reader of the result has to know.
     """
@@ -73,6 +74,7 @@ class Tuning:
     confidence: Confidence | None
     sampled_share: float
     workload: str
+    wanted: Workload
     prices: Prices
     warnings: tuple[str, ...]
 
@@ -139,6 +141,7 @@ def tune(
         confidence=confidence([r for r in rows if r.scale == scale], prices, search.readers),
         sampled_share=1 / step,
         workload=words,
+        wanted=wanted,
         prices=prices,
         warnings=tuple(_warnings(census, source, scale, total)),
     )

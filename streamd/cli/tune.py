@@ -1,6 +1,7 @@
 """`streamd tune`: filter size and chunk limit from a stream's own history, by Spark."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,7 @@ def run_tuning(
     prices: tuple[float, float, float] | None = None,
     filter_property: str | None = None,
     keep_limit: bool = False,
+    quiet: bool = False,
 ) -> "Tuning":
     """Tune with a Spark of this process's own; errors that a user has to deal with in one line."""
     from segments import SegmentsError  # noqa: PLC0415 - as below
@@ -184,7 +186,8 @@ def run_tuning(
 
     try:
         find_streams(folder)  # before Spark takes its seconds to start
-        with notes().status("starting Spark"), local_session() as spark:
+        waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
+        with waiting, local_session() as spark:
             return find(
                 spark,
                 folder,
@@ -199,9 +202,7 @@ def run_tuning(
 
 def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
     """Set what is recommended on the running server."""
-    changes = {"stream-filter-size-bytes": str(tuning.recommended.filter_size)}
-    if tuning.limit_changes:
-        changes["stream-chunk-max-records"] = str(tuning.recommended.chunk_records)
+    changes = changes_of(tuning)
 
     async def work(client: "Client") -> None:
         await client.set_arguments(name, changes)
@@ -209,6 +210,14 @@ def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
     run_client(uri, work)
     shown = ", ".join(f"{key}={value}" for key, value in changes.items())
     notes().print(f"changed {name}: {shown}")
+
+
+def changes_of(tuning: "Tuning") -> dict[str, str]:
+    """The recommendation as arguments of a stream."""
+    changes = {"stream-filter-size-bytes": str(tuning.recommended.filter_size)}
+    if tuning.limit_changes:
+        changes["stream-chunk-max-records"] = str(tuning.recommended.chunk_records)
+    return changes
 
 
 def print_tuning(tuning: "Tuning") -> None:
