@@ -15,9 +15,6 @@ from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from segments import ChunkBuilder, Log, LogPolicy, bloom, codec
 from segments.layout import FILTER_VALUE
@@ -34,25 +31,34 @@ _BODY = 186  # bytes, which make a message of 256 bytes with its properties
 _RARE = b"rare"
 
 
+PARTS = ("reading", "tuning", "predictions")
+
+
 @click.command()
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=PARTS)
 @click.option("--gigabytes", default=1.1, show_default=True, help="Size of the stream to read.")
 @click.option("--chunks", default=200_000, show_default=True, help="Of the stream to tune.")
 @click.option("--many-chunks", default=1_000_000, show_default=True, help="Of the larger one.")
-def main(gigabytes: float, chunks: int, many_chunks: int) -> None:
+def main(parts: tuple[str, ...], gigabytes: float, chunks: int, many_chunks: int) -> None:
     """Measure; takes some minutes and a few gigabytes in the temporary folder."""
-    rows: list[tuple[str, str, str]] = [("load average", "", f"{os.getloadavg()[0]:.1f}")]
     with (
         tempfile.TemporaryDirectory(prefix="streamd-bench-") as folder,
         local_session(_CORES, memory="2g") as spark,
     ):
-        rows += _reading(spark, f"{folder}/read", gigabytes)
-        rows += _tuning(spark, f"{folder}/tune", chunks, 50, "under 15 s")
-        rows += _tuning(spark, f"{folder}/many", many_chunks, 5, "in 2 GB")
-        rows += _predictions(spark, folder)
-    table = Table("what", "goal", "measured", box=SIMPLE)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=110).print(table)
+        if "reading" in parts:
+            _show(_reading(spark, f"{folder}/read", gigabytes))
+        if "tuning" in parts:
+            _show(_tuning(spark, f"{folder}/tune", chunks, 50, "under 15 s"))
+            _show(_tuning(spark, f"{folder}/many", many_chunks, 5, "in 2 GB"))
+        if "predictions" in parts:
+            for name, bodies, values in _streams():
+                _show(_prediction(spark, f"{folder}/{name}", name, bodies, values))
+
+
+def _show(rows: Sequence[tuple[str, str, str]]) -> None:
+    load = f"load {os.getloadavg()[0]:.1f}"
+    for what, goal, measured in rows:
+        click.echo(f"{what:<58} {goal:<16} {measured:<70} {load}")
 
 
 def _timed(work: Callable[[], object], times: int = 3) -> float:
@@ -142,13 +148,6 @@ def _tuning(
 # -- predictions
 
 
-def _predictions(spark: SparkSession, folder: str) -> list[tuple[str, str, str]]:
-    rows = []
-    for name, bodies, values in _streams():
-        rows += _prediction(spark, f"{folder}/{name}", name, bodies, values)
-    return rows
-
-
 def _streams() -> Sequence[tuple[str, list[bytes], list[bytes]]]:
     flights = list(read_flights(flights_file()))
     bodies = [flight.encoded for flight in flights]
@@ -191,7 +190,7 @@ def _prediction(
     _publish(f"{folder}-then", bodies, values, then.filter_size, then.chunk_records)
     total = sum(found.census.frequencies.values())
     weights = {value: n / total for value, n in found.census.frequencies.items() if value}
-    costs = {size: _observed(f"{folder}-then", weights, size, found.prices) for size in SIZES[::3]}
+    costs = {size: _observed(f"{folder}-then", weights, size, found.prices) for size in SIZES[::5]}
     costs[then.filter_size] = _observed(f"{folder}-then", weights, then.filter_size, found.prices)
     rate, cost = costs[then.filter_size]
     best = min(cost for _, cost in costs.values())

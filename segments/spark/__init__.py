@@ -11,7 +11,7 @@ from segments.spark.session import SparkMissing, local_session
 
 if TYPE_CHECKING:
     from segments.spark.recommend import Prices
-    from segments.spark.report import write_report
+    from segments.spark.report import frames, write_report
     from segments.spark.scanning import scan
     from segments.spark.selecting import selector_column
     from segments.spark.tuning import Tuning, tune
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Prices": "segments.spark.recommend",
     "Tuning": "segments.spark.tuning",
+    "frames": "segments.spark.report",
     "scan": "segments.spark.scanning",
     "selector_column": "segments.spark.selecting",
     "tune": "segments.spark.tuning",
@@ -29,6 +30,7 @@ __all__ = [
     "Prices",
     "SparkMissing",
     "Tuning",
+    "frames",
     "local_session",
     "register",
     "scan",

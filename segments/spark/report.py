@@ -13,6 +13,7 @@ from segments.spark.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_VERSION = 1
 _NOW, _THEN, _LINE, _SOFT = "#c0392b", "#1e8449", "#34495e", "#95a5a6"
@@ -124,6 +125,12 @@ def distribution_table(tuning: Tuning) -> pa.Table:
         for n, (chunks, size) in sorted(tuning.census.distinct.items())
     ]
     return pa.Table.from_pylist(rows)
+
+
+def frames(tuning: Tuning, spark: "SparkSession") -> dict[str, "DataFrame"]:
+    """The same two tables as DataFrames."""
+    tables = {"sizes": sizes_table(tuning), "distribution": distribution_table(tuning)}
+    return {name: spark.createDataFrame(table) for name, table in tables.items()}
 
 
 def _write_json(tuning: Tuning, path: Path) -> None:

@@ -110,7 +110,7 @@ def tune(
         NothingToTune: nothing is known of filter values.
     """
     prices = prices or Prices()
-    stream, listed, size_now = _listed(path)
+    stream, listed, size_now, gaps = _listed(path)
     if not listed:
         raise NothingToTune(f"stream {stream.name} holds no messages yet; publish some first")
     source, census = _found(spark, stream.name, listed, filter_property)
@@ -143,7 +143,7 @@ def tune(
         workload=words,
         wanted=wanted,
         prices=prices,
-        warnings=tuple(_warnings(census, source, scale, total)),
+        warnings=tuple(_warnings(census, source, scale, total, gaps)),
     )
 
 
@@ -187,19 +187,22 @@ class _Search:
         return rows + (self._run(sorted(more)) if more else [])
 
 
-def _listed(path: str) -> tuple[StreamFolder, list[Piece], int]:
-    """The stream, its chunks, and the filter size that its newest chunks have."""
+def _listed(path: str) -> tuple[StreamFolder, list[Piece], int, int]:
+    """The stream, its chunks, the filter size of its newest ones, and how many gaps it has."""
     streams = find_streams(path)
     if len(streams) > 1:
         names = ", ".join(stream.path for stream in streams[:3])
         raise NotAStream(f"{path} holds {len(streams)} streams, expected one, such as {names}")
     found: list[Piece] = []
+    gaps = 0
     sizes = np.empty(0, np.int64)
     for listing in list_segments(streams[0].path):
         found += [p for p in pieces(streams[0], [listing], Wanted()) if p.gap is None]
+        gaps += len(listing.gaps)
         given = listing.headers["filter_size"].astype(np.int64)
         sizes = np.concatenate((sizes, given[given > 0]))[-_NEWEST:]
-    return streams[0], found, int(np.median(sizes)) if len(sizes) else MIN_FILTER_SIZE
+    size = int(np.median(sizes)) if len(sizes) else MIN_FILTER_SIZE
+    return streams[0], found, size, gaps
 
 
 def _found(
@@ -239,7 +242,11 @@ def _nothing(name: str, filter_property: str | None) -> str:
     )
 
 
-def _warnings(census: Census, source: str | None, scale: float, total: int) -> Iterator[str]:
+def _warnings(
+    census: Census, source: str | None, scale: float, total: int, gaps: int
+) -> Iterator[str]:
+    if gaps:
+        yield f"{gaps} damaged places were left out; python -m segments verify names them"
     if source is not None:
         yield f"the chunks tell no filter values; those of the property {source} stand in"
     if scale < 1:

@@ -65,6 +65,7 @@ def view_row(raw: bytes) -> dict[str, Any]:
     }
 
 
+VECTORS = Path(__file__).parent.parent / "vectors"
 _KINDS = ("string", "bigint", "double", "boolean", "binary", "timestamp")
 
 
@@ -315,3 +316,14 @@ def test_what_cannot_be_meant_is_refused(option: str, value: str, message: str) 
 
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         plan()
+
+
+def test_filters_that_rabbitmq_wrote_are_ignored(tmp_path: Path) -> None:
+    """Its hashes are others; the chunk is from its own test suite."""
+    lines = (VECTORS / "chunk-osiris.hex").read_text().splitlines()
+    raw = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+    header = codec.decode_chunk_header(raw)
+    (tmp_path / f"{header.chunk_id:020d}.segment").write_bytes(codec.SEGMENT_HEADER + raw)
+    found = rows(tmp_path, columns="offset", filterValues='["no such value"]')
+    assert [row["offset"] for row in found] == list(range(header.chunk_id, header.next_offset))
+    assert rows(tmp_path, columns="filter_values")[0] == {"filter_values": None}

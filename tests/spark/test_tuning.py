@@ -20,7 +20,7 @@ from segments.spark.inventory import StreamFolder, list_segments
 from segments.spark.plan import Wanted, pieces
 from segments.spark.recommend import Prices, best, candidate
 from segments.spark.replay import Replay, Row, Workload, rescaled
-from segments.spark.report import write_report
+from segments.spark.report import frames, write_report
 from segments.spark.tuning import NothingToTune, tune
 from streamd.cli import main
 from streamd.standing import TOKEN_PREFIX as SERVERS_PREFIX
@@ -231,6 +231,7 @@ def test_the_report_says_what_was_found(spark: SparkSession, tmp_path: Path) -> 
     assert (said["chunks"], said["filter_values"], said["workload"]) == (60, 8, "as given")
     sizes = pq.read_table(paths[1]).to_pylist()
     assert sum(row["is_recommended"] for row in sizes) == 1
+    assert frames(found, spark)["sizes"].where("is_recommended").count() == 1
     assert sum(row["is_current"] for row in sizes) == 1
     assert pq.read_table(paths[2]).to_pylist() == [
         {"stream": "s", "n_distinct": 2, "chunks": 60, "data_bytes": found.census.data_bytes}
