@@ -67,7 +67,7 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
         ],
         "workload": tuning.workload,
         "prices": asdict(tuning.prices),
-        "sampled_share_for_limits": tuning.sampled_share,
+        "sampled_share": tuning.sampled_share,
         "current": _plain(tuning.current),
         "recommended": _plain(tuning.recommended),
         "chunk_limits": [_plain(found) for found in tuning.limits],

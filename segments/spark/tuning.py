@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 NEWER_SHARE = 0.3  # of the history, to test on
 _NEWEST = 101  # chunks that tell the present filter size
-_SAMPLED_CHUNKS = 20_000  # more are sampled while chunk limits are compared
+_EXPLORED_CHUNKS = 4_000  # on so many chunk limits are compared, on
+_REPLAYED_CHUNKS = 25_000  # so many filter sizes; the two that matter on all
 
 
 class NothingToTune(Exception):
@@ -57,7 +58,8 @@ class Tuning:
         sizes: all sizes that were tried with the recommended chunk limit, smallest first.
         limits: the best size with each chunk limit that was tried.
         confidence: from splitting the history in time; None for too short a one.
-        sampled_share: of the chunks, that chunk limits were compared on.
+        sampled_share: of the chunks, that other filter sizes than the present and the
+            recommended one were tried on.
         workload: what was taken to be subscribed to, in a word.
         wanted: the same, value by value.
         prices: what a byte was taken to cost.
@@ -125,9 +127,12 @@ def tune(
         prices=prices,
         readers=sum(wanted.weights),
     )
-    step = max(1, total // _SAMPLED_CHUNKS)
-    scale, limits = (1.0, ()) if keep_limit else search.limits(step)
-    rows = search.sizes(scale, size_now)
+    scale, limits = (1.0, ()) if keep_limit else search.limits(total // _EXPLORED_CHUNKS)
+    step = max(1, round(total / min(1.0, scale)) // _REPLAYED_CHUNKS)
+    rows = search.sizes(scale, size_now, step)
+    chosen = best(search.candidates(rows, scale), size_now if scale == 1 else None)
+    if step > 1:
+        rows = search.exact(rows, {(1.0, size_now), (scale, chosen.filter_size)})
     found = search.candidates(rows, scale)
     today = search.candidates(rows, 1.0)
     return Tuning(
@@ -135,7 +140,7 @@ def tune(
         source=source or "trailers",
         census=census,
         current=next(c for c in today if c.filter_size == size_now),
-        recommended=best(found, size_now if scale == 1 else None),
+        recommended=next(c for c in found if c.filter_size == chosen.filter_size),
         sizes=tuple(found),
         limits=limits,
         confidence=confidence([r for r in rows if r.scale == scale], prices, search.readers),
@@ -158,7 +163,10 @@ class _Search:
     readers: float
 
     def _run(self, tried: Sequence[tuple[float, int]], step: int = 1) -> list[Row]:
-        return replay(self.spark, self.listed, self.replay, tried, step, self.source)
+        rows = replay(self.spark, self.listed, self.replay, tried, step, self.source)
+        chunks = sum(row.chunks for row in rows if (row.scale, row.size) == tuple(tried[0]))
+        total = sum(len(piece.positions) for piece in self.listed) / tried[0][0]
+        return rows if step == 1 else [row.times(total / chunks) for row in rows]
 
     def candidates(self, rows: Sequence[Row], scale: float) -> list[Candidate]:
         records = max(1, round(self.records * scale))
@@ -170,21 +178,25 @@ class _Search:
 
     def limits(self, step: int) -> tuple[float, tuple[Candidate, ...]]:
         """How many times as large chunks should be, and the best size with each."""
+        step = max(1, step)
         scales = [s for s in SCALES if s >= 1 or self.records * s >= MIN_RECORDS]
-        rows = self._run([(scale, size) for scale in scales for size in SIZES[::2]], step)
-        rows = [row.times(step) for row in rows]
+        rows = self._run([(scale, size) for scale in scales for size in SIZES[::3]], step)
         found = {scale: best(self.candidates(rows, scale)) for scale in scales}
         return best_scale({s: c.cost for s, c in found.items()}), tuple(found.values())
 
-    def sizes(self, scale: float, size_now: int) -> list[Row]:
-        """Every candidate of a chunk limit, those near the best one and the present one too."""
-        both = sorted({1.0, scale})
-        rows = self._run([(s, size) for s in both for size in SIZES])
+    def sizes(self, scale: float, size_now: int, step: int) -> list[Row]:
+        """Every size with one chunk limit, all those near the best one; and the present state."""
+        now = {(1.0, size_now)}
+        rows = self._run(sorted({(scale, size) for size in SIZES} | now), step)
         chosen = best(self.candidates(rows, scale)).filter_size
         near = range(max(chosen - NEIGHBOURS, SIZES[0]), min(chosen + NEIGHBOURS, SIZES[-1]) + 1)
-        more = {(scale, size) for size in near} | {(s, size_now) for s in both}
-        more = {(s, size) for s, size in more if size not in SIZES}
-        return rows + (self._run(sorted(more)) if more else [])
+        more = {(scale, size) for size in near if size not in SIZES} - now
+        return rows + (self._run(sorted(more), step) if more else [])
+
+    def exact(self, rows: Sequence[Row], wanted: set[tuple[float, int]]) -> list[Row]:
+        """The rows, those of some candidates replaced by what they do to all chunks."""
+        kept = [row for row in rows if (row.scale, row.size) not in wanted]
+        return kept + self._run(sorted(wanted))
 
 
 def _listed(path: str) -> tuple[StreamFolder, list[Piece], int, int]:
