@@ -9,7 +9,7 @@ JOBS := 2
 .PHONY: help demo test test-fast search interop check format bench compare clean
 
 help:
-	@echo "make demo       real flights in, only the wanted chunks out; under a minute"
+	@echo "make demo       real flights in, only the wanted chunks out, then tuned; 90 seconds"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the same without the tests marked slow"
 	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"

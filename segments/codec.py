@@ -273,7 +273,7 @@ def simple_bodies(data: bytes) -> list[bytes] | None:
     return bodies
 
 
-def simple_ends(data: bytes) -> list[int] | None:
+def simple_ends(data: bytes | memoryview) -> list[int] | None:
     """Where each message of a data section without sub-batches ends; None when it has some.
 
     Each begins 4 bytes behind the end of the one before. For those who look at few of them.

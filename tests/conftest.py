@@ -5,6 +5,9 @@ not done; `make search` draws others, to find what nobody has thought of. What i
 `@example` of its test.
 """
 
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How fast the machine is, is nothing that a test here may fail for.
@@ -12,3 +15,15 @@ slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", slow, derandomize=True)
 settings.register_profile("search", slow, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several test processes, all of tests/spark in one of them: there is one JVM then."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only with xdist
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return Scheduling(config, log)

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EVENT_LOOPS = ("trio", "anyio", "asyncio")
 SOCKETS = ("socket", "ssl", "selectors")
+SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "segments.spark")
 
 
 class Rule(NamedTuple):
@@ -25,7 +26,8 @@ class Rule(NamedTuple):
 RULES = (
     Rule("segments", (*EVENT_LOOPS, *SOCKETS, "streamd", "clients")),
     Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
-    Rule("streamd", ("clients", "pyspark"), lazy_allowed=True),
+    Rule("streamd", ("clients", *SPARK), lazy_allowed=True),
+    Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),
 )
 ONLY_THE_WIRE = "streamd.wire"
@@ -87,6 +89,21 @@ def test_selectors_stand_on_their_own_but_for_the_values_of_amqp() -> None:
     allowed = ("segments.selector", "segments.amqp10", "segments.errors")
     of_segments = [i for i in imports("segments/selector") if within(i.module, "segments")]
     assert [i for i in of_segments if not any(within(i.module, name) for name in allowed)] == []
+
+
+def test_only_segments_spark_needs_the_extra() -> None:
+    users = [i for i in imports("segments") if any(within(i.module, name) for name in SPARK)]
+    assert users, "or this test looks at the wrong place"
+    assert {i.file for i in users if not i.file.startswith("segments/spark/")} == set()
+
+
+def test_segments_spark_can_be_imported_without_the_extra() -> None:
+    check = (
+        "import sys\n"
+        "for name in ('pyspark', 'pyarrow', 'numpy', 'pandas'): sys.modules[name] = None\n"
+        "import segments.spark"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_the_client_library_shares_only_the_wire_with_the_server() -> None:

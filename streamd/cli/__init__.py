@@ -23,6 +23,7 @@ _COMMANDS = {
     "user": "streamd.cli.access:user",
     "vhost": "streamd.cli.access:vhost",
     "permission": "streamd.cli.access:permission",
+    "tune": "streamd.cli.tune:tune",
     "demo": "streamd.cli.demo:demo",
 }
 

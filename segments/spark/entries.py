@@ -1,0 +1,259 @@
+"""Chunks read back from their segment, and the places of the messages in them.
+
+A block is a run of chunks that were read at once. Sub-batches are unpacked into a buffer of their
+own, so that what follows sees messages only.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from segments import codec
+from segments.codec import ChunkHeader
+from segments.compression import unpack
+from segments.disk import File, OsDisk
+from segments.errors import CorruptError, FormatError, StorageError
+from segments.spark.headers import Bytes, Numbers
+from segments.spark.inventory import Gap
+from segments.spark.messages import PADDING
+from segments.spark.plan import Piece
+from segments.spark.walk import message_ends
+
+_LENGTH_SIZE = 4
+_BLOCK_BYTES = 32 << 20  # enough chunks to find their messages together
+
+
+class Block(NamedTuple):
+    """The messages of some chunks.
+
+    Attributes:
+        buffer: holds their bytes, with PADDING more behind them.
+        starts, ends: of each message in it.
+        chunks: the number, counted from 0, of each message's chunk.
+        offsets: of each message.
+        headers: of the chunks.
+        trailers: of the chunks.
+    """
+
+    buffer: Bytes
+    starts: Numbers
+    ends: Numbers
+    chunks: Numbers
+    offsets: Numbers
+    headers: list[ChunkHeader]
+    trailers: list[bytes]
+
+    def rows(self, rows: Numbers | slice) -> "Block":
+        """Some of its messages."""
+        return self._replace(
+            starts=self.starts[rows],
+            ends=self.ends[rows],
+            chunks=self.chunks[rows],
+            offsets=self.offsets[rows],
+        )
+
+    def compact(self) -> "Block":
+        """The same messages over just the part of the buffer that they are in."""
+        if not len(self.starts):
+            return self
+        base = int(self.starts[0])
+        return self._replace(
+            buffer=self.buffer[base : int(self.ends[-1]) + PADDING],
+            starts=self.starts - base,
+            ends=self.ends - base,
+        )
+
+    def split(self, size: int) -> Iterator["Block"]:
+        """Parts that span about `size` bytes each, one message at least; none without messages."""
+        first = 0
+        while first < len(self.starts):
+            last = int(np.searchsorted(self.ends, self.starts[first] + size, side="right"))
+            last = max(last, first + 1)
+            yield self.rows(slice(first, last))
+            first = last
+
+
+class _Chunk(NamedTuple):
+    position: int  # in the segment
+    header: ChunkHeader
+    start: int  # of the data section, in what was read
+
+
+def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[Block | Gap]:
+    """Read the chunks of a piece, many at a time.
+
+    Args:
+        piece: what to read.
+        verify: test the checksum of each chunk's data.
+
+    Yields:
+        Blocks, and a Gap for each chunk that is damaged.
+
+    Raises:
+        CorruptError: the segment is not there any more.
+        StorageError: the system refused to read.
+    """
+    if piece.gap is not None:
+        yield piece.gap
+        return
+    try:
+        file = OsDisk().open(piece.path, writable=False)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            first = int(piece.chunk_ids[0])
+            reason = f"the segment with offset {first} was removed since the query was planned"
+            raise CorruptError(piece.path, 0, f"{reason}, by retention or by hand") from error
+        raise
+    try:
+        for rows in _block_rows(piece.sizes):
+            yield from _read_block(file, piece, rows, verify=verify)
+    finally:
+        file.close()
+
+
+def _block_rows(sizes: Numbers) -> Iterator[range]:
+    """The chunks of each block, by their place in the piece."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        limit = ends[first] - sizes[first] + _BLOCK_BYTES
+        last = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
+        yield range(first, last)
+        first = last
+
+
+def _read_block(file: File, piece: Piece, rows: range, *, verify: bool) -> Iterator[Block | Gap]:
+    buffer = _read_chunks(file, piece, rows)
+    view = buffer.data
+    chunks: list[_Chunk] = []
+    gaps: list[Gap] = []
+    start = 0
+    for row in rows:
+        position, size, chunk_id = (
+            int(column[row]) for column in (piece.positions, piece.sizes, piece.chunk_ids)
+        )
+        raw = view[start : start + size]
+        try:
+            header = _check(raw, chunk_id, verify=verify)
+            chunks.append(_Chunk(position, header, start + header.data_start))
+        except FormatError as error:
+            gaps.append(_gap(piece.path, position, raw, chunk_id, str(error)))
+        start += size
+    yield from gaps
+    yield from _messages(piece.path, buffer, chunks)
+
+
+def _read_chunks(file: File, piece: Piece, rows: range) -> Bytes:
+    """The bytes of some chunks back to back; neighbours in the file from one read."""
+    positions, sizes = piece.positions[rows.start : rows.stop], piece.sizes[rows.start : rows.stop]
+    breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
+    buffer = np.zeros(int(sizes.sum()) + PADDING, np.uint8)
+    view, start = buffer.data, 0
+    for run in np.split(np.arange(len(positions)), breaks):
+        size = int(sizes[run].sum())
+        try:
+            # Straight into place; what is missing at the end stays zero, and fails its checks.
+            os.preadv(file.fileno(), [view[start : start + size]], int(positions[run[0]]))
+        except OSError as error:
+            raise StorageError("read", file.path, error) from error
+        start += size
+    return buffer
+
+
+def _check(raw: memoryview, chunk_id: int, *, verify: bool) -> ChunkHeader:
+    header = codec.decode_chunk_header(raw)
+    if header.chunk_id != chunk_id:
+        raise FormatError(f"chunk id is {header.chunk_id}, expected {chunk_id}")
+    if len(raw) != header.total_size:
+        raise FormatError(f"chunk has {header.total_size} bytes, {len(raw)} when it was listed")
+    if verify:
+        data = raw[header.data_start : header.data_start + header.data_size]
+        if zlib.crc32(data) != header.data_crc:
+            raise FormatError("data fails its checksum")
+    return header
+
+
+def _gap(path: str, position: int, raw: memoryview, chunk_id: int, reason: str) -> Gap:
+    try:
+        records = codec.decode_chunk_header(raw).num_records
+    except FormatError:
+        records = 1
+    return Gap(path, position, position + len(raw), chunk_id, chunk_id + records, reason)
+
+
+def _messages(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[Block | Gap]:
+    """Find the messages in the data sections; the chunks in which that fails are gaps."""
+    first = np.array([chunk.start for chunk in chunks], np.int64)
+    last = first + np.array([chunk.header.data_size for chunk in chunks], np.int64)
+    simple = message_ends(buffer, first, last, [chunk.header for chunk in chunks])
+    run: list[tuple[Numbers, Numbers]] = []
+    whole: list[_Chunk] = []
+    for chunk, ends in zip(chunks, simple, strict=True):
+        try:
+            if ends is None:
+                # Its messages stand in a buffer of their own, so they make a block of their own.
+                if whole:
+                    yield _block(buffer, run, whole)
+                run, whole = [], []
+                yield _unpacked_block(buffer, chunk)
+                continue
+            _check_count(chunk.header, len(ends))
+        except FormatError as error:
+            header = chunk.header
+            end = chunk.position + header.total_size
+            yield Gap(path, chunk.position, end, header.chunk_id, header.next_offset, str(error))
+            continue
+        run.append((np.concatenate(([chunk.start], ends[:-1])) + _LENGTH_SIZE, ends))
+        whole.append(chunk)
+    if whole:
+        yield _block(buffer, run, whole)
+
+
+def _check_count(header: ChunkHeader, found: int) -> None:
+    if found != header.num_records:
+        reason = f"header counts {header.num_records} messages, the data holds {found}"
+        raise FormatError(reason)
+
+
+def _unpacked_block(buffer: Bytes, chunk: _Chunk) -> Block:
+    """The messages of a chunk with sub-batches; raises FormatError when it has others."""
+    header = chunk.header
+    section = buffer[chunk.start : chunk.start + header.data_size]
+    bodies = list(_unpacked(section.tobytes()))
+    _check_count(header, len(bodies))
+    lengths = np.array([len(body) for body in bodies], np.int64)
+    ends = np.cumsum(lengths)
+    block = _block(buffer, [(ends - lengths, ends)], [chunk])
+    return block._replace(buffer=np.frombuffer(b"".join((*bodies, bytes(PADDING))), np.uint8))
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    for entry in codec.walk_entries(data):
+        raw = data[entry.body : entry.end]
+        if entry.compression is None:
+            yield raw
+        else:
+            yield from unpack(raw, entry.compression, entry.uncompressed_size, entry.num_records)
+
+
+def _block(
+    buffer: Bytes, parts: Sequence[tuple[Numbers, Numbers]], chunks: Sequence[_Chunk]
+) -> Block:
+    counts = [len(starts) for starts, _ in parts]
+    offsets = [np.arange(c.header.chunk_id, c.header.next_offset, dtype=np.int64) for c in chunks]
+    trailers = []
+    for chunk in chunks:
+        start = chunk.start + chunk.header.data_size
+        trailers.append(buffer[start : start + chunk.header.trailer_size].tobytes())
+    return Block(
+        buffer,
+        np.concatenate([starts for starts, _ in parts]),
+        np.concatenate([ends for _, ends in parts]),
+        np.repeat(np.arange(len(chunks)), counts),
+        np.concatenate(offsets),
+        [chunk.header for chunk in chunks],
+        trailers,
+    )

@@ -1,0 +1,163 @@
+"""Which filter values each chunk of a stream has held: from the trailers, or from the messages.
+
+Of the trailers' chunks only headers and trailers are read. Where chunks have no history in their
+trailers (written by RabbitMQ, or with filter-history=false), a property of the messages can stand
+in: then everything is read.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segments.codec import encode_chunk_header
+from segments.disk import OsDisk
+from segments.layout import FILTER_VALUE
+from segments.spark import headers as columns
+from segments.spark.columns import TOKEN_PREFIX, Column, Decoder
+from segments.spark.entries import Block, read_piece
+from segments.spark.headers import Bytes, Mask, Numbers
+from segments.spark.inventory import content_of
+from segments.spark.maps import slices
+from segments.spark.messages import PADDING
+from segments.spark.plan import Piece
+
+_HEAD, _COUNT = 2, 8  # bytes of a trailer block before and behind its value
+_CHUNKS_AT_ONCE = 4096
+
+
+class History(NamedTuple):
+    """What some chunks, neighbours in a stream, have held.
+
+    Attributes:
+        ordinals: place of each chunk in the stream, from 0.
+        records, data_bytes, filter_sizes: of each chunk.
+        chunks: of each entry, the place of its chunk in this history; ascending.
+        values: of each entry, the place of its filter value in `names`.
+        counts: of each entry, how many messages of the chunk have the value.
+        names: the distinct filter values.
+    """
+
+    ordinals: Numbers
+    records: Numbers
+    data_bytes: Numbers
+    filter_sizes: Numbers
+    chunks: Numbers
+    values: Numbers
+    counts: Numbers
+    names: list[bytes]
+
+
+def read_history(piece: Piece, first_ordinal: int, prop: str | None) -> Iterator[History]:
+    """The history of a piece, some thousand chunks at a time.
+
+    Args:
+        piece: some chunks.
+        first_ordinal: place in the stream of the first of them.
+        prop: the property whose values stand in for filter values; None reads the trailers.
+
+    Raises:
+        CorruptError: a chunk is damaged, when messages have to be read.
+        StorageError: the system refused to read.
+    """
+    if prop is not None:
+        yield from _from_messages(piece, first_ordinal, prop)
+        return
+    file = OsDisk().open(piece.path, writable=False)
+    try:
+        content = content_of(file, int(piece.positions[-1] + piece.sizes[-1]))
+    finally:
+        file.close()
+    for first in range(0, len(piece.positions), _CHUNKS_AT_ONCE):
+        part = piece.part(first, first + _CHUNKS_AT_ONCE)
+        yield _from_trailers(content, part, first_ordinal + first)
+
+
+def _from_trailers(content: Bytes, piece: Piece, first_ordinal: int) -> History:
+    found = columns.gather(content, piece.positions)
+    begins = columns.trailer_positions(found, piece.positions)
+    sizes = found["trailer_size"].astype(np.int64)
+    parts = [
+        content[begin : begin + size].data
+        for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)
+    ]
+    buffer = np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8)
+    ends = np.cumsum(sizes)
+    chunks, starts, stops = _blocks(buffer, ends - sizes, ends)
+    encoded = slices(buffer, starts, stops).dictionary_encode()
+    numbers = np.ndarray((len(buffer) - 7,), ">u8", buffer, strides=(1,))
+    return _history(found, first_ordinal, chunks, encoded, numbers[stops].astype(np.int64))
+
+
+def _blocks(buffer: Bytes, at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The blocks with filter values in many trailers: chunk, and where the value is; in order.
+
+    All trailers advance together, a block per step; one that is damaged ends where it is.
+    """
+    lanes = np.flatnonzero(at < ends)
+    at, ends = at[lanes], ends[lanes]
+    steps: list[tuple[Numbers, Numbers, Numbers]] = []
+    while len(lanes):
+        start = at + _HEAD
+        stop = start + buffer[at + 1]
+        is_whole = stop + _COUNT <= ends
+        wanted = is_whole & (buffer[at] == FILTER_VALUE)
+        steps.append((lanes[wanted], start[wanted], stop[wanted]))
+        at = stop + _COUNT
+        goes_on = is_whole & (at < ends)
+        lanes, at, ends = lanes[goes_on], at[goes_on], ends[goes_on]
+    empty = np.empty(0, np.int64)
+    chunks, starts, stops = (
+        np.concatenate([empty, *column])
+        for column in (zip(*steps, strict=True) if steps else ((),) * 3)
+    )
+    order = np.argsort(starts, kind="stable")
+    return chunks[order], starts[order], stops[order]
+
+
+def _from_messages(piece: Piece, first_ordinal: int, prop: str) -> Iterator[History]:
+    decoder = Decoder(piece.stream, [Column(prop, "string", is_property=True)])
+    ordinal = first_ordinal
+    for found in read_piece(piece):
+        if not isinstance(found, Block):
+            raise found.error()
+        encoded = decoder.batch(found).column(0).cast(pa.binary()).dictionary_encode()
+        values = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        has_value = values >= 0
+        width = len(encoded.dictionary) + 1
+        keys, counts = np.unique(
+            found.chunks[has_value] * width + values[has_value], return_counts=True
+        )
+        headers = np.frombuffer(
+            b"".join(map(encode_chunk_header, found.headers)), columns.HEADER_DTYPE
+        )
+        indices = pa.array(keys % width, pa.int32())
+        entries = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+        yield _history(headers, ordinal, keys // width, entries, counts)
+        ordinal += len(found.headers)
+
+
+def _history(
+    headers: columns.Headers,
+    first_ordinal: int,
+    chunks: Numbers,
+    encoded: pa.DictionaryArray,
+    counts: Numbers,
+) -> History:
+    """Put together, without what stands for messages without a value or for selectors."""
+    names = encoded.dictionary.to_pylist()
+    values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    is_value = np.array([bool(n) and not n.startswith(TOKEN_PREFIX) for n in names], np.bool_)
+    keep: Mask = is_value[values] if len(names) else np.zeros(0, np.bool_)
+    return History(
+        first_ordinal + np.arange(len(headers)),
+        headers["num_records"].astype(np.int64),
+        headers["data_size"].astype(np.int64),
+        headers["filter_size"].astype(np.int64),
+        chunks[keep],
+        values[keep],
+        counts[keep],
+        names,
+    )

@@ -1,0 +1,297 @@
+"""What a stream's folder holds: its segments, and where their chunks are. Writes nothing.
+
+A segment's index says where chunks begin; the headers have to agree. Where they do not, it goes on
+header by header, and what cannot be read at all is a Gap. The newest segment may be growing: a
+chunk counts once it is whole.
+"""
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from segments import codec
+from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
+from segments.disk import File, OsDisk
+from segments.errors import CorruptError, FormatError, StorageError
+from segments.scan import check_chunk
+from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, file_path, parse_name
+from segments.spark import headers as columns
+from segments.spark.headers import HEADER_DTYPE, Bytes, Headers, Numbers
+
+
+class NotAStream(Exception):
+    """A folder that holds no stream; one sentence with what to give instead."""
+
+
+class StreamFolder(NamedTuple):
+    """One stream's folder.
+
+    Attributes:
+        name: of the stream.
+        path: of its folder.
+    """
+
+    name: str
+    path: str
+
+
+class Gap(NamedTuple):
+    """A part of a segment that cannot be read.
+
+    Attributes:
+        path: the segment file.
+        position, end: in bytes; the end is not part of it.
+        first_offset, next_offset: the offsets that are lost with it.
+        reason: what is wrong there.
+    """
+
+    path: str
+    position: int
+    end: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+    def error(self) -> CorruptError:
+        """The error for those who cannot go on without it."""
+        return CorruptError(self.path, self.position, self.reason)
+
+
+class Listing(NamedTuple):
+    """The chunks of one segment, in order.
+
+    Attributes:
+        path: the segment file.
+        base_offset: of the segment.
+        positions: where each chunk begins.
+        headers: of each chunk.
+        gaps: what cannot be read.
+        next_offset: the offset after the last chunk or gap.
+    """
+
+    path: str
+    base_offset: int
+    positions: Numbers
+    headers: Headers
+    gaps: list[Gap]
+    next_offset: int
+
+
+def find_streams(path: str) -> list[StreamFolder]:
+    """The streams in a folder: itself, or those below it.
+
+    Raises:
+        NotAStream: there is no such folder, or it holds no segments.
+    """
+    if not Path(path).is_dir():
+        raise NotAStream(f"{path} is no folder; give a stream's folder, or a folder of streams")
+    found = [
+        StreamFolder(unquote(Path(folder).resolve().name), folder)
+        for folder, _, names in os.walk(path)
+        if any(name.endswith(SEGMENT_SUFFIX) and parse_name(name) for name in names)
+    ]
+    if not found:
+        raise NotAStream(
+            f"{path} holds no segment files, expected a stream's folder such as "
+            "data/streams/%2F/NAME, or a folder of streams"
+        )
+    return sorted(found)
+
+
+def segment_bases(folder: str) -> list[int]:
+    """Base offsets of a stream's segments, oldest first.
+
+    Raises:
+        StorageError: the folder cannot be listed.
+    """
+    parsed = (parse_name(name) for name in OsDisk().list(folder))
+    return sorted(found[0] for found in parsed if found and found[1] == SEGMENT_SUFFIX)
+
+
+def list_segments(
+    folder: str, *, only_indexed: bool = False, from_offset: int = 0
+) -> Iterator[Listing]:
+    """The segments of a stream, oldest first; one that retention takes meanwhile is left out.
+
+    Args:
+        folder: the stream's.
+        only_indexed: of the newest segment take only chunks that its index lists, which are those
+            that the server has committed. Otherwise whole chunks behind them as well, as a crash
+            leaves them.
+        from_offset: segments that end before it are left out.
+
+    Raises:
+        CorruptError: a file is no segment.
+        StorageError: the system refused to read.
+    """
+    bases = segment_bases(folder)
+    for n, base in enumerate(bases):
+        next_base = bases[n + 1] if n + 1 < len(bases) else None
+        if next_base is not None and next_base <= from_offset:
+            continue
+        try:
+            yield list_segment(folder, base, next_base, only_indexed=only_indexed)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+
+
+def list_segment(
+    folder: str, base_offset: int, next_base: int | None, *, only_indexed: bool = False
+) -> Listing:
+    """The chunks of one segment; see list_segments.
+
+    Args:
+        folder: the stream's.
+        base_offset: of the segment.
+        next_base: of the segment after it, None for the newest.
+        only_indexed: see list_segments.
+    """
+    # The index first: whatever it lists is in the segment by then.
+    index = _read_index(folder, base_offset)
+    file = OsDisk().open(file_path(folder, base_offset, SEGMENT_SUFFIX), writable=False)
+    try:
+        _check_file_header(file)
+        return _Lister(file, index, base_offset, next_base).run(only_indexed=only_indexed)
+    finally:
+        file.close()
+
+
+def _read_index(folder: str, base_offset: int) -> bytes:
+    path = Path(file_path(folder, base_offset, INDEX_SUFFIX))
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StorageError("read", str(path), error) from error
+
+
+def _check_file_header(file: File) -> None:
+    raw = file.read(FILE_HEADER_SIZE, 0)
+    if len(raw) < FILE_HEADER_SIZE or not raw.strip(b"\0"):
+        return  # just being created, or lost in a crash: the chunks speak for it
+    try:
+        codec.check_file_header(raw, codec.SEGMENT_HEADER)
+    except FormatError as error:
+        raise CorruptError(file.path, 0, str(error)) from error
+
+
+def content_of(file: File, size: int) -> Bytes:
+    """The first `size` bytes of a segment file, mapped: only what is looked at is read.
+
+    Chunks that an index lists are never cut off again, so the mapping stays valid.
+    """
+    if not size:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+
+
+class _Lister:
+    """Walks one segment."""
+
+    def __init__(self, file: File, index: bytes, base_offset: int, next_base: int | None) -> None:
+        self._file = file
+        self._size = file.size()
+        self._base, self._next_base = base_offset, next_base
+        self._position, self._offset = FILE_HEADER_SIZE, base_offset
+        self._positions: list[Numbers] = []
+        self._headers: list[Headers] = []
+        self._gaps: list[Gap] = []
+        self._load_index(index)
+
+    def _load_index(self, raw: bytes) -> None:
+        positions, ids = columns.index_columns(raw)
+        usable = positions + CHUNK_HEADER_SIZE <= self._size
+        self._index_positions, self._index_ids = positions[usable], ids[usable]
+        headers = columns.gather(content_of(self._file, self._size), self._index_positions)
+        ends = self._index_positions + columns.total_sizes(headers)
+        self._index_headers, self._index_ends = headers, ends
+        self._sound = (
+            columns.are_sound(headers)
+            & (headers["chunk_id"] == self._index_ids)
+            & (ends <= self._size)
+        )
+        # One that the next record does not follow is suspect: its counts may be damaged.
+        follows = (ends[:-1] == self._index_positions[1:]) & (
+            columns.next_offsets(headers)[:-1] == self._index_ids[1:]
+        )
+        self._sound[:-1] &= follows
+        self._unsound = np.flatnonzero(~self._sound)
+
+    def run(self, *, only_indexed: bool) -> Listing:
+        while self._position < self._size:
+            if self._take_run():
+                continue
+            if only_indexed and self._is_behind_index():
+                break
+            if not self._take_one():
+                break
+        if self._next_base is not None and self._offset != self._next_base:
+            reason = f"ends at offset {self._offset}, the next segment begins at {self._next_base}"
+            self._add_gap(self._size, self._next_base, reason)
+        headers = np.concatenate([np.empty(0, HEADER_DTYPE), *self._headers])
+        positions = np.concatenate([np.empty(0, np.int64), *self._positions])
+        return Listing(self._file.path, self._base, positions, headers, self._gaps, self._offset)
+
+    def _take_run(self) -> bool:
+        """Take all chunks that index and headers agree on from here."""
+        at = int(np.searchsorted(self._index_positions, self._position))
+        is_known = (
+            at < len(self._index_positions)
+            and self._index_positions[at] == self._position
+            and self._index_ids[at] == self._offset
+            and self._sound[at]
+        )
+        if not is_known:
+            return False
+        unsound = self._unsound[np.searchsorted(self._unsound, at) :]
+        end = int(unsound[0]) if len(unsound) else len(self._index_positions)
+        self._positions.append(self._index_positions[at:end])
+        self._headers.append(self._index_headers[at:end])
+        self._position = int(self._index_ends[end - 1])
+        self._offset = int(columns.next_offsets(self._index_headers[end - 1 : end])[0])
+        return True
+
+    def _is_behind_index(self) -> bool:
+        return not len(self._index_positions) or self._position > self._index_positions[-1]
+
+    def _take_one(self) -> bool:
+        """Take a chunk that is in no index, every byte of it checked; False at the end."""
+        try:
+            header = check_chunk(self._file, self._size, self._position, self._offset)
+        except FormatError as error:
+            return self._step_over(str(error))
+        raw = self._file.read(CHUNK_HEADER_SIZE, self._position)
+        self._headers.append(np.frombuffer(raw, HEADER_DTYPE))
+        self._positions.append(np.array([self._position], np.int64))
+        self._position += header.total_size
+        self._offset = header.next_offset
+        return True
+
+    def _step_over(self, reason: str) -> bool:
+        """Go on with the next chunk that the index knows; False when there is none."""
+        later = (
+            self._sound
+            & (self._index_positions > self._position)
+            & (self._index_ids >= self._offset)
+        )
+        found = np.flatnonzero(later)
+        if len(found):
+            end, offset = int(self._index_positions[found[0]]), int(self._index_ids[found[0]])
+            self._add_gap(end, offset, reason)
+            return True
+        if self._next_base is None:
+            return False  # torn, or just being written: recovery cuts it off
+        self._add_gap(self._size, self._next_base or self._offset, reason)
+        return False
+
+    def _add_gap(self, end: int, next_offset: int, reason: str) -> None:
+        gap = Gap(self._file.path, self._position, end, self._offset, next_offset, reason)
+        self._gaps.append(gap)
+        self._position, self._offset = end, next_offset

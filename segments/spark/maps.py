@@ -1,0 +1,290 @@
+"""Application properties of many messages at once: all maps advance together, an entry per step.
+
+Maps with keys and values of the usual types only; the others are `odd` and left to
+`segments.message.MessageView` and `segments.selector.RowReader`, whose answers are the measure.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segments.spark.headers import Bytes, Mask, Numbers
+from segments.spark.walk import words
+
+_SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
+_SHORT_TEXT = 0xA1
+_TEXTS, _BINARIES = (0xA1, 0xB1, 0xA3, 0xB3), (0xA0, 0xB0)
+_BOOLEANS = {0x41: True, 0x42: False}
+_INTEGERS = {
+    0x50: "u1",
+    0x51: "i1",
+    0x52: "u1",
+    0x53: "u1",
+    0x54: "i1",
+    0x55: "i1",
+    0x60: ">u2",
+    0x61: ">i2",
+    0x70: ">u4",
+    0x71: ">i4",
+    0x81: ">i8",
+}
+_ZEROS = (0x43, 0x44)
+_DOUBLE = 0x82
+_NULL = 0x40
+_KNOWN = np.zeros(256, np.bool_)
+_KNOWN[[*_TEXTS, *_BINARIES, *_BOOLEANS, *_INTEGERS, *_ZEROS, _DOUBLE, _NULL]] = True
+_WIDTHS = np.array([0, 0, 0, 0, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4], np.int64)
+
+
+class Entries(NamedTuple):
+    """The entries of the maps of some messages, in order.
+
+    Attributes:
+        counts: entries of each message's map; 0 where it has none, or is odd.
+        odd: messages whose map has something unusual.
+        rows: the message of each entry.
+        key_starts, key_ends: of each entry's key.
+        codes: the type of each entry's value.
+        starts, ends: of each entry's value.
+    """
+
+    counts: Numbers
+    odd: Mask
+    rows: Numbers
+    key_starts: Numbers
+    key_ends: Numbers
+    codes: Bytes
+    starts: Numbers
+    ends: Numbers
+
+
+def read_entries(buffer: Bytes, positions: Numbers) -> Entries:
+    """Read the maps whose encoding begins at `positions`; -1 for a message without."""
+    numbers = words(buffer)
+    rows = np.flatnonzero(positions >= 0)
+    odd = np.zeros(len(positions), np.bool_)
+    at, end, count = _heads(buffer, numbers, positions[rows])
+    fits = (count % 2 == 0) & (count <= end - at)
+    odd[rows[~fits]] = True
+    counts = np.zeros(len(positions), np.int64)
+    counts[rows] = np.where(fits, count >> 1, 0)
+    first = np.cumsum(counts) - counts
+    flat = np.zeros((5, int(counts.sum())), np.int64)
+    rows, at, end = rows[fits], at[fits], end[fits]
+    step = 0
+    while len(rows):
+        goes_on = counts[rows] > step
+        done = rows[~goes_on]
+        odd[done[at[~goes_on] != end[~goes_on]]] = True
+        rows, at, end = rows[goes_on], at[goes_on], end[goes_on]
+        key = at + 2
+        key_end = np.minimum(key + buffer[key - 1], end - 1)
+        code = buffer[key_end]
+        value, value_end = _values(buffer, numbers, key_end, code)
+        usual = (buffer[at] == _SHORT_TEXT) & _KNOWN[code] & (value_end <= end) & (key < end)
+        odd[rows[~usual]] = True
+        flat[:, first[rows] + step] = (key, key_end, code, value, value_end)
+        rows, at, end = rows[usual], value_end[usual], end[usual]
+        step += 1
+    if odd.any():
+        keep = np.repeat(~odd, counts)
+        counts[odd] = 0
+        flat = flat[:, keep]
+    key_starts, key_ends, codes, starts, ends = flat
+    owners = np.repeat(np.arange(len(positions)), counts)
+    return Entries(counts, odd, owners, key_starts, key_ends, codes.astype(np.uint8), starts, ends)
+
+
+def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """First entry, end, and number of keys and values of maps; an odd number where it is none."""
+    kind = buffer[at]
+    is_short, is_long = kind == _SHORT_MAP, kind == _LONG_MAP
+    wide = np.minimum(at + 5, len(numbers) - 1)
+    count = np.where(is_short, buffer[at + 2], np.where(is_long, numbers[wide], 1)).astype(np.int64)
+    size = np.where(is_short, buffer[at + 1], numbers[at + 1]).astype(np.int64)
+    first = np.where(is_short, at + 3, at + 9)
+    return first, np.where(is_short, at + 2, at + 5) + size, count
+
+
+def _values(buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes) -> tuple[Numbers, Numbers]:
+    """Where values begin, behind code and size, and where they end."""
+    size = _WIDTHS[code >> 4]
+    value = at + 1
+    short, long = np.flatnonzero(size == -1), np.flatnonzero(size == -4)  # noqa: PLR2004
+    size[short] = buffer[value[short]]
+    value[short] += 1
+    size[long] = numbers[value[long]]
+    value[long] += 4
+    return value, value + size
+
+
+def as_map(buffer: Bytes, entries: Entries) -> pa.MapArray:
+    """The maps, all values as text.
+
+    Raises:
+        pa.ArrowInvalid: a text is not UTF-8.
+    """
+    offsets = np.concatenate(([0], np.cumsum(entries.counts))).astype(np.int32)
+    keys = slices(buffer, entries.key_starts, entries.key_ends).cast(pa.string())
+    parts = list(_texts(buffer, entries))
+    places = np.concatenate([rows for rows, _ in parts]) if parts else np.empty(0, np.int64)
+    order = np.empty(len(places), np.int64)
+    order[places] = np.arange(len(places))
+    together = pa.concat_arrays([pa.array([], pa.string()), *(text for _, text in parts)])
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, together.take(pa.array(order)))
+
+
+def _texts(buffer: Bytes, entries: Entries) -> Iterator[tuple[Numbers, pa.Array]]:
+    """Entries, and their values as text, type by type."""
+    codes = entries.codes
+    texts = np.flatnonzero(np.isin(codes, (*_TEXTS, *_BINARIES)))
+    yield texts, slices(buffer, entries.starts[texts], entries.ends[texts]).cast(pa.string())
+    rows, whole = integers(buffer, entries)
+    yield rows, pa.array(whole).cast(pa.string())
+    rows, numbers = doubles(buffer, entries)
+    yield rows, pa.array([str(number) for number in numbers.tolist()], pa.string())
+    rows, booleans = truths(entries)
+    yield rows, pa.array(booleans).cast(pa.string())
+    nulls = np.flatnonzero(codes == _NULL)
+    yield nulls, pa.nulls(len(nulls), pa.string())
+
+
+def integers(buffer: Bytes, entries: Entries) -> tuple[Numbers, Numbers]:
+    """Entries whose value is a whole number, and these numbers."""
+    values = np.zeros(len(entries.codes), np.int64)
+    is_integer = np.isin(entries.codes, _ZEROS)
+    for code in np.unique(entries.codes).tolist():
+        if code in _INTEGERS:
+            same = entries.codes == code
+            values[same] = _view(buffer, _INTEGERS[code])[entries.starts[same]]
+            is_integer |= same
+    rows = np.flatnonzero(is_integer)
+    return rows, values[rows]
+
+
+def doubles(buffer: Bytes, entries: Entries) -> tuple[Numbers, npt.NDArray[np.float64]]:
+    """Entries whose value is a fraction, and these numbers."""
+    rows = np.flatnonzero(entries.codes == _DOUBLE)
+    return rows, _view(buffer, ">f8")[entries.starts[rows]].astype(np.float64)
+
+
+def truths(entries: Entries) -> tuple[Numbers, Mask]:
+    """Entries whose value is true or false, and which."""
+    rows = np.flatnonzero(np.isin(entries.codes, list(_BOOLEANS)))
+    return rows, entries.codes[rows] == 0x41  # noqa: PLR2004 - see _BOOLEANS
+
+
+def _view(buffer: Bytes, form: str) -> npt.NDArray[Any]:
+    """The number that begins at every byte; nothing is copied."""
+    kind = np.dtype(form)
+    return np.ndarray((len(buffer) - kind.itemsize + 1,), kind, buffer, strides=(1,))
+
+
+def named(buffer: Bytes, entries: Entries, name: str) -> Entries:
+    """The entries with a certain key, the first of each message; counts are left as they are."""
+    wanted = np.frombuffer(name.encode(), np.uint8)
+    rows = np.flatnonzero(entries.key_ends - entries.key_starts == len(wanted))
+    for n, byte in enumerate(wanted.tolist()):
+        rows = rows[buffer[entries.key_starts[rows] + n] == byte]
+    _, firsts = np.unique(entries.rows[rows], return_index=True)
+    rows = rows[firsts]
+    return entries._replace(
+        rows=entries.rows[rows],
+        key_starts=entries.key_starts[rows],
+        key_ends=entries.key_ends[rows],
+        codes=entries.codes[rows],
+        starts=entries.starts[rows],
+        ends=entries.ends[rows],
+    )
+
+
+def as_column(buffer: Bytes, found: Entries, kind: str, arrow_type: pa.DataType) -> pa.Array:
+    """One property's values for all messages, null where they are of another type.
+
+    Args:
+        buffer: see read_entries.
+        found: from `named`.
+        kind: as in DDL.
+        arrow_type: of the column.
+
+    Raises:
+        pa.ArrowInvalid: a text is not UTF-8.
+    """
+    rows, values = _COLUMNS[kind](buffer, found)
+    index = np.full(len(found.counts), -1)
+    index[found.rows[rows]] = np.arange(len(rows))
+    return values.cast(arrow_type).take(pa.array(index, mask=index < 0))
+
+
+def _strings(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    rows = np.flatnonzero(np.isin(found.codes, _TEXTS))
+    return rows, slices(buffer, found.starts[rows], found.ends[rows])
+
+
+def _binaries(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    rows = np.flatnonzero(np.isin(found.codes, _BINARIES))
+    return rows, slices(buffer, found.starts[rows], found.ends[rows])
+
+
+def _longs(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    rows, values = integers(buffer, found)
+    return rows, pa.array(values)
+
+
+def _numbers(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    whole, integral = integers(buffer, found)
+    rows, fractions = doubles(buffer, found)
+    values = np.concatenate((integral.astype(np.float64), fractions))
+    return np.concatenate((whole, rows)), pa.array(values)
+
+
+def _booleans(_buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    rows, values = truths(found)
+    return rows, pa.array(values)
+
+
+def _times(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+    rows, values = integers(buffer, found)
+    fits = np.abs(values) <= np.iinfo(np.int64).max // 1000
+    return rows[fits], pa.array(values[fits] * 1000)
+
+
+_COLUMNS: dict[str, Callable[[Bytes, Entries], tuple[Numbers, pa.Array]]] = {
+    "string": _strings,
+    "bigint": _longs,
+    "double": _numbers,
+    "boolean": _booleans,
+    "binary": _binaries,
+    "timestamp": _times,
+}
+
+
+def slices(buffer: Bytes, starts: Numbers, ends: Numbers) -> pa.Array:
+    """Parts of a buffer, in order and without overlap, as binaries; copied in C in one go.
+
+    Parts and what lies between them are the values of one array, of which every second is taken.
+    """
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    places = np.empty(2 * count, np.int32)
+    base = int(starts[0])
+    places[0::2], places[1::2] = starts - base, ends - base
+    content = pa.py_buffer(buffer).slice(base)
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), content])
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def replaced(array: pa.Array, rows: Mask, values: pa.Array) -> pa.Array:
+    """The array with other values in some rows; for nested types too."""
+    if not rows.any():
+        return array
+    if not pa.types.is_map(array.type):
+        return pc.replace_with_mask(array, pa.array(rows), values)
+    index = np.arange(len(array))
+    index[rows] = len(array) + np.arange(len(values))
+    return pa.concat_arrays([array, values]).take(pa.array(index))

@@ -1,0 +1,70 @@
+"""What the filters in a stream's chunks really do: what a prediction is held against."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from segments.codec import CHUNK_HEADER_SIZE
+from segments.spark import headers as columns
+from segments.spark.history import read_history
+from segments.spark.inventory import find_streams, list_segments
+from segments.spark.plan import Wanted, filter_says, pieces
+from segments.spark.replay import CHUNK_BYTES, Workload
+
+
+class Observed(NamedTuple):
+    """What was found.
+
+    Attributes:
+        chunks: with a filter.
+        messages: in them.
+        false_positive_rate: share of the looks at chunks without the wanted value that deliver.
+        stored_bytes: filters, headers, trailers and indexes.
+        delivered_bytes: of the messages of chunks that readers get.
+    """
+
+    chunks: int
+    messages: int
+    false_positive_rate: float
+    stored_bytes: int
+    delivered_bytes: float
+
+
+def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
+    """Test the filters as they stand in the headers with every value of a workload.
+
+    Args:
+        path: a stream's folder.
+        workload: what is subscribed to.
+        from_offset: chunks before it are left out.
+
+    Raises:
+        NotAStream: there is no stream.
+    """
+    stream = find_streams(path)[0]
+    chunks = messages = stored = 0
+    negatives = positives = delivered = 0.0
+    weights = np.array(workload.weights)
+    for listing in list_segments(stream.path, from_offset=from_offset):
+        wanted = Wanted(start_offset=from_offset)
+        for piece in pieces(stream, [listing], wanted):
+            rows = np.flatnonzero(np.isin(listing.positions, piece.positions))
+            headers = listing.headers[rows]
+            says = np.array([filter_says(listing, rows, value) for value in workload.values])
+            holds = np.zeros_like(says)
+            first = 0
+            for history in read_history(piece, 0, None):
+                place = {name: n for n, name in enumerate(history.names)}
+                for n, value in enumerate(workload.values):
+                    mine = history.values == place.get(value, -1)
+                    holds[n, first + history.chunks[mine]] = True
+                first += len(history.records)
+            negatives += float(weights @ ~holds @ np.ones(len(rows)))
+            positives += float(weights @ (says & ~holds) @ np.ones(len(rows)))
+            delivered += float(weights @ says @ headers["data_size"].astype(np.float64))
+            chunks += len(rows)
+            messages += int(headers["num_records"].sum())
+            overhead = columns.total_sizes(headers) - headers["data_size"]
+            stored += int(overhead.sum()) + len(rows) * (CHUNK_BYTES - CHUNK_HEADER_SIZE)
+    rate = positives / negatives if negatives else 0.0
+    return Observed(chunks, messages, rate, stored, delivered)

@@ -1,0 +1,99 @@
+"""What the tasks of a query do, streaming or not: read chunks and make batches of them."""
+
+import time
+from collections.abc import Iterator
+from os import cpu_count
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from segments.spark.columns import Column, Decoder
+from segments.spark.entries import Block, read_piece
+from segments.spark.headers import Numbers
+from segments.spark.options import Options
+from segments.spark.plan import Piece, deal
+
+_MIN_PARTITION_BYTES = 4 << 20
+_TASKS_PER_CORE = 3
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, parts: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+
+def tasks_of(found: list[Piece], options: Options) -> list[InputPartition]:
+    """Deal pieces out to tasks: a few per core, none too large.
+
+    Raises:
+        CorruptError: one of them is damage and the mode is not permissive.
+    """
+    for piece in found:
+        if piece.gap is not None and not options.permissive:
+            raise piece.gap.error()
+    total = sum(piece.size for piece in found)
+    share = total // (_TASKS_PER_CORE * (cpu_count() or 1))
+    size = min(options.partition_bytes, max(share, _MIN_PARTITION_BYTES))
+    return [Task(group) for group in deal(found, size)]
+
+
+def read_task(
+    partition: InputPartition, options: Options, columns: tuple[Column, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of about `options.batch_bytes`.
+
+    Raises:
+        CorruptError: a chunk is damaged and the mode is not permissive.
+    """
+    pa.set_cpu_count(1)  # one task per core is what Spark counts with
+    picker = Picker(options)
+    for piece in partition.parts if isinstance(partition, Task) else ():
+        decoder = Decoder(piece.stream, columns)
+        for found in read_piece(piece, verify=options.verify_checksums):
+            if isinstance(found, Block):
+                for block in picker.pick(found).split(options.batch_bytes):
+                    yield decoder.batch(block)
+            elif options.permissive:
+                yield decoder.damage(found)
+            else:
+                raise found.error()
+
+
+class Picker:
+    """Leaves of a block what is asked for, message by message.
+
+    Args:
+        options: offsets and selector count; chunks were chosen before.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._start = options.start_offset
+        self._end = options.end_offset
+        selector = options.selector()
+        self._matcher = None if selector is None else selector.matcher()
+        if self._matcher is not None:
+            self._matcher.clock.now_ms = time.time_ns() // 1_000_000  # for UTC()
+
+    def pick(self, block: Block) -> Block:
+        """The block with the messages that are wanted."""
+        rows: Numbers | None = None
+        if self._start is not None or self._end is not None:
+            keep = np.ones(len(block.offsets), np.bool_)
+            if self._start is not None:
+                keep &= block.offsets >= self._start
+            if self._end is not None:
+                keep &= block.offsets < self._end
+            rows = np.flatnonzero(keep)
+        block = block if rows is None else block.rows(rows)
+        if self._matcher is None:
+            return block
+        raw = block.buffer.tobytes()
+        bodies = [
+            raw[start:end]
+            for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True)
+        ]
+        return block.rows(np.array(self._matcher.select(bodies), np.int64))

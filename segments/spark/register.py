@@ -1,0 +1,17 @@
+"""Telling a SparkSession of the source."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Let `spark.read.format("streamd")` and `spark.readStream.format("streamd")` be understood.
+
+    Args:
+        spark: the session; its Python workers need this package installed.
+    """
+    from segments.spark.source import StreamdSource  # noqa: PLC0415 - pyspark is an extra
+
+    spark.dataSource.register(StreamdSource)

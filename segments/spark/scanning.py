@@ -1,0 +1,99 @@
+"""`scan`: what to leave out said once, as options that skip chunks and as a condition."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from segments.spark.inventory import find_streams
+from segments.spark.register import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def scan(  # noqa: PLR0913 - each may be left out
+    spark: "SparkSession",
+    path: str,
+    *,
+    offsets: tuple[int | None, int | None] = (None, None),
+    times: tuple[datetime | None, datetime | None] = (None, None),
+    values: Sequence[str] | None = None,
+    value_property: str | None = None,
+    match_unfiltered: bool = False,
+    sql: str | None = None,
+    tags: str | None = None,
+    columns: Sequence[str] | None = None,
+    properties: str = "",
+) -> "DataFrame":
+    """Read a stream, without the chunks in which nothing can be that is asked for.
+
+    Every call loads the stream anew, so conditions of one query never leak into another.
+
+    Args:
+        spark: any session; the source is registered with it.
+        path: a stream's folder, or a folder of streams.
+        offsets: the first one and the one behind the last.
+        times: of chunks, the first one and the one behind the last.
+        values: filter values. Chunks without them are not read.
+        value_property: the application property that the values are of; its messages with other
+            values are left out then, and it is a column. Without it all messages of the chunks
+            come that may hold one of the values.
+        match_unfiltered: also messages without a filter value.
+        sql: a SQL92 selector; just the messages that it selects come.
+        tags: a tag expression instead.
+        columns: which ones, None for all; fewer are read faster.
+        properties: properties to become columns, as in "dep_delay bigint".
+
+    Raises:
+        NotAStream: there is no stream at the path.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
+
+    register(spark)
+    find_streams(path)  # says so here, in one line
+    if values is not None and value_property and not _declares(properties, value_property):
+        properties = ", ".join(filter(None, (properties, f"`{value_property}` string")))
+    options = {
+        "startOffset": offsets[0],
+        "endOffset": offsets[1],
+        "startTimestamp": _milliseconds(times[0]),
+        "endTimestamp": _milliseconds(times[1]),
+        "filterValues": None if values is None else json.dumps(list(values)),
+        "matchUnfiltered": match_unfiltered,
+        "filterProperty": value_property,
+        "sql": sql,
+        "tags": tags,
+        "columns": ",".join(columns) if columns else None,
+        "properties": properties,
+    }
+    given = {name: str(option) for name, option in options.items() if option is not None}
+    found = spark.read.format("streamd").options(**given).load(path)
+    condition = _condition(F.col("offset") if "offset" in found.columns else None, offsets)
+    if values is not None and value_property:
+        column = F.col(f"`{value_property}`")
+        wanted = column.isin(list(values))
+        condition.append(wanted | column.isNull() if match_unfiltered else wanted)
+    for part in condition:
+        found = found.where(part)
+    return found
+
+
+def _declares(properties: str, name: str) -> bool:
+    return any(part.split()[0].strip("`") == name for part in properties.split(",") if part.strip())
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _condition(offset: "Column | None", offsets: tuple[int | None, int | None]) -> "list[Column]":
+    if offset is None:
+        return []
+    first, end = offsets
+    parts = [] if first is None else [offset >= first]
+    return parts if end is None else [*parts, offset < end]

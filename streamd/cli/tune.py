@@ -1,0 +1,278 @@
+"""`streamd tune`: filter size and chunk limit from a stream's own history, by Spark."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE
+from rich.table import Table
+
+from streamd.cli.common import (
+    Failed,
+    Misused,
+    console,
+    json_option,
+    notes,
+    run_client,
+    size,
+    uri_option,
+)
+from streamd.config import Config
+from streamd.names import stream_folder
+
+if TYPE_CHECKING:
+    from clients import Client
+    from segments.spark.recommend import Candidate
+    from segments.spark.tuning import Tuning
+
+_REPORT = "tuning"
+
+
+@click.command()
+@click.argument("stream", metavar="NAME_OR_DIR")
+@click.option(
+    "--data",
+    envvar="STREAMD_DATA",
+    default=Config().data,
+    show_default=True,
+    metavar="DIR",
+    help="The server's data folder, in which NAME is looked up.",
+)
+@click.option("--vhost", default="/", show_default=True, help="Virtual host of NAME.")
+@click.option(
+    "--report",
+    "report_folder",
+    metavar="DIR",
+    help="Where report.json, report.png and the tables go.  [default: tuning/NAME]",
+)
+@click.option(
+    "--workload",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="JSON object: filter values that consumers ask for, and how often for each.",
+)
+@click.option(
+    "--filter-property",
+    metavar="P",
+    help="Where the chunks tell no filter values: the property that they would be the values of.",
+)
+@click.option("--keep-limit", is_flag=True, help="Leave the number of messages per chunk alone.")
+@click.option(
+    "--store-price",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="What a stored byte of filters and headers costs.",
+)
+@click.option(
+    "--deliver-price",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="What a byte costs that is delivered in vain.",
+)
+@click.option(
+    "--chunk-price",
+    type=click.FloatRange(0),
+    default=1000.0,
+    show_default=True,
+    help="What the work on one more chunk costs, in stored bytes.",
+)
+@click.option("--apply", "to_apply", is_flag=True, help="Set what is recommended on the server.")
+@json_option
+@uri_option
+def tune(  # noqa: PLR0913, PLR0917 - options
+    stream: str,
+    data: str,
+    vhost: str,
+    report_folder: str | None,
+    workload: str | None,
+    filter_property: str | None,
+    store_price: float,
+    deliver_price: float,
+    chunk_price: float,
+    uri: str,
+    *,
+    keep_limit: bool,
+    to_apply: bool,
+    as_json: bool,
+) -> None:
+    """Find the filter size and chunk limit that fit the history of a stream best.
+
+    NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
+    with or without a running server; --apply needs one. What is stored and delivered in vain is
+    replayed on the filter values that the chunks have held. Needs the extra "spark":
+    pip install 'streamd[spark]'.
+
+    \b
+    Examples:
+      streamd tune flights --data ./data
+      streamd tune flights --apply
+      streamd tune data/streams/%2F/flights --workload wanted.json --keep-limit
+    """
+    folder = _folder(stream, data, vhost)
+    tuning = run_tuning(
+        folder,
+        workload=None if workload is None else _read_workload(workload),
+        prices=(store_price, deliver_price, chunk_price),
+        filter_property=filter_property,
+        keep_limit=keep_limit,
+    )
+    from segments.spark.report import as_json as plain, write_report  # noqa: PLC0415 - an extra
+
+    if as_json:
+        click.echo(json.dumps(plain(tuning)))
+    else:
+        print_tuning(tuning)
+    target = report_folder or f"{_REPORT}/{Path(folder).name}"
+    try:
+        write_report(tuning, target)
+    except OSError as error:
+        raise Failed(f"the report cannot be written to {target}: {error.strerror}") from error
+    notes().print(f"report in {target}; look at {target}/report.png first")
+    if to_apply:
+        apply_tuning(tuning, tuning.stream, uri)
+
+
+def _folder(stream: str, data: str, vhost: str) -> str:
+    if Path(stream).is_dir():
+        return stream
+    folder = stream_folder(data, vhost, stream)
+    if not Path(folder).is_dir():
+        raise Failed(
+            f"there is no folder {stream}, and no stream {stream} in the data folder {data}; "
+            "say where that is with --data"
+        )
+    return folder
+
+
+def _read_workload(path: str) -> dict[str, float]:
+    try:
+        found = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise Misused(f"the workload in {path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not all(
+        isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
+        for weight in found.values()
+    ):
+        raise Misused(
+            f'the workload in {path} is expected to be a JSON object as {{"HA": 10, "UA": 1}}'
+        )
+    return {str(value): float(weight) for value, weight in found.items()}
+
+
+def run_tuning(
+    folder: str,
+    *,
+    workload: dict[str, float] | None = None,
+    prices: tuple[float, float, float] | None = None,
+    filter_property: str | None = None,
+    keep_limit: bool = False,
+    quiet: bool = False,
+) -> "Tuning":
+    """Tune with a Spark of this process's own; errors that a user has to deal with in one line."""
+    from segments import SegmentsError  # noqa: PLC0415 - as below
+    from segments.spark.session import SparkMissing, check_installed, local_session  # noqa: PLC0415
+
+    try:
+        check_installed()
+    except SparkMissing as error:
+        raise Failed(f"streamd tune needs more than is installed: {error}") from error
+    from segments.spark.inventory import NotAStream, find_streams  # noqa: PLC0415 - an extra
+    from segments.spark.recommend import Prices  # noqa: PLC0415
+    from segments.spark.tuning import NothingToTune, tune as find  # noqa: PLC0415
+
+    try:
+        find_streams(folder)  # before Spark takes its seconds to start
+        waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
+        with waiting, local_session() as spark:
+            return find(
+                spark,
+                folder,
+                workload=workload,
+                prices=None if prices is None else Prices(*prices),
+                filter_property=filter_property,
+                keep_limit=keep_limit,
+            )
+    except (NotAStream, NothingToTune, SegmentsError, ValueError) as error:
+        raise Failed(str(error)) from error
+
+
+def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
+    """Set what is recommended on the running server."""
+    changes = changes_of(tuning)
+
+    async def work(client: "Client") -> None:
+        await client.set_arguments(name, changes)
+
+    run_client(uri, work)
+    shown = ", ".join(f"{key}={value}" for key, value in changes.items())
+    notes().print(f"changed {name}: {shown}")
+
+
+def changes_of(tuning: "Tuning") -> dict[str, str]:
+    """The recommendation as arguments of a stream."""
+    changes = {"stream-filter-size-bytes": str(tuning.recommended.filter_size)}
+    if tuning.limit_changes:
+        changes["stream-chunk-max-records"] = str(tuning.recommended.chunk_records)
+    return changes
+
+
+def print_tuning(tuning: "Tuning") -> None:
+    """The recommendation beside the present state."""
+    from segments.spark.report import quantile, summary  # noqa: PLC0415 - an extra
+
+    census = tuning.census
+    table = Table(
+        title=f"{tuning.stream}: {summary(tuning)}",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE,
+        padding=(0, 1),
+    )
+    for heading in ("", "now", "recommended"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for label, now, then in _rows(tuning.current, tuning.recommended):
+        table.add_row(label, now, then)
+    out = console()
+    out.print(table)
+    half, most = (quantile(census.distinct, share) for share in (0.5, 0.99))
+    lines = [
+        (
+            f"{census.chunks:,} chunks, {census.messages:,} messages, {size(census.data_bytes)}; "
+            f"{census.num_values:,} filter values, from the {tuning.source}; half of the chunks "
+            f"hold at most {half}, one in a hundred more than {most}."
+        ),
+        f"Asked for: {tuning.workload}.",
+    ]
+    found = tuning.confidence
+    if found is not None:
+        lines.append(
+            f"Fitted on the older 70 % of the history it is {found.filter_size} bytes with "
+            f"{found.fitted_rate:.2%} false positives; on the newer 30 % that gave "
+            f"{found.tested_rate:.2%} and cost {found.regret:.1%} more than the best size there."
+        )
+    lines += [f"Mind: {warning}." for warning in tuning.warnings]
+    out.print("\n".join(lines), highlight=False, width=min(out.width, 100))
+
+
+def _rows(now: "Candidate", then: "Candidate") -> list[tuple[str, str, str]]:
+    def both(label: str, shown: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a function
+        return label, shown(now), shown(then)
+
+    def times(found: "Candidate") -> str:
+        return "-" if found.amplification is None else f"{found.amplification:,.1f}"
+
+    return [
+        both("filter size, bytes", lambda c: str(c.filter_size)),
+        both("messages per chunk", lambda c: f"{c.chunk_records:,}"),
+        both("chunks", lambda c: f"{c.chunks:,}"),
+        both("false positives", lambda c: f"{c.false_positive_rate:.2%}"),
+        both("stored for filters and headers", lambda c: size(round(c.stored_bytes))),
+        both("delivered", lambda c: size(round(c.delivered_bytes))),
+        both("delivered for each byte needed", times),
+        both("bytes skipped", lambda c: f"{c.skipped_share:.1%}"),
+        both("total cost, bytes", lambda c: f"{c.cost:,.0f}"),
+    ]
