@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PORTS = ("--stream-port", "0", "--http-port", "off")
+_PORTS = ("--stream-port", "0", "--http-port", "off", "--amqp-port", "off")
 
 
 class Target:

@@ -51,7 +51,7 @@ class LiveConnection:
     Attributes:
         peer: host and port of the other end.
         local: host and port of this end.
-        protocol: "stream".
+        protocol: "stream" or "AMQP 0-9-1".
         is_tls: it is inside TLS.
         user: who has logged in.
         mechanism: by which SASL mechanism.

@@ -25,6 +25,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule("segments", (*EVENT_LOOPS, *SOCKETS, "streamd", "clients")),
     Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
+    Rule("streamd/amqp091", (*EVENT_LOOPS, *SOCKETS, "time", "clients", "streamd.stream")),
     Rule("streamd", ("clients", "pyspark"), lazy_allowed=True),
     Rule("clients", ("trio", "asyncio")),
 )
