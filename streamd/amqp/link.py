@@ -92,11 +92,8 @@ class AmqpLink:
         """Answer until the connection is open."""
         connection, login = self._connection, self._login
         with trio.fail_after(LOGIN_SECONDS):
-            while connection.state is State.GREETING:
-                for _ in connection.events():
-                    pass
-                if connection.state is State.GREETING:
-                    await self._receive()
+            while not connection.has_greeted():
+                await self._receive()
             await self._transport.send(method_frame(0, login.start()))
             while connection.state is not State.OPEN:
                 answers = await login.answer(connection, (await self._next_request()).method)

@@ -168,7 +168,7 @@ class Connection:
             ConnectionFault: the bytes are not what they should be. Nothing more is to be read
                 after a bad frame.
         """
-        if self.state is State.GREETING and not self._greeted():
+        if not self.has_greeted():
             return
         while self.state is not State.CLOSED:
             buffer, start = self._buffer, self._position
@@ -188,7 +188,14 @@ class Connection:
             if event is not None:
                 yield event
 
-    def _greeted(self) -> bool:
+    def has_greeted(self) -> bool:
+        """Whether the client has said what it speaks, and it is this.
+
+        Raises:
+            NotAmqp: it is something else.
+        """
+        if self.state is not State.GREETING:
+            return True
         size = len(PROTOCOL_HEADER)
         start = self._buffer[:size]
         if not (PROTOCOL_HEADER.startswith(start) or _OTHER_HEADER.startswith(start)):
