@@ -30,6 +30,11 @@ _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
 _UNCOMPRESSED = 0
+# A client that acknowledges one by one, and has plenty to deal with meanwhile, gets its next
+# messages together: each sending costs both ends more than a message does.
+_PLENTY = 64  # prefetch from which on a client has it
+_RIPE_SHARE = 8  # no waiting once this part of the prefetch may be sent
+_RIPE_SECONDS = 0.002
 
 
 class Consumer:
@@ -63,7 +68,7 @@ class Consumer:
         self.stream = stream
         self.wanted = wanted
         self.arguments = arguments
-        self.credit = channel.prefetch
+        self.credit = self._prefetch = channel.prefetch
         self.consumed = 0
         self.is_closed = self.is_ready = False
         log = stream.log
@@ -95,7 +100,11 @@ class Consumer:
         if is_stopped or self.is_ready or self._is_waiting:
             return
         if self._read or not self.reader.at_end:
-            self._deliveries.make_ready(self)
+            is_little = self.credit * _RIPE_SHARE < self._prefetch
+            if self._prefetch >= _PLENTY and is_little:
+                self._deliveries.make_ready_soon(self)
+            else:
+                self._deliveries.make_ready(self)
         else:
             self._is_waiting = True
             self.stream.add_waiter(self)
@@ -207,6 +216,8 @@ class Deliveries:
         self._work = work
         self._on_failure = on_failure
         self._ready: deque[Consumer] = deque()
+        self._soon: dict[Consumer, None] = {}
+        self._has_some = Wakeup()
 
     def add(
         self,
@@ -229,13 +240,28 @@ class Deliveries:
     def forget(self, consumer: Consumer) -> None:
         """A consumer is closed."""
         self.num_consumers -= 1
+        self._soon.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
 
     def make_ready(self, consumer: Consumer) -> None:
         """Put a consumer in line."""
+        self._soon.pop(consumer, None)
         consumer.is_ready = True
         self._ready.append(consumer)
         self._work.set()
+
+    def make_ready_soon(self, consumer: Consumer) -> None:
+        """Put a consumer in line in a moment, when there may be more to send."""
+        self._soon[consumer] = None
+        self._has_some.set()
+
+    async def ripen(self) -> None:
+        """Put those in line whose moment has come, until cancelled."""
+        while True:
+            await self._has_some.wait()
+            await trio.sleep(_RIPE_SECONDS)
+            for consumer in list(self._soon):
+                self.make_ready(consumer)
 
     @property
     def has_work(self) -> bool:

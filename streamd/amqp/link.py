@@ -159,6 +159,7 @@ class AmqpLink:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, deliveries)
+                nursery.start_soon(deliveries.ripen)
                 nursery.start_soon(self._check, session)
                 if login.heartbeat_seconds:
                     nursery.start_soon(self._watch, login.heartbeat_seconds)

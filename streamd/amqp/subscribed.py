@@ -5,6 +5,7 @@ messages with another filter value than those asked for are not delivered.
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from segments import FIRST, LAST, NEXT, Matcher, OffsetSpec, Start, at_offset, at_time
@@ -29,6 +30,10 @@ OFFSET, FILTER, UNFILTERED = "x-stream-offset", "x-stream-filter", "x-stream-mat
 SQL, TAGS = "x-stream-sql", "x-stream-tags"
 FOREIGN = ("x-priority", "x-consumer-timeout")
 _WORDS = {b"first": FIRST, b"last": LAST, b"next": NEXT}
+
+_SHORT_HEADER = b"\x00\x53\x70\xc0"  # a header section, as a short list
+_SHORT_ANNOTATIONS = b"\x00\x53\x72\xc1"  # message annotations, as a short map
+_REMEMBERED_BYTES = 512  # of a message's beginning
 
 # The messages of a chunk that are wanted: data section, where its messages end; their places.
 Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
@@ -200,41 +205,58 @@ class ExactValues:
     def places(self, data: bytes, ends: list[int]) -> list[int]:
         """See Choice."""
         start, found = 4, []
+        wanted, read = self._wanted, self._read
         for place, end in enumerate(ends):
-            if self._is_wanted(data[start:end]):
+            # Messages of one kind begin alike, so most beginnings were seen before.
+            after = _annotations_end(data, start, end)
+            if after and after - start <= _REMEMBERED_BYTES:
+                value = _remembered_value(data[start:after])
+            else:
+                value = annotated_value(data[start:end])
+            if not value and read is not None:
+                value = self._property_value(data[start:end])
+            if not value or value in wanted:
                 found.append(place)
             start = end + 4
         return found
 
-    def _is_wanted(self, raw: bytes) -> bool:
-        try:
-            value = annotated_value(raw) or self._property_value(raw)
-        except FormatError:
-            return True
-        return not value or value in self._wanted
-
     def _property_value(self, raw: bytes) -> bytes:
-        if self._read is None:
+        assert self._read is not None  # noqa: S101 - see places
+        try:
+            (value,) = self._read(raw)
+        except FormatError:
             return b""
-        (value,) = self._read(raw)
         if isinstance(value, str):
             return value.encode()
         return value if isinstance(value, bytes) else b""
 
 
 def annotated_value(raw: bytes) -> bytes:
-    """The filter value among a message's annotations, empty where there is none.
-
-    Raises:
-        FormatError: the message is damaged.
-    """
-    for code, _, at in walk_sections(raw):
-        if code >= Section.MESSAGE_ANNOTATIONS:
+    """The filter value among a message's annotations, empty where there is none."""
+    try:
+        for code, _, at in walk_sections(raw):
+            if code == Section.MESSAGE_ANNOTATIONS:
+                value = find_in_map(raw, at, FILTER_VALUE)
+                return value.encode() if isinstance(value, str) else b""
             if code > Section.MESSAGE_ANNOTATIONS:
                 break
-            value = find_in_map(raw, at, FILTER_VALUE)
-            return value.encode() if isinstance(value, str) else b""
+    except FormatError:
+        pass
     return b""
+
+
+_remembered_value = lru_cache(maxsize=4096)(annotated_value)
+
+
+def _annotations_end(data: bytes, start: int, end: int) -> int:
+    """Where the annotations of a message in `data` end; 0 unless it begins as most do."""
+    at = start
+    if data[at : at + 4] == _SHORT_HEADER and at + 4 < end:
+        at += 5 + data[at + 4]
+    if data[at : at + 4] != _SHORT_ANNOTATIONS or at + 4 >= end:
+        return 0
+    after = at + 5 + data[at + 4]
+    return after if after <= end else 0
 
 
 def shown_arguments(arguments: Table) -> Mapping[str, str]:

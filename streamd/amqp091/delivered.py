@@ -6,16 +6,16 @@ is left out, and bytes that are no message are delivered as they are.
 Source: amqp091 reference, 4.2 to 4.4.
 """
 
-import struct
 import uuid
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from segments.amqp10 import MAX_DEPTH, Opaque, decode_value, skip_value
+from segments.amqp10 import decode_value, skip_value
 from segments.errors import FormatError
 from segments.message import MessageView, Section, walk_sections
+from streamd.amqp091.converted import delivered_field, items, pairs, text_of
 from streamd.amqp091.errors import MAX_SHORT_TEXT
 from streamd.amqp091.properties import Properties, encode_properties
 from streamd.amqp091.stored import (
@@ -30,14 +30,13 @@ from streamd.amqp091.stored import (
 from streamd.amqp091.values import encode_long_text, encode_short_text
 
 OFFSET = "x-stream-offset"
+_NO_OFFSET = b"l" + bytes(8)
 _CACHED_BYTES = 1024
 _HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
 _HIDDEN_PREFIX = "x-basic-"
 _RENAMED = {"x-opt-rabbitmq-received-time": "timestamp_in_ms", "x-opt-deaths": "x-death"}
 _SHORT_DESCRIPTOR = b"\x00\x53"
 _DATA_START = b"\x00\x53\x75"
-_LISTS = {0x45: 0, 0xC0: 1, 0xD0: 4}  # width of size and count
-_MAPS = {0xC1: 1, 0xD1: 4}
 _BOOLEANS = {b"\x41": True, b"\x42": False, b"\x56\x01": True, b"\x56\x00": False}
 
 
@@ -112,111 +111,105 @@ def _only_data(raw: bytes, at: int) -> bytes | None:
 # -- the head
 
 
+class _Noted(NamedTuple):
+    """What one section says: properties that it names, headers in order, destination."""
+
+    properties: tuple[tuple[str, Any], ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
+    destination: bytes | None = None
+
+
 def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
+    noted: dict[int, _Noted] = {}
+    for code, at, end in _sections(sections):
+        reader = _READERS.get(code)
+        if reader is not None and code not in noted:
+            read, read_again = reader
+            # What differs from message to message are the properties, if anything.
+            noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
     found = Properties()
     headers: dict[str, bytes] = {}
-    places: dict[int, int] = {}
-    for code, _, at in walk_sections(sections):
-        places.setdefault(code, at)
-    destination = None
-    if Section.MESSAGE_ANNOTATIONS in places:
-        routing = _read_annotations(sections, places[Section.MESSAGE_ANNOTATIONS], found, headers)
-        if ROUTING_KEY in routing:
-            parts = (routing.get(EXCHANGE, ""), routing[ROUTING_KEY])
-            destination = b"".join(map(encode_short_text, parts))
-    if Section.HEADER in places:
-        _read_header(_items(sections, places[Section.HEADER]), found)
-    if Section.PROPERTIES in places:
-        _read_properties(_items(sections, places[Section.PROPERTIES]), found, headers)
-    if Section.APPLICATION_PROPERTIES in places:
-        _read_application(sections, places[Section.APPLICATION_PROPERTIES], headers)
+    # Annotations first: what they say of priorities and the like counts where no header does.
+    for code in (Section.MESSAGE_ANNOTATIONS, Section.HEADER, *_FREE):
+        part = noted.get(code)
+        if part is not None:
+            for name, value in part.properties:
+                setattr(found, name, value)
+            for name, field in part.headers:
+                headers.setdefault(name, field)
     if kind is not None:
         found.type = kind
     elif found.type == ENCODED_BODY:
         found.type = None
+    annotations = noted.get(Section.MESSAGE_ANNOTATIONS)
+    destination = annotations.destination if annotations else None
     return DeliveredHead(destination, *_around_offset(found, headers))
 
 
+_FREE = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)
 _head_again = lru_cache(maxsize=2048)(_head)
+
+
+def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
+    """Code, and where the value begins and ends, of each section."""
+    at, size = 0, len(raw)
+    while at < size:
+        if raw[at : at + 2] != _SHORT_DESCRIPTOR or at + 2 >= size:
+            for code, _, value in walk_sections(raw, at):
+                yield code, value, skip_value(raw, value)
+            return
+        end = skip_value(raw, at + 3)
+        yield raw[at + 2], at + 3, end
+        at = end
 
 
 def _around_offset(properties: Properties, headers: dict[str, bytes]) -> tuple[bytes, bytes]:
     """Encoded properties, cut where the offset goes; headers stand in the order of their names."""
-    headers[OFFSET] = b"l" + bytes(8)
-    entries = {name: encode_short_text(name) + field for name, field in headers.items()}
-    names = sorted(headers)
-    own = names.index(OFFSET)
-    first = b"".join(entries[name] for name in names[: own + 1])
-    table = encode_long_text(first + b"".join(entries[name] for name in names[own + 1 :]))
-    encoded = encode_properties(properties, table)
-    # Before the table stand the flags and two short texts at most: found by its length.
-    start = encoded.index(table) + 4 + len(first)
+    headers[OFFSET] = _NO_OFFSET
+    first = last = b""
+    for name in sorted(headers):
+        entry = encode_short_text(name) + headers[name]
+        if name <= OFFSET:
+            first += entry
+        else:
+            last += entry
+    encoded = encode_properties(properties, encode_long_text(first + last))
+    start = 2 + 4 + len(first)  # flags, and the length of the table
+    for text in (properties.content_type, properties.content_encoding):  # what stands before it
+        if text is not None:
+            start += 1 + len(text.encode())
     return encoded[: start - 8], encoded[start:]
 
 
-def _items(raw: bytes, at: int) -> list[bytes]:
-    """The encoded items of the list or map at a position."""
-    width = {**_LISTS, **_MAPS}.get(raw[at])
-    if width is None:
-        raise FormatError("a section is neither a list nor a map")
-    if not width:
-        return []
-    count = int.from_bytes(raw[at + 1 + width : at + 1 + 2 * width], "big")
-    at += 1 + 2 * width
-    items = []
-    for _ in range(count):
-        end = skip_value(raw, at)
-        items.append(raw[at:end])
-        at = end
-    return items
-
-
-def _pairs(raw: bytes, at: int) -> Iterator[tuple[str, bytes, bytes]]:
-    """Name, encoded key and encoded value of a map; what is not named by a text is left out."""
-    items = _items(raw, at)
-    for key, value in zip(items[::2], items[1::2], strict=False):
-        name = _text_of(key)
-        if name is not None:
-            yield name, key, value
-
-
-def _text_of(raw: bytes) -> str | None:
-    """A short enough text or symbol."""
-    if raw[:1] not in (b"\xa1", b"\xb1", b"\xa3", b"\xb3"):
-        return None
-    body = raw[2 if raw[0] < 0xB0 else 5 :]  # noqa: PLR2004 - of a short one
-    if len(body) > MAX_SHORT_TEXT:
-        return None
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _read_annotations(
-    raw: bytes, at: int, found: Properties, headers: dict[str, bytes]
-) -> dict[str, str]:
-    """Fill in what annotations say; returns the exchange and routing key among them."""
+def _read_annotations(raw: bytes) -> _Noted:
+    """What annotations say: also the exchange and the routing key."""
     routing: dict[str, str] = {}
-    for name, _, value in _pairs(raw, at):
-        text = _text_of(value)
+    properties: list[tuple[str, Any]] = []
+    headers: list[tuple[str, bytes]] = []
+    for name, value in pairs(raw):
+        text = text_of(value)
         if name in (EXCHANGE, ROUTING_KEY):
             if text is not None:
                 routing.setdefault(name, text)
-        elif name == TYPE:
-            found.type = text
-        elif name == "x-basic-delivery-mode":
-            found.delivery_mode = _octet(value)
-        elif name == "x-basic-priority":
-            found.priority = _octet(value)
-        elif name == "x-basic-expiration":
-            found.expiration = text
+        elif name in (TYPE, "x-basic-expiration"):
+            properties.append(("type" if name == TYPE else "expiration", text))
+        elif name in _OLD_OCTETS:
+            properties.append((_OLD_OCTETS[name], _octet(value)))
         else:
-            _add_annotation(name, value, headers)
-    return routing
+            headers += _annotation(name, value)
+    destination = None
+    if ROUTING_KEY in routing:
+        parts = (routing.get(EXCHANGE, ""), routing[ROUTING_KEY])
+        destination = b"".join(map(encode_short_text, parts))
+    return _Noted(tuple(properties), tuple(headers), destination)
 
 
-def _add_annotation(name: str, value: bytes, headers: dict[str, bytes]) -> None:
+# Where RabbitMQ 3 kept them.
+_OLD_OCTETS = {"x-basic-delivery-mode": "delivery_mode", "x-basic-priority": "priority"}
+
+
+def _annotation(name: str, value: bytes) -> Iterator[tuple[str, bytes]]:
+    """The header that an annotation becomes, if it becomes one."""
     shown = "CC" if name == CC else _RENAMED.get(name)
     if shown is None:
         is_hidden = name in _HIDDEN or name.startswith(_HIDDEN_PREFIX)
@@ -227,7 +220,7 @@ def _add_annotation(name: str, value: bytes, headers: dict[str, bytes]) -> None:
     if field is not None:
         if shown == "timestamp_in_ms" and field[:1] == b"T":
             field = b"l" + value[1:9]
-        headers.setdefault(shown, field)
+        yield shown, field
 
 
 def _octet(raw: bytes) -> int | None:
@@ -235,43 +228,58 @@ def _octet(raw: bytes) -> int | None:
     return value if isinstance(value, int) and 0 <= value < 1 << 8 else None
 
 
-def _read_application(raw: bytes, at: int, headers: dict[str, bytes]) -> None:
-    for name, _, value in _pairs(raw, at):
-        field = delivered_field(value)
-        if field is not None:
-            headers.setdefault(name, field)
+def _read_application(raw: bytes) -> _Noted:
+    headers = ((name, delivered_field(value)) for name, value in pairs(raw))
+    return _Noted((), tuple((name, field) for name, field in headers if field is not None))
 
 
-def _read_header(items: list[bytes], found: Properties) -> None:
-    durable, priority, ttl = (*items[:3], b"\x40", b"\x40", b"\x40")[:3]
+def _read_header(raw: bytes) -> _Noted:
+    durable, priority, ttl = (*items(raw, 0), _NULL, _NULL, _NULL)[:3]
+    found: list[tuple[str, Any]] = []
     is_durable = _BOOLEANS.get(durable)
     if is_durable is not None:
-        found.delivery_mode = 2 if is_durable else 1
-    if priority != b"\x40":
-        found.priority = _octet(priority)
-    if ttl != b"\x40":
+        found.append(("delivery_mode", 2 if is_durable else 1))
+    if priority != _NULL:
+        found.append(("priority", _octet(priority)))
+    if ttl != _NULL:
         value, _ = decode_value(ttl)
-        found.expiration = str(value) if isinstance(value, int) else None
+        found.append(("expiration", str(value) if isinstance(value, int) else None))
+    return _Noted(tuple(found))
 
 
-_MESSAGE_ID, _USER_ID, _REPLY_TO, _CORRELATION_ID = 0, 1, 4, 5
-_CONTENT_TYPE, _CONTENT_ENCODING, _CREATION_TIME, _GROUP_ID = 6, 7, 9, 10
-_FIELD_COUNT = 13
+def _read_properties(raw: bytes) -> _Noted:
+    properties: list[tuple[str, Any]] = []
+    headers: dict[str, bytes] = {}
+    for index, item in enumerate(items(raw, 0)):
+        if item == _NULL or index not in _FIELDS:
+            continue
+        name = _FIELDS[index]
+        if index in _IDS:
+            properties.append((name, _id_text(item, _IDS[index], headers)))
+        else:
+            properties.append((name, _CONVERT_FIELD.get(name, text_of)(item)))
+    return _Noted(tuple(properties), tuple(headers.items()))
 
 
-def _read_properties(items: list[bytes], found: Properties, headers: dict[str, bytes]) -> None:
-    items = items + [b"\x40"] * (_FIELD_COUNT - len(items))
-    found.message_id = _id_text(items[_MESSAGE_ID], "x-message-id", headers)
-    found.correlation_id = _id_text(items[_CORRELATION_ID], "x-correlation-id", headers)
-    found.user_id = _user(items[_USER_ID])
-    found.reply_to = _reply_to(_text_of(items[_REPLY_TO]))
-    found.content_type = _text_of(items[_CONTENT_TYPE])
-    found.content_encoding = _text_of(items[_CONTENT_ENCODING])
-    found.app_id = _text_of(items[_GROUP_ID])
-    created = items[_CREATION_TIME]
-    if created[0] == 0x83:  # noqa: PLR2004 - timestamp
-        ms = int.from_bytes(created[1:], "big", signed=True)
-        found.timestamp = ms // 1000 if ms >= 0 else None
+_NULL = b"\x40"
+_FIELDS = {
+    0: "message_id",
+    1: "user_id",
+    4: "reply_to",
+    5: "correlation_id",
+    6: "content_type",
+    7: "content_encoding",
+    9: "timestamp",
+    10: "app_id",
+}
+_IDS = {0: "x-message-id", 5: "x-correlation-id"}  # the headers that long ones become
+
+
+def _seconds(raw: bytes) -> int | None:
+    if raw[0] != 0x83:  # noqa: PLR2004 - timestamp
+        return None
+    ms = int.from_bytes(raw[1:], "big", signed=True)
+    return ms // 1000 if ms >= 0 else None
 
 
 def _id_text(raw: bytes, long_name: str, headers: dict[str, bytes]) -> str | None:
@@ -300,7 +308,8 @@ def _user(raw: bytes) -> str | None:
         return None
 
 
-def _reply_to(text: str | None) -> str | None:
+def _reply_to(raw: bytes) -> str | None:
+    text = text_of(raw)
     if text is None or not text.startswith(QUEUES):
         return text
     try:
@@ -310,143 +319,17 @@ def _reply_to(text: str | None) -> str | None:
     return plain if len(plain.encode()) <= MAX_SHORT_TEXT else text
 
 
-# -- values, by type code
-
-
-def delivered_field(raw: bytes, depth: int = 0) -> bytes | None:
-    """One encoded AMQP 1.0 value as a tagged value; None when it has no counterpart."""
-    code = raw[0]
-    if code in _SAME_BYTES:
-        tag, size = _SAME_BYTES[code]
-        return tag + raw[1 : 1 + size]
-    convert = _CONVERTERS.get(code)
-    if convert is None or depth > MAX_DEPTH:
-        return None
-    return convert(raw, depth)
-
-
-# The bytes behind the code are those behind the tag.
-_SAME_BYTES: dict[int, tuple[bytes, int]] = {
-    0x40: (b"V", 0),
-    0x50: (b"B", 1),
-    0x51: (b"b", 1),
-    0x60: (b"u", 2),
-    0x61: (b"s", 2),
-    0x70: (b"i", 4),
-    0x71: (b"I", 4),
-    0x81: (b"l", 8),
+_CONVERT_FIELD: dict[str, Callable[[bytes], Any]] = {
+    "user_id": _user,
+    "reply_to": _reply_to,
+    "timestamp": _seconds,
 }
-_Converter = Callable[[bytes, int], bytes | None]
-
-
-def _constant(field: bytes) -> _Converter:
-    return lambda _raw, _depth: field
-
-
-def _signed(tag: bytes, size: int) -> _Converter:
-    return lambda raw, _depth: (
-        tag + int.from_bytes(raw[1:2], "big", signed=True).to_bytes(size, "big", signed=True)
+_Reader = Callable[[bytes], _Noted]
+_READERS: dict[int, tuple[_Reader, _Reader]] = {
+    code: (read, lru_cache(maxsize=1024)(read))
+    for code, read in (
+        (Section.HEADER, _read_header),
+        (Section.MESSAGE_ANNOTATIONS, _read_annotations),
+        (Section.APPLICATION_PROPERTIES, _read_application),
     )
-
-
-def _unsigned(tag: bytes, size: int) -> _Converter:
-    return lambda raw, _depth: tag + raw[1:2].rjust(size, b"\0")
-
-
-def _long(raw: bytes, _depth: int) -> bytes | None:
-    return b"l" + raw[1:9] if raw[1] < 0x80 else None  # noqa: PLR2004 - does not fit
-
-
-def _finite(tag: bytes, form: str) -> _Converter:
-    def convert(raw: bytes, _depth: int) -> bytes | None:
-        (value,) = struct.unpack_from(form, raw, 1)
-        is_finite = value == value and value not in (float("inf"), float("-inf"))  # noqa: PLR0124
-        return tag + raw[1:] if is_finite else None
-
-    return convert
-
-
-def _time(raw: bytes, _depth: int) -> bytes | None:
-    ms = int.from_bytes(raw[1:9], "big", signed=True)
-    return b"T" + (ms // 1000).to_bytes(8, "big") if ms >= 0 else None
-
-
-def _uuid(raw: bytes, _depth: int) -> bytes:
-    return b"S" + encode_long_text(f"{UUID_PREFIX}{uuid.UUID(bytes=raw[1:17])}".encode())
-
-
-def _list(raw: bytes, depth: int) -> bytes:
-    fields = [delivered_field(item, depth + 1) for item in _items(raw, 0)]
-    return b"A" + encode_long_text(b"".join(field for field in fields if field is not None))
-
-
-def _map(raw: bytes, depth: int) -> bytes:
-    parts: dict[str, bytes] = {}
-    for name, _, value in _pairs(raw, 0):
-        field = delivered_field(value, depth + 1)
-        if field is not None:
-            parts.setdefault(name, encode_short_text(name) + field)
-    return b"F" + encode_long_text(b"".join(parts.values()))
-
-
-# How many bytes an element has, by the high half of its code; below 0 the width of its length.
-_WIDTHS = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16, 0xA: -1, 0xB: -4, 0xC: -1, 0xD: -4}
-
-
-def _array(raw: bytes, depth: int) -> bytes | None:
-    value, _ = decode_value(raw)
-    if isinstance(value, Opaque):  # of elements that have no width, or are described
-        return None
-    width = 1 if raw[0] < 0xF0 else 4  # noqa: PLR2004 - the long form
-    count = int.from_bytes(raw[1 + width : 1 + 2 * width], "big")
-    at = 1 + 2 * width
-    constructor, at = raw[at : at + 1], at + 1
-    element = _WIDTHS.get(constructor[0] >> 4)
-    if element is None:
-        return None
-    fields: list[bytes] = []
-    for _ in range(count):
-        size = element
-        if element < 0:
-            size = -element + int.from_bytes(raw[at : at - element], "big")
-        field = delivered_field(constructor + raw[at : at + size], depth + 1)
-        if field is not None:
-            fields.append(field)
-        at += size
-    return b"A" + encode_long_text(b"".join(fields))
-
-
-def _text(raw: bytes, _depth: int) -> bytes:
-    body: Any = raw[2:] if raw[0] < 0xB0 else raw[5:]  # noqa: PLR2004 - of a short one
-    return b"S" + encode_long_text(body)
-
-
-_CONVERTERS: dict[int, _Converter] = {
-    0x41: _constant(b"t\1"),
-    0x42: _constant(b"t\0"),
-    0x43: _constant(b"i" + bytes(4)),
-    0x44: _constant(b"l" + bytes(8)),
-    0x45: _constant(b"A" + bytes(4)),
-    0x52: _unsigned(b"i", 4),
-    0x53: _unsigned(b"l", 8),
-    0x54: _signed(b"I", 4),
-    0x55: _signed(b"l", 8),
-    0x56: lambda raw, _depth: b"t\1" if raw[1] else b"t\0",
-    0x72: _finite(b"f", ">f"),
-    0x80: _long,
-    0x82: _finite(b"d", ">d"),
-    0x83: _time,
-    0x98: _uuid,
-    0xA0: _text,
-    0xA1: _text,
-    0xA3: _text,
-    0xB0: _text,
-    0xB1: _text,
-    0xB3: _text,
-    0xC0: _list,
-    0xC1: _map,
-    0xD0: _list,
-    0xD1: _map,
-    0xE0: _array,
-    0xF0: _array,
-}
+} | {Section.PROPERTIES: (_read_properties, _read_properties)}
