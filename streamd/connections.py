@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from streamd.transport import Address
 
+STREAM_PROTOCOL = "stream"
+
 
 class PublisherFacts(NamedTuple):
     """One publisher as it is at the moment; counts are messages, or entries where batched."""
