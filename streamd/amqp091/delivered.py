@@ -17,7 +17,7 @@ from segments.errors import FormatError
 from segments.message import MessageView, Section, walk_sections
 from streamd.amqp091.converted import delivered_field, items, pairs, text_of
 from streamd.amqp091.errors import MAX_SHORT_TEXT
-from streamd.amqp091.properties import Properties, encode_properties
+from streamd.amqp091.properties import encode_present
 from streamd.amqp091.stored import (
     CC,
     ENCODED_BODY,
@@ -30,7 +30,7 @@ from streamd.amqp091.stored import (
 from streamd.amqp091.values import encode_long_text, encode_short_text
 
 OFFSET = "x-stream-offset"
-_NO_OFFSET = b"l" + bytes(8)
+_OFFSET_ENTRY = encode_short_text(OFFSET) + b"l" + bytes(8)
 _CACHED_BYTES = 1024
 _HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
 _HIDDEN_PREFIX = "x-basic-"
@@ -127,20 +127,19 @@ def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
             read, read_again = reader
             # What differs from message to message are the properties, if anything.
             noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
-    found = Properties()
+    found: dict[str, Any] = {}
     headers: dict[str, bytes] = {}
     # Annotations first: what they say of priorities and the like counts where no header does.
     for code in (Section.MESSAGE_ANNOTATIONS, Section.HEADER, *_FREE):
         part = noted.get(code)
         if part is not None:
-            for name, value in part.properties:
-                setattr(found, name, value)
+            found.update(part.properties)
             for name, field in part.headers:
                 headers.setdefault(name, field)
     if kind is not None:
-        found.type = kind
-    elif found.type == ENCODED_BODY:
-        found.type = None
+        found["type"] = kind
+    elif found.get("type") == ENCODED_BODY:
+        del found["type"]
     annotations = noted.get(Section.MESSAGE_ANNOTATIONS)
     destination = annotations.destination if annotations else None
     return DeliveredHead(destination, *_around_offset(found, headers))
@@ -163,19 +162,17 @@ def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
         at = end
 
 
-def _around_offset(properties: Properties, headers: dict[str, bytes]) -> tuple[bytes, bytes]:
+def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tuple[bytes, bytes]:
     """Encoded properties, cut where the offset goes; headers stand in the order of their names."""
-    headers[OFFSET] = _NO_OFFSET
-    first = last = b""
-    for name in sorted(headers):
-        entry = encode_short_text(name) + headers[name]
-        if name <= OFFSET:
-            first += entry
-        else:
-            last += entry
-    encoded = encode_properties(properties, encode_long_text(first + last))
+    first, last = _OFFSET_ENTRY, b""
+    if headers:
+        entries = [(name, encode_short_text(name) + headers[name]) for name in sorted(headers)]
+        first = b"".join([entry for name, entry in entries if name < OFFSET]) + _OFFSET_ENTRY
+        last = b"".join([entry for name, entry in entries if name > OFFSET])
+    encoded = encode_present(properties, encode_long_text(first + last))
     start = 2 + 4 + len(first)  # flags, and the length of the table
-    for text in (properties.content_type, properties.content_encoding):  # what stands before it
+    for name in ("content_type", "content_encoding"):  # what stands before it
+        text = properties.get(name)
         if text is not None:
             start += 1 + len(text.encode())
     return encoded[: start - 8], encoded[start:]

@@ -4,6 +4,7 @@ Source: amqp091 reference, 0.3.
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,27 +87,37 @@ def _decode(kind: str, raw: bytes, at: int) -> tuple[Any, int]:
     return struct.unpack_from(">Q", raw, at)[0], at + 8
 
 
-def encode_properties(properties: Properties, table: bytes | None = None) -> bytes:
-    """Flags and properties; `table` stands for the headers where it is given.
+def encode_properties(properties: Properties) -> bytes:
+    """Flags and properties.
 
     Raises:
         ValueError: a text is longer than 255 bytes.
     """
-    flags, parts = 0, [b""]
-    for bit, name, kind in _FIELDS:
-        value = getattr(properties, name)
-        if bit == _HEADERS_BIT and table is not None:
-            parts.append(table)
-        elif value is None:
-            continue
-        elif kind == _TEXT:
-            parts.append(encode_short_text(value))
-        elif kind == _OCTET:
-            parts.append(bytes((value,)))
-        elif kind == _TABLE:
-            parts.append(encode_table(value))
-        else:
-            parts.append(struct.pack(">Q", value))
-        flags |= bit
-    parts[0] = _FLAGS.pack(flags)
-    return b"".join(parts)
+    found = {name: getattr(properties, name) for name in _NAMES}
+    table = found.pop("headers")
+    return encode_present(found, None if table is None else encode_table(table))
+
+
+def encode_present(values: Mapping[str, Any], table: bytes | None) -> bytes:
+    """The same from properties by name, those that are None left out, and encoded headers.
+
+    Raises:
+        ValueError: a text is longer than 255 bytes.
+    """
+    flags, parts = 0, {}
+    if table is not None:
+        flags, parts[_HEADERS_BIT] = _HEADERS_BIT, table
+    for name, value in values.items():
+        if value is not None:
+            bit, encode = _WRITTEN[name]
+            flags |= bit
+            parts[bit] = encode(value)
+    return _FLAGS.pack(flags) + b"".join([parts[bit] for bit in sorted(parts, reverse=True)])
+
+
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    _TEXT: encode_short_text,
+    _OCTET: struct.Struct(">B").pack,
+    _TIME: struct.Struct(">Q").pack,
+}
+_WRITTEN = {name: (bit, _ENCODERS[kind]) for bit, name, kind in _FIELDS if kind != _TABLE}
