@@ -281,6 +281,7 @@ class Catalog:
                 exchange_tables.forget_destination(db, virtual_host, name, to_exchange=False)
             if super_stream is not None:
                 _delete_super_stream(db, virtual_host, super_stream)
+                exchange_tables.forget_source(db, virtual_host, super_stream)
 
     # -- standing selectors
 

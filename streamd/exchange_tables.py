@@ -76,7 +76,7 @@ class ExchangeTables:
         with self._change() as db:
             where = (virtual_host, name)
             db.execute("DELETE FROM exchanges WHERE virtual_host = ? AND name = ?", where)
-            db.execute("DELETE FROM routes WHERE virtual_host = ? AND source = ?", where)
+            forget_source(db, virtual_host, name)
             forget_destination(db, virtual_host, name, to_exchange=True)
 
     def add_route(self, row: RouteRow) -> None:
@@ -94,6 +94,12 @@ class ExchangeTables:
 
 def _values(row: RouteRow) -> tuple[object, ...]:
     return (*row[:5], json.dumps(dict(row.arguments), sort_keys=True))
+
+
+def forget_source(db: sqlite3.Connection, virtual_host: str, name: str) -> None:
+    """Remove the bindings from an exchange that is gone."""
+    where = (virtual_host, name)
+    db.execute("DELETE FROM routes WHERE virtual_host = ? AND source = ?", where)
 
 
 def forget_destination(

@@ -227,8 +227,10 @@ class Exchanges:
         except CatalogError as error:
             raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
 
-    def forget_streams(self, names: Collection[str]) -> None:
-        """Streams are gone, in the catalog too."""
+    def forget_streams(self, names: Collection[str], super_stream: str | None = None) -> None:
+        """Streams are gone, and a super stream, in the catalog too."""
+        if super_stream is not None and super_stream not in self._rows:
+            self._routes.pop(super_stream, None)
         self._drop_routes_to(set(names), to_exchange=False)
         self.changed()
 

@@ -363,7 +363,7 @@ class VirtualHost:
         for row in list(self.super_streams.values()):
             left = tuple(binding for binding in row.bindings if binding.stream not in names)
             self.super_streams[row.name] = row._replace(bindings=left)
-        self.exchanges.forget_streams(names)
+        self.exchanges.forget_streams(names, super_stream)
         return gone
 
     def _forget(self, name: str) -> Stream | None:

@@ -143,7 +143,12 @@ class AmqpLink:
         connection, login = self._connection, self._login
         deliveries = Deliveries(self._work, connection.frame_max, self._cannot_read)
         publishing = Publishing(
-            login.host, login.rights, self._outbox, connection.frame_max, self.fail
+            login.host,
+            login.rights,
+            self._outbox,
+            connection.frame_max,
+            self.fail,
+            hears_of_blocking=login.can("connection.blocked"),
         )
         context = Context(
             login.host,
@@ -254,7 +259,10 @@ class AmqpLink:
             self._session.stream_is_gone(consumer.stream)
 
     async def _check(self, session: Session) -> None:
-        """End a connection that does not answer a close, or has nothing left to use."""
+        """End a connection that does not answer a close, or has nothing left to use.
+
+        And consumers whose user may not read any more what they read.
+        """
         is_closing = False
         while True:
             await trio.sleep(CHECK_SECONDS)
@@ -262,6 +270,7 @@ class AmqpLink:
                 logger.info("%s: ended by the server", self._transport.peer)
                 raise _Ended
             is_closing = self._connection.state is State.CLOSING
+            session.check_rights()
 
     async def _write(self, deliveries: Deliveries) -> None:
         """Send, one thing at a time, so that frames never mix."""

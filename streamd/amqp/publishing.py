@@ -38,6 +38,7 @@ from streamd.wire.publish import Entries
 _PUBLISH: MethodId = m.IDS[m.BasicPublish]
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
 _ID_SIZE = 8
+_LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 Fail = Callable[[ConnectionFault], None]
 
 
@@ -134,16 +135,25 @@ class Publishing:
         outbox: where returns and acks go.
         frame_max: bytes that a frame may have.
         fail: ends the connection.
+        hears_of_blocking: the client wants to be told when the disk is full.
     """
 
     def __init__(
-        self, host: VirtualHost, rights: Rights, outbox: Outbox, frame_max: int, fail: Fail
+        self,
+        host: VirtualHost,
+        rights: Rights,
+        outbox: Outbox,
+        frame_max: int,
+        fail: Fail,
+        *,
+        hears_of_blocking: bool,
     ) -> None:
         self._host = host
         self._rights = rights
         self._outbox = outbox
         self._frame_max = frame_max
         self._fail = fail
+        self._hears_of_blocking = hears_of_blocking
         self._gathered: dict[tuple[Channel, Stream], _Gathered] = {}
         self._places: dict[tuple[str, str], list[_Target]] = {}
         self._version = -1
@@ -205,7 +215,13 @@ class Publishing:
     async def room(self) -> None:
         """Return when the streams that were written to can take more."""
         while self._written:
-            await self._written.pop().room()
+            stream = self._written.pop()
+            is_told = self._hears_of_blocking and bool(stream.trouble) and not stream.failed
+            if is_told:  # of what may last, not of what passes by itself
+                self._outbox.put(method_frame(0, m.ConnectionBlocked(_LOW_ON_DISK)))
+            await stream.room()
+            if is_told:
+                self._outbox.put(method_frame(0, m.ConnectionUnblocked()))
 
     # -- where to
 

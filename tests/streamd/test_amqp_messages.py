@@ -1,5 +1,6 @@
 """AMQP 0-9-1: messages in and out; confirms, credit, offsets, filters, selectors, order."""
 
+import errno
 import gzip
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from segments import StorageError
 from streamd.amqp091 import methods as m
 from streamd.amqp091.codec import method_frame
 from streamd.amqp091.values import Field
@@ -179,6 +181,32 @@ class TestPublishing:
                 )
             returned += isinstance(found, Delivery)
         assert returned == 1
+
+    @pytest.mark.parametrize("able", [("connection.blocked",), ()])
+    async def test_a_full_disk(
+        self, server: Harness, able: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Clients that want to are told; the others just wait."""
+        amqp = await open_peer(server, capabilities=able)
+        await amqp.declare("s")
+        await amqp.confirm()
+        log = server.host.find("s").log
+        append = log.append
+
+        def refuse(*_: object) -> None:
+            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
+
+        monkeypatch.setattr(log, "append", refuse)
+        await amqp.publish("s", b"one")
+        await amqp.silence(0.5)
+        await amqp.publish("s", b"two")
+        if able:
+            assert await amqp.expect(m.ConnectionBlocked) == m.ConnectionBlocked("low on disk")
+        await amqp.silence(10)
+        monkeypatch.setattr(log, "append", append)
+        assert await amqp.expect(m.BasicAck) == m.BasicAck(2, True)
+        if able:
+            await amqp.expect(m.ConnectionUnblocked)
 
     async def test_the_value_of_the_filter_property_is_the_filter_value(
         self, server: Harness, amqp: AmqpPeer

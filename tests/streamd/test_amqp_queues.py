@@ -223,6 +223,13 @@ class TestPermissions:
     async def test_refused(self, limited: AmqpPeer, method: object) -> None:
         await limited.channel_fails(method, 403, "'u'")
 
+    async def test_consumers_end_when_they_may_not_read_any_more(
+        self, server: Harness, limited: AmqpPeer
+    ) -> None:
+        await limited.consume("read")
+        await server.server.access.put_permission(PermissionRow("u", "/", "", "", ""))
+        assert await limited.expect(m.BasicCancel) == m.BasicCancel("c", True)
+
     async def test_publishing_is_to_exchanges(self, limited: AmqpPeer) -> None:
         await limited.store("", b"body", exchange="write-x")
         await limited.channel_fails(limited.message("write", b""), 403, "'amq.default'")
@@ -417,6 +424,17 @@ class TestExchanges:
         await self.bind(amqp, "part", "made", "k", x_stream_partition_order=0)
         found = await peer.ask(c.Partitions, "made")
         assert found.streams == ("part",)
+
+    async def test_a_deleted_super_stream_leaves_no_bindings(
+        self, server: Harness, amqp: AmqpPeer
+    ) -> None:
+        peer = await server.peer()
+        for _ in range(2):
+            assert await peer.code(c.CreateSuperStream, "super", ("p",), ("a",), ()) == OK
+            assert len(server.host.exchanges.routes_from("super")) == 1
+            bind = m.ExchangeBind(0, "amq.fanout", "super", "a", False, {})
+            await amqp.ask(bind, m.ExchangeBindOk)
+            assert await peer.code(c.DeleteSuperStream, "super") == OK
 
     async def test_they_outlive_the_server(self, tmp_path: Path) -> None:
         folder = tmp_path / "kept"
