@@ -16,7 +16,8 @@ def read(channel: Any, count: int, **asked: str) -> list[tuple[int, int]]:
     arguments["x-stream-offset"] = "first"
     orders = []
     for delivery, properties, _ in channel.consume("pika-orders", arguments=arguments):
-        orders.append((properties.headers["x-stream-offset"], properties.headers["total"]))
+        offset = int(properties.headers["x-stream-offset"])  # pika has a long of its own
+        orders.append((offset, properties.headers["total"]))
         channel.basic_ack(delivery.delivery_tag)
         if len(orders) == count:
             break
