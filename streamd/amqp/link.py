@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOL = "AMQP 0-9-1"
 _MISSED_HEARTBEATS = 2
+_LINGER_SECONDS = 1  # for the client to end its side, once it has the answer to its Close
 
 
 class _Ended(Exception):
@@ -237,6 +238,10 @@ class AmqpLink:
                 self._outbox.put(method_frame(0, m.ConnectionCloseOk()))
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._outbox.emptied()
+                # To close with something unread would take the answer away from the client.
+                with trio.move_on_after(_LINGER_SECONDS):
+                    while await self._transport.receive():
+                        pass
             case m.ConnectionUpdateSecret():  # who is here has proved it; passwords do not expire
                 self._outbox.put(method_frame(0, m.ConnectionUpdateSecretOk()))
                 session.check_rights()
