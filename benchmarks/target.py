@@ -12,7 +12,8 @@ from benchmarks.link import Link
 from streamd.wire import commands as c
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PORTS = ("--stream-port", "0", "--http-port", "off")
+_SERVE = (sys.executable, "-m", "streamd", "serve")
+_PORTS = ("--stream-port", "0", "--http-port", "off", "--amqp-port", "off")
 _CPU_FIELDS = slice(11, 15)  # user and system; the same of children that were waited for
 _PARENT_FIELD = 1
 _PATIENCE_SECONDS = 120
@@ -70,13 +71,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """User and system time so far, in steps of 10 ms."""
-        ticks, children = _processes()
-        waiting, used = [self.pid], 0
-        while waiting:
-            pid = waiting.pop()
-            waiting += children[pid]
-            used += ticks.get(pid, 0)
-        return used / _TICKS
+        return cpu_seconds(self.pid)
 
     def peak_resident_bytes(self) -> int:
         """The most memory it ever held."""
@@ -93,18 +88,27 @@ class Server:
 
 
 class Target(Server):
-    """`streamd serve` on a free port; a context that ends it."""
+    """`streamd serve` on a free port; a context that ends it.
+
+    Args:
+        data: its data folder.
+        options: more of them.
+
+    Attributes:
+        amqp: host and port of AMQP 0-9-1, where the options ask for it.
+    """
 
     can_restart = True
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self._data = data
+        self._options = options
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "streamd", "serve", "--data", str(self._data), *_PORTS],
+            [*_SERVE, "--data", str(self._data), *_PORTS, *self._options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -114,6 +118,7 @@ class Target(Server):
         address = ready.partition("stream=")[2].partition(" ")[0]
         if not address:
             raise RuntimeError("the server did not start: try `streamd serve`")
+        self.amqp = ready.partition("amqp=")[2].partition(" ")[0]
         host, _, port = address.rpartition(":")
         super().__init__(host, int(port), self._process.pid)
 
@@ -129,6 +134,17 @@ class Target(Server):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of all it has started, in steps of 10 ms."""
+    ticks, children = _processes()
+    waiting, used = [pid], 0
+    while waiting:
+        pid = waiting.pop()
+        waiting += children[pid]
+        used += ticks.get(pid, 0)
+    return used / _TICKS
 
 
 def _processes() -> tuple[dict[int, int], defaultdict[int, list[int]]]:

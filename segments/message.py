@@ -6,7 +6,7 @@ pay for decoding the rest.
 Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import IntEnum
@@ -258,6 +258,20 @@ def _find_sections(raw: bytes) -> dict[int, list[int]]:
     if not found.keys() & _BODY_SECTIONS:
         raise FormatError("the message has no body section")
     return found
+
+
+def walk_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Code, start, and position of the value of each section, in order.
+
+    Raises:
+        FormatError: what stands there is no section.
+    """
+    while position < len(raw):
+        code, value = section_code(raw, position)
+        if code not in _SECTION_CODES:
+            raise FormatError(f"section code is {code}")
+        yield code, position, value
+        position = skip_value(raw, value)
 
 
 def _find_section(raw: bytes, wanted: int) -> int | None:

@@ -44,7 +44,12 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _age_seconds(text: str) -> int:
+def age_seconds(text: str) -> int:
+    """The seconds in an age or an interval.
+
+    Raises:
+        ValueError: it is none; says what is expected.
+    """
     match = _AGE.fullmatch(text)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not seconds:
@@ -109,7 +114,7 @@ CHUNK_BYTES = "stream-chunk-max-bytes"
 _MAX_BYTES = 1 << 62
 _READERS: Mapping[str, Callable[[str], Value]] = {
     MAX_LENGTH: _whole(0, _MAX_BYTES),
-    MAX_AGE: _age_seconds,
+    MAX_AGE: age_seconds,
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
     FILTER_SIZE: _filter_size,
     FILTER_HISTORY: _flag,

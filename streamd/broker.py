@@ -63,6 +63,11 @@ class Broker:
         for super_stream in contents.super_streams:
             host = self.virtual_hosts[super_stream.virtual_host]
             host.super_streams[super_stream.name] = super_stream
+        for host in self.virtual_hosts.values():
+            host.exchanges.load(
+                (row for row in contents.exchanges if row.virtual_host == host.name),
+                (row for row in contents.routes if row.virtual_host == host.name),
+            )
         rows = contents.streams
         for row in rows:
             standing = contents.selectors.get((row.virtual_host, row.name), ())

@@ -13,12 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from streamd import exchange_tables
 from streamd.arguments import Arguments
+from streamd.exchange_tables import ExchangeTables
+from streamd.routing import ExchangeRow, RouteRow
 from streamd.standing import StandingSelector
 
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
-_VERSION = 4
+_VERSION = 5
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _SCHEMA_1 = """
 CREATE TABLE streams (
@@ -70,10 +73,13 @@ CREATE TABLE standing_selectors (
 ) WITHOUT ROWID;
 """
 _SCHEMA_4 = "ALTER TABLE streams ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';"
-_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4)
+_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, exchange_tables.SCHEMA)
 
 
-_TABLES_OF_A_HOST = ("streams", "super_streams", "bindings", "standing_selectors", "permissions")
+_TABLES_OF_A_HOST = (
+    *("streams", "super_streams", "bindings", "standing_selectors", "permissions"),
+    *exchange_tables.TABLES,
+)
 
 
 class CatalogError(Exception):
@@ -149,10 +155,15 @@ class Contents(NamedTuple):
     streams: list[StreamRow]
     super_streams: list[SuperStreamRow]
     selectors: dict[tuple[str, str], list[StandingSelector]]
+    exchanges: list[ExchangeRow]
+    routes: list[RouteRow]
 
 
 class Catalog:
     """The open catalog in a data folder.
+
+    Attributes:
+        exchanges: the tables of exchanges and bindings.
 
     Raises:
         CatalogError: the file is damaged, of another version, or cannot be written.
@@ -160,6 +171,7 @@ class Catalog:
 
     def __init__(self, data: str) -> None:
         self._path = Path(data) / _FILE_NAME
+        self.exchanges = ExchangeTables(self._change, self._rows)
         with self._errors():
             self._db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
             self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
@@ -199,7 +211,14 @@ class Catalog:
     def contents(self) -> Contents:
         """What a server needs to begin."""
         hosts, streams = self.virtual_hosts(), self.streams()
-        return Contents(hosts, streams, self.super_streams(), self.selectors())
+        return Contents(
+            hosts,
+            streams,
+            self.super_streams(),
+            self.selectors(),
+            self.exchanges.exchanges(),
+            self.exchanges.routes(),
+        )
 
     # -- streams
 
@@ -259,8 +278,10 @@ class Catalog:
                 for table in ("bindings", "standing_selectors"):
                     where_stream = "virtual_host = ? AND stream = ?"
                     db.execute(f"DELETE FROM {table} WHERE {where_stream}", where)  # noqa: S608
+                exchange_tables.forget_destination(db, virtual_host, name, to_exchange=False)
             if super_stream is not None:
                 _delete_super_stream(db, virtual_host, super_stream)
+                exchange_tables.forget_source(db, virtual_host, super_stream)
 
     # -- standing selectors
 

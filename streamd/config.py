@@ -9,6 +9,9 @@ Memory that peers can make the server hold is bounded:
                      + OUTBOX_BYTES (answers it does not read; then it is not read from either)
                      + 256 KiB while one of its subscriptions has its turn; what a slow peer
                        has still to be sent stays in the segment files
+                     with AMQP: unfinished messages (amqp091/connection.py), for each of at most
+                       1,024 consumers what was read at once, and a number for each message that
+                       is not acknowledged (amqp/consumers.py, amqp/channel.py)
     per stream       QUEUE_BYTES + one receive buffer per publishing connection
 """
 
@@ -56,7 +59,11 @@ class Config:
     tls_certificate: str = _setting("", "file with the server's certificate, for TLS")
     tls_key: str = _setting("", "file with its key; default is the certificate's file")
     tls_ca: str = _setting("", "file with authorities of client certificates, for EXTERNAL")
-    amqp_port: int | None = _setting(None, "port of AMQP 0-9-1; this version does not serve it")
+    amqp_port: int | None = _setting(5672, "port of AMQP 0-9-1, 0 picks a free one")
+    amqp_tls_port: int | None = _setting(None, "port of AMQP 0-9-1 inside TLS, usually 5671")
+    default_queue_type: str = _setting(
+        "classic", "type of AMQP queues that name none: stream, or classic, which is refused"
+    )
     http_port: int | None = _setting(15672, "port of the HTTP management API")
     advertised_host: str = _setting("localhost", "host that clients are told to connect to")
     advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
@@ -73,8 +80,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, expected {low} to {high}")
-        if self.tls_port is not None and not self.tls_certificate:
-            raise ConfigError("tls_port needs tls_certificate, the file with the certificate")
+        for name in ("tls_port", "amqp_tls_port"):
+            if getattr(self, name) is not None and not self.tls_certificate:
+                raise ConfigError(f"{name} needs tls_certificate, the file with the certificate")
+        if self.default_queue_type not in _QUEUE_TYPES:
+            expected = " or ".join(_QUEUE_TYPES)
+            found = self.default_queue_type
+            raise ConfigError(f"default_queue_type is {found!r}, expected {expected}")
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -85,6 +97,7 @@ _RANGES = (
     ("stream_port", 0, 65_535),
     ("tls_port", 0, 65_535),
     ("amqp_port", 0, 65_535),
+    ("amqp_tls_port", 0, 65_535),
     ("http_port", 0, 65_535),
     ("advertised_port", 1, 65_535),
     ("advertised_tls_port", 1, 65_535),
@@ -92,7 +105,8 @@ _RANGES = (
     ("heartbeat", 1, 86_400),
     ("max_connections", 1, 1 << 20),
 )
-PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "http_port"})
+PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "amqp_tls_port", "http_port"})
+_QUEUE_TYPES = ("stream", "classic")
 OFF = "off"
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from streamd.transport import Address
 
+STREAM_PROTOCOL = "stream"
+
 
 class PublisherFacts(NamedTuple):
     """One publisher as it is at the moment; counts are messages, or entries where batched."""
@@ -51,7 +53,7 @@ class LiveConnection:
     Attributes:
         peer: host and port of the other end.
         local: host and port of this end.
-        protocol: "stream".
+        protocol: "stream" or "AMQP 0-9-1".
         is_tls: it is inside TLS.
         user: who has logged in.
         mechanism: by which SASL mechanism.

@@ -4,23 +4,19 @@ The same judgement serves a client that sends a new secret later.
 """
 
 import platform
-import struct
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from streamd import __version__
-from streamd.access import LOOPBACK_ONLY, Access, Rights
+from streamd.access import Access, Rights
 from streamd.broker import Broker
 from streamd.config import Config
 from streamd.delivery import Delivery
+from streamd.entrance import Denied, Entrance, Peer
 from streamd.outbox import Outbox
 from streamd.session import Context
 from streamd.virtual_host import VirtualHost
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
-
-PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
-_LONG_STRING = struct.Struct(">cI")
 
 # Clients decide by product and version what they may ask for; 4.3.0 is the first with
 # ResolveOffsetSpec and the statistic committed_offset.
@@ -39,24 +35,6 @@ class LoginFailed(Exception):
         super().__init__(type(answer).__name__)
         self.answer = answer
         self.is_guess = is_guess
-
-
-class Peer(NamedTuple):
-    """What the transport knows of the other end.
-
-    Attributes:
-        is_local: it is on this machine.
-        certificate_user: the name in the certificate it has proved to own, None without one.
-    """
-
-    is_local: bool
-    certificate_user: str | None = None
-
-
-class _Denied(Exception):
-    def __init__(self, code: ResponseCode) -> None:
-        super().__init__(code.text)
-        self.code = code
 
 
 class Login:
@@ -97,7 +75,7 @@ class Login:
         self._broker = broker
         self._access = access
         self._address = address
-        self._peer = peer
+        self._entrance = Entrance(config, broker, access, peer)
         self.mechanism = ""
         self.opened_at_ms = 0
         self._user = ""
@@ -113,7 +91,7 @@ class Login:
                 self.properties = dict(properties)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, _PROPERTIES)]
             case c.SaslHandshake(corr):
-                mechanisms = self._mechanisms()
+                mechanisms = self._entrance.mechanisms()
                 return [c.SaslHandshakeResponse(corr, ResponseCode.OK, mechanisms)]
             case c.SaslAuthenticate():
                 return await self._authenticate(command)
@@ -125,56 +103,22 @@ class Login:
             case _:  # heartbeats, and nothing else by the state table
                 return []
 
-    def _mechanisms(self) -> tuple[str, ...]:
-        found = [PLAIN, AMQPLAIN]
-        if self._peer.certificate_user is not None:
-            found.append(EXTERNAL)
-        if self._config.anonymous_user:
-            found.append(ANONYMOUS)
-        return tuple(found)
-
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
         try:
-            self._user = await self._judge(command)
-        except _Denied as denied:
+            self._user = await self._entrance.prove(command.mechanism, command.data)
+        except Denied as denied:
             answer = c.SaslAuthenticateResponse(command.correlation_id, denied.code)
-            is_guess = denied.code == ResponseCode.AUTHENTICATION_FAILURE
-            raise LoginFailed(answer, is_guess=is_guess) from denied
+            raise LoginFailed(answer, is_guess=denied.is_guess) from denied
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
 
-    async def _judge(self, command: c.SaslAuthenticate) -> str:
-        """The user that the secret proves.
-
-        Raises:
-            _Denied: it proves none.
-        """
-        if command.mechanism not in self._mechanisms():
-            raise _Denied(ResponseCode.SASL_MECHANISM_NOT_SUPPORTED)
-        if command.mechanism == ANONYMOUS:
-            user = self._config.anonymous_user
-        elif command.mechanism == EXTERNAL:
-            user = self._peer.certificate_user or ""
-        else:
-            read = _read_plain if command.mechanism == PLAIN else _read_amqplain
-            name, password = read(command.data)
-            user = name.decode("utf-8", "replace")
-            if not password or not await self._access.authenticate(user, password):
-                raise _Denied(ResponseCode.AUTHENTICATION_FAILURE)
-        if not self._access.is_user(user):
-            raise _Denied(ResponseCode.AUTHENTICATION_FAILURE)
-        if user == LOOPBACK_ONLY and not self._peer.is_local:
-            raise _Denied(ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK)
-        return user
-
     def _open(self, command: c.Open) -> c.OpenResponse:
-        host = self._broker.virtual_hosts.get(command.virtual_host)
-        rights = Rights(self._access, self._user, command.virtual_host)
-        if host is None or not rights.may_enter:
-            code = ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
-            raise LoginFailed(c.OpenResponse(command.correlation_id, code), is_guess=True)
-        self.host, self.rights = host, rights
+        try:
+            self.host, self.rights = self._entrance.enter(self._user, command.virtual_host)
+        except Denied as denied:
+            answer = c.OpenResponse(command.correlation_id, denied.code)
+            raise LoginFailed(answer, is_guess=True) from denied
         self.opened_at_ms = self._broker.now_ms()
         name, port = self._address
         properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
@@ -191,40 +135,14 @@ class Login:
         if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:
-            user = await self._judge(command)
-        except _Denied as denied:
+            user = await self._entrance.prove(command.mechanism, command.data)
+        except Denied as denied:
             return denied.code
         if user != self._user:
             return ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         if not self.rights.may_enter:
             return ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
         return ResponseCode.OK
-
-
-def _read_plain(data: bytes) -> tuple[bytes, bytes]:
-    parts = data.split(b"\0")
-    if len(parts) != 3 or parts[0]:  # noqa: PLR2004 - authorisation id, user, password
-        raise _Denied(ResponseCode.SASL_ERROR)
-    return parts[1], parts[2]
-
-
-def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
-    """A field table of AMQP 0-9-1 without its length, in which LOGIN and PASSWORD are texts."""
-    fields: dict[bytes, bytes] = {}
-    position = 0
-    while position < len(data):
-        start = position + 1 + data[position]
-        end = start + _LONG_STRING.size
-        if end > len(data):
-            raise _Denied(ResponseCode.SASL_ERROR)
-        kind, length = _LONG_STRING.unpack_from(data, start)
-        if kind != b"S" or end + length > len(data):
-            raise _Denied(ResponseCode.SASL_ERROR)
-        fields[data[position + 1 : start]] = data[end : end + length]
-        position = end + length
-    if not {b"LOGIN", b"PASSWORD"} <= fields.keys():
-        raise _Denied(ResponseCode.SASL_ERROR)
-    return fields[b"LOGIN"], fields[b"PASSWORD"]
 
 
 _PROPERTIES = (

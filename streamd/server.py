@@ -6,10 +6,11 @@ Lifetimes nest: the broker with its logs outlives the connections, these outlive
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import trio
 from starlette.types import ASGIApp
@@ -17,13 +18,16 @@ from starlette.types import ASGIApp
 from streamd import http_api
 from streamd.access import Access
 from streamd.administration import Administration
+from streamd.amqp.link import AmqpLink
+from streamd.amqp.login import AmqpLogin
 from streamd.broker import Broker, wall_clock_ms
 from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections import Connections
+from streamd.entrance import Entrance, Peer
 from streamd.http_api import Service, make_app
 from streamd.link import Link
-from streamd.login import Login, Peer
+from streamd.login import Login
 from streamd.tls import CertificateError, Certificates, accept
 from streamd.transport import Address, SocketTransport, Transport
 
@@ -42,6 +46,7 @@ class Server:
         access: its users.
         stream_address: where it listens; None when it does not.
         tls_address: the same for TLS.
+        amqp_address, amqp_tls_address: the same for AMQP 0-9-1.
         certificates: for TLS; None without.
         connections: those that are open.
         http_address: where the HTTP API is; None when it is not.
@@ -52,22 +57,35 @@ class Server:
         self.access = access
         self.stream_address: Address | None = None
         self.tls_address: Address | None = None
+        self.amqp_address: Address | None = None
+        self.amqp_tls_address: Address | None = None
         self.http_address: Address | None = None
         self.certificates: Certificates | None = None
         self.connections = Connections()
         self._config = config
-        self._links: set[Link] = set()
+        self._links: set[Link | AmqpLink] = set()
 
     async def serve_transport(self, transport: Transport) -> None:
-        """Serve one connection until it ends."""
+        """Serve one connection of the stream protocol until it ends."""
+        address = self._announced(is_tls=transport.is_tls)
+        peer = Peer(transport.is_local, transport.certificate_user)
+        login = Login(self._config, self.broker, self.access, address, peer)
+        await self._run(Link(transport, login, self._config.frame_max, self.connections), transport)
+
+    async def serve_amqp(self, transport: Transport) -> None:
+        """Serve one connection of AMQP 0-9-1 until it ends."""
+        config = self._config
+        peer = Peer(transport.is_local, transport.certificate_user)
+        entrance = Entrance(config, self.broker, self.access, peer)
+        login = AmqpLogin(entrance, self.broker, config.heartbeat)
+        link = AmqpLink(transport, login, self.connections, config.default_queue_type)
+        await self._run(link, transport)
+
+    async def _run(self, link: Link | AmqpLink, transport: Transport) -> None:
         if len(self._links) >= self._config.max_connections:
             logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
             transport.close()
             return
-        address = self._announced(is_tls=transport.is_tls)
-        peer = Peer(transport.is_local, transport.certificate_user)
-        login = Login(self._config, self.broker, self.access, address, peer)
-        link = Link(transport, login, self._config.frame_max, self.connections)
         self._links.add(link)
         try:
             await link.run()
@@ -93,6 +111,8 @@ class Server:
         listeners = (
             ("stream", self.stream_address),
             ("stream/ssl", self.tls_address),
+            ("amqp", self.amqp_address),
+            ("amqp/ssl", self.amqp_tls_address),
             ("http", self.http_address),
         )
         return [(protocol, address) for protocol, address in listeners if address is not None]
@@ -128,22 +148,30 @@ async def serve(
         certificates = _read_certificates(config)
         plain = await _bind(config.host, config.stream_port, "--stream-port")
         tls = await _bind(config.host, config.tls_port, "--tls-port")
-        for listener in (*plain, *tls):
+        amqp = await _bind(config.host, config.amqp_port, "--amqp-port")
+        amqp_tls = await _bind(config.host, config.amqp_tls_port, "--amqp-tls-port")
+        for listener in (*plain, *tls, *amqp, *amqp_tls):
             sockets.push_async_callback(listener.aclose)
         http = _bind_http(config)
         if http is not None:
             sockets.callback(http.close)
         async with open_server(config, now_ms) as server, trio.open_nursery() as links:
             server.stream_address, server.tls_address = _address(plain), _address(tls)
+            server.amqp_address, server.amqp_tls_address = _address(amqp), _address(amqp_tls)
             server.http_address = http.address if http else None
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 if http is not None:
                     links.start_soon(http.run, server.http_app(), stop.wait)
-                for serve_one, listeners in ((_serve_socket, plain), (_serve_tls, tls)):
+                for serve_one, serve_transport, listeners in (
+                    (_serve_socket, server.serve_transport, plain),
+                    (_serve_tls, server.serve_transport, tls),
+                    (_serve_socket, server.serve_amqp, amqp),
+                    (_serve_tls, server.serve_amqp, amqp_tls),
+                ):
                     if not listeners:
                         continue
-                    handler = partial(serve_one, server)
+                    handler = partial(serve_one, server, serve_transport)
                     listening.start_soon(
                         partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
                     )
@@ -182,7 +210,7 @@ async def open_server(
 
 
 def _read_certificates(config: Config) -> Certificates | None:
-    if config.tls_port is None:
+    if config.tls_port is None and config.amqp_tls_port is None:
         return None
     try:
         return Certificates(config)
@@ -219,19 +247,22 @@ def _address(listeners: Sequence[trio.SocketListener]) -> Address | None:
     return Address(*listeners[0].socket.getsockname()[:2]) if listeners else None
 
 
-async def _serve_socket(server: Server, stream: trio.SocketStream) -> None:
+_Serve: TypeAlias = Callable[[Transport], Awaitable[None]]
+
+
+async def _serve_socket(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
     try:
         transport = SocketTransport(stream, server.broker.poller)
     except OSError:
         return  # gone before it was looked at
-    await server.serve_transport(transport)
+    await serve(transport)
 
 
-async def _serve_tls(server: Server, stream: trio.SocketStream) -> None:
+async def _serve_tls(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
     assert server.certificates is not None  # noqa: S101 - no listener without
     transport = await accept(server.certificates, stream)
     if transport is not None:
-        await server.serve_transport(transport)
+        await serve(transport)
 
 
 @contextmanager

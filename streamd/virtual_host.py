@@ -17,6 +17,7 @@ from streamd.arguments import Arguments, policy_of, read_arguments
 from streamd.catalog import Binding, CatalogError, StreamRow, SuperStreamRow
 from streamd.contract import contract_of
 from streamd.errors import Refused
+from streamd.exchanges import Exchanges
 from streamd.groups import NO_PARTITION, Groups
 from streamd.names import stream_folder
 from streamd.shared import Shared
@@ -50,6 +51,7 @@ class VirtualHost:
         groups: the single active consumers.
         super_streams: by name.
         alterations: changes to streams that exist.
+        exchanges: of AMQP 0-9-1.
     """
 
     def __init__(self, name: str, shared: Shared) -> None:
@@ -64,6 +66,7 @@ class VirtualHost:
         self._writers: dict[str, trio.CancelScope] = {}
         self._is_removed = False
         self.alterations = Alterations(self, shared)
+        self.exchanges = Exchanges(self, shared)
 
     # -- opening
 
@@ -94,6 +97,7 @@ class VirtualHost:
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
         self._writers[row.name] = scope
+        self.exchanges.changed()
         self._shared.nursery.start_soon(_run_in, scope, stream)
         return stream
 
@@ -106,6 +110,10 @@ class VirtualHost:
     def names(self) -> list[str]:
         """All streams, available or not, in order of their names."""
         return sorted(self._rows)
+
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream of that name, available or not."""
+        return name in self._rows
 
     def streams(self) -> list[Stream]:
         """All streams that are available."""
@@ -281,6 +289,7 @@ class VirtualHost:
         except CatalogError as error:
             raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
         self.super_streams[row.name] = row
+        self.exchanges.changed()
 
     async def _create(
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
@@ -356,6 +365,7 @@ class VirtualHost:
         for row in list(self.super_streams.values()):
             left = tuple(binding for binding in row.bindings if binding.stream not in names)
             self.super_streams[row.name] = row._replace(bindings=left)
+        self.exchanges.forget_streams(names, super_stream)
         return gone
 
     def _forget(self, name: str) -> Stream | None:

@@ -26,6 +26,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule("segments", (*EVENT_LOOPS, *SOCKETS, "streamd", "clients")),
     Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
+    Rule("streamd/amqp091", (*EVENT_LOOPS, *SOCKETS, "time", "clients", "streamd.stream")),
     Rule("streamd", ("clients", *SPARK), lazy_allowed=True),
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),

@@ -129,7 +129,7 @@ async def _measure(
     selected: list[Selected] = []
     with tempfile.TemporaryDirectory(prefix="streamd-demo-") as folder:
         async with trio.open_nursery() as nursery:
-            config = Config(data=folder, stream_port=0, http_port=None)
+            config = Config(data=folder, stream_port=0, amqp_port=None, http_port=None)
             server = await nursery.start(partial(serve, config))
             uri = f"rabbitmq-stream://guest:guest@{server.stream_address}/"
             async with connect(uri, name="streamd demo") as client:

@@ -68,8 +68,9 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def serve(config: Path | None, **flags: int | str | None) -> None:
     """Run the server until SIGINT or SIGTERM.
 
-    When ready it prints one line: streamd ready stream=HOST:PORT amqp=off http=HOST:PORT, and
-    with TLS tls=HOST:PORT at its end. SIGHUP makes it read the certificate again.
+    When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
+    and with TLS tls=HOST:PORT and amqp-tls=HOST:PORT at its end. SIGHUP makes it read the
+    certificate again.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -118,8 +119,6 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 
 
 async def _run(config: Config) -> None:
-    if config.amqp_port is not None:
-        logger.warning("AMQP 0-9-1 is not served by this version: its port is ignored")
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
 
@@ -133,8 +132,11 @@ async def _run(config: Config) -> None:
         server: Server = await nursery.start(serve_to_the_end)
         nursery.start_soon(_reload_on_signal, server)
         tls = f" tls={server.tls_address}" if server.tls_address else ""
+        if server.amqp_tls_address:
+            tls += f" amqp-tls={server.amqp_tls_address}"
         stream, http = server.stream_address or OFF, server.http_address or OFF
-        click.echo(f"streamd ready stream={stream} amqp={OFF} http={http}{tls}")
+        amqp = server.amqp_address or OFF
+        click.echo(f"streamd ready stream={stream} amqp={amqp} http={http}{tls}")
 
 
 async def _reload_on_signal(server: Server) -> None:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.connections import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.connections import STREAM_PROTOCOL, ConsumerFacts, LiveConnection, PublisherFacts
 from streamd.errors import Refused
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
@@ -82,7 +82,10 @@ class ConnectionPaths:
         caller = caller_of(request)
         chosen = self._chosen_host(request, caller)
         user = part(request, "user") if "user" in request.path_params else None
+        streams_only = request.url.path.startswith("/api/stream/")
         for connection in self._connections:
+            if streams_only and connection.protocol != STREAM_PROTOCOL:
+                continue
             if chosen not in (None, connection.virtual_host) or user not in (None, connection.user):
                 continue
             if caller.sees_all or connection.user == caller.name:
@@ -223,7 +226,7 @@ def amqp_consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
         "consumer_tag": facts.properties.get("identifier", f"stream.subid-{facts.subscription_id}"),
         "channel_details": {**details, "name": "", "number": 0},
         "arguments": dict(facts.properties),
-        "ack_required": False,
+        "ack_required": connection.protocol != STREAM_PROTOCOL,
         "exclusive": False,
         "prefetch_count": 0,
         "active": facts.is_active,

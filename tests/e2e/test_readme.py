@@ -62,12 +62,12 @@ class Reader:
             "PATH": f"{scripts}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }
-        self._uri = server.uri
+        self._uri, self._amqp_uri = server.uri, server.amqp_uri
         (folder / "examples").symlink_to(ROOT / "examples")
 
     def type(self, command: str) -> list[str]:
         if "examples/" in command:
-            command += f" {self._uri}"
+            command += f" {self._amqp_uri if 'pika' in command else self._uri}"
         result = subprocess.run(
             command,
             shell=True,

@@ -32,7 +32,17 @@ def serve(
 ) -> subprocess.CompletedProcess[str]:
     """Run `streamd serve` where it is expected to end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "streamd", "serve", "--http-port", "off", *options],
+        [
+            sys.executable,
+            "-m",
+            "streamd",
+            "serve",
+            "--http-port",
+            "off",
+            "--amqp-port",
+            "0",
+            *options,
+        ],
         capture_output=True,
         text=True,
         timeout=30,
@@ -124,18 +134,18 @@ class TestRunning:
             process.end()
         assert "from-file" not in process.log.read_text()
 
-    def test_a_port_of_what_is_not_served_is_said_to_be_ignored(self, tmp_path: Path) -> None:
-        process = ServerProcess(tmp_path / "data", "--amqp-port", "0")
+    def test_the_amqp_port_can_be_off(self, tmp_path: Path) -> None:
+        process = ServerProcess(tmp_path / "data", "--amqp-port", "off")
         try:
-            process.start()
+            assert " amqp=off " in process.start().ready_line
         finally:
             process.end()
-        assert "AMQP 0-9-1 is not served by this version" in process.log.read_text()
 
     def test_it_listens_on_loopback_only(self, server: ServerProcess) -> None:
         table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
-        addresses = re.findall(rf"^ *\d+: (\w+):{server.port:04X} \S+ 0A ", table, re.MULTILINE)
-        assert addresses == ["0100007F"]  # 127.0.0.1, as the kernel writes it
+        for port in (server.port, server.amqp_port):
+            addresses = re.findall(rf"^ *\d+: (\w+):{port:04X} \S+ 0A ", table, re.MULTILINE)
+            assert addresses == ["0100007F"]  # 127.0.0.1, as the kernel writes it
 
     @pytest.mark.parametrize(
         ("subscribers", "size", "chunk_records"), [(1, 100_000, "100"), (200, 1_000, "10")]

@@ -221,7 +221,7 @@ def test_certificates_that_cannot_be_used(
     tmp_path: Path, options: list[str], reason: str, code: int
 ) -> None:
     command = [sys.executable, "-m", "streamd", "serve", "--data", str(tmp_path / "d")]
-    command += ["--http-port", "off"]
+    command += ["--http-port", "off", "--amqp-port", "0"]
     result = subprocess.run(
         [*command, "--stream-port", "0", *options],
         capture_output=True,

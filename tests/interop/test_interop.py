@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,17 @@ PARTS = {
     "single_active_consumer",
     "tls",
 }
+AMQP_PARTS = {
+    "publish_and_confirm",
+    "offsets",
+    "filtering",
+    "properties",
+    "refusals",
+    "deletion",
+    "small_frames",
+    "new_secret",
+    "stream_example",
+}
 _STEP_SECONDS = 120  # a registry may be slow
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -36,11 +47,13 @@ class Language(NamedTuple):
         folder: of the program; it is run in a copy, so that nothing is left behind.
         tools: that must be installed.
         steps: commands, the last of which is the program.
+        parts: that it has to do.
     """
 
     folder: str
     tools: tuple[str, ...]
     steps: tuple[tuple[str, ...], ...]
+    parts: Set[str] = frozenset(PARTS)
 
 
 LANGUAGES = (
@@ -49,6 +62,12 @@ LANGUAGES = (
         "javascript",
         ("node", "npm"),
         (("npm", "install", "--silent", "--no-audit"), ("node", "main.js")),
+    ),
+    Language(
+        "amqplib",
+        ("node", "npm"),
+        (("npm", "install", "--silent", "--no-audit"), ("node", "main.js")),
+        AMQP_PARTS,
     ),
     Language("go", ("go",), (("go", "mod", "tidy"), ("go", "run", "."))),
     Language(
@@ -91,6 +110,7 @@ def test_a_client_in(
     environment = os.environ | {
         "STREAM_PORT": str(process.port),
         "TLS_PORT": str(process.tls_port),
+        "AMQP_PORT": str(process.amqp_port),
         "CA_FILE": str(ca),
     }
     for step in language.steps:
@@ -105,4 +125,4 @@ def test_a_client_in(
         )
         assert result.returncode == 0, f"{step}: {result.stdout[-2000:]}\n{result.stderr[-4000:]}"
     done = {line.removeprefix("ok ") for line in result.stdout.splitlines()}
-    assert done >= PARTS, f"not done: {PARTS - done}"
+    assert done >= language.parts, f"not done: {language.parts - done}"

@@ -14,6 +14,7 @@ from streamd.catalog import PermissionRow
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
+from tests.support.amqp import open_peer
 from tests.support.server import FIRST, OK, Harness, Peer, harness
 
 BODY_TOO_LONG = b'{"arguments": {"x": "' + b"x" * MAX_BODY_BYTES + b'"}}'
@@ -671,3 +672,17 @@ async def test_paths_that_are_none(http: Http, path: str) -> None:
 async def test_methods_that_are_none(http: Http) -> None:
     assert await http.code("POST", "overview") == 405
     assert await http.code("PATCH", "queues/%2F/s") == 405
+
+
+async def test_amqp_connections_and_their_consumers(server: Harness) -> None:
+    http = Http(server)
+    amqp = await open_peer(server)
+    await amqp.declare("s")
+    await amqp.consume("s", tag="mine", x_stream_offset="first")
+    (connection,) = await http.get("connections")
+    assert connection["protocol"] == "AMQP 0-9-1"
+    assert await http.get("stream/connections") == []
+    assert await http.get("stream/consumers") == []
+    (consumer,) = await http.get("consumers")
+    assert (consumer["consumer_tag"], consumer["ack_required"]) == ("mine", True)
+    assert (await http.get("queues/%2F/s"))["consumers"] == 1

@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-_READY = re.compile(r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)(?: tls=\S+:(\d+))?\n")
+_READY = re.compile(
+    r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)"
+    r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?\n"
+)
 _START_SECONDS = 30
 
 
@@ -23,6 +26,7 @@ class ServerProcess:
         port: where it listens; the same after a restart.
         tls_port: the same for TLS, 0 without.
         http_port: the same for the HTTP API, 0 unless the options ask for it.
+        amqp_port, amqp_tls_port: the same for AMQP 0-9-1.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
     """
@@ -31,7 +35,7 @@ class ServerProcess:
         self.data = data
         self.port = 0
         self.tls_port = 0
-        self.http_port = 0
+        self.http_port = self.amqp_port = self.amqp_tls_port = 0
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
@@ -42,13 +46,17 @@ class ServerProcess:
         return f"rabbitmq-stream://guest:guest@localhost:{self.port}/"
 
     @property
+    def amqp_uri(self) -> str:
+        return f"amqp://guest:guest@localhost:{self.amqp_port}/"
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
     def start(self, *options: str) -> "ServerProcess":
         arguments = ["serve", "--data", str(self.data), "--stream-port", str(self.port)]
-        arguments += ["--http-port", "off", *options]
+        arguments += ["--amqp-port", str(self.amqp_port), "--http-port", "off", *options]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamd", *arguments, *self._options],
@@ -62,6 +70,8 @@ class ServerProcess:
         self.port = int(match[2])
         self.tls_port = int(match[5] or 0)
         self.http_port = int(match[4].rpartition(":")[2] if match[4] != "off" else 0)
+        self.amqp_port = int(match[3].rpartition(":")[2] if match[3] != "off" else 0)
+        self.amqp_tls_port = int(match[6] or 0)
         self.ready_line = line
         return self
 

@@ -276,6 +276,10 @@ class Harness:
         """The default virtual host."""
         return self.server.broker.virtual_hosts["/"]
 
+    def start(self, task: Callable[..., Any], *arguments: Any) -> None:
+        """Run a task as long as the server."""
+        self._nursery.start_soon(task, *arguments)
+
     def connect(self, *, is_local: bool = True, reads_slowly: bool = False) -> Peer:
         """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
         pair = lockstep_stream_pair if reads_slowly else memory_stream_pair

@@ -1,0 +1,106 @@
+"""One channel: what it was told to keep in mind, its consumers, what it has to acknowledge."""
+
+from typing import TYPE_CHECKING
+
+from streamd.amqp.confirms import Confirms
+from streamd.amqp091.errors import ChannelFault, ReplyCode
+
+if TYPE_CHECKING:
+    from streamd.amqp.consumers import Consumer
+    from streamd.amqp.publishing import ChannelPublisher
+
+# A consumer that is cancelled leaves its unacknowledged messages behind: without a limit, consuming
+# and cancelling in turn would pile them up. Far above the 65,535 of one consumer's prefetch.
+MAX_UNACKED = 500_000
+
+
+class Channel:
+    """One open channel.
+
+    Attributes:
+        number: on the connection.
+        prefetch: messages that each new consumer may have unacknowledged; 0 before basic.qos.
+        queue: the last one that was declared, for methods that name none.
+        confirms: tags of published messages; None before confirm.select.
+        publisher: who streams tell what is stored.
+        consumers: by tag.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.prefetch = 0
+        self.queue = ""
+        self.confirms: Confirms | None = None
+        self.publisher: ChannelPublisher | None = None
+        self.consumers: dict[str, Consumer] = {}
+        self._unacked: dict[int, Consumer] = {}
+        self._last_delivery = 0
+        self._next_tag = 0
+
+    # -- consuming
+
+    def make_tag(self) -> str:
+        """A tag for a consumer whose client wants none of its own."""
+        while True:
+            self._next_tag += 1
+            tag = f"amq.ctag-{self.number}.{self._next_tag}"
+            if tag not in self.consumers:
+                return tag
+
+    @property
+    def is_full(self) -> bool:
+        """So many messages are unacknowledged that no more are sent."""
+        return len(self._unacked) >= MAX_UNACKED
+
+    def count_delivery(self, consumer: "Consumer") -> int:
+        """The delivery tag for the next message."""
+        self._last_delivery += 1
+        self._unacked[self._last_delivery] = consumer
+        return self._last_delivery
+
+    def settle(self, tag: int, *, multiple: bool) -> None:
+        """The client has dealt with a message, or with all up to it; tag 0 means all there are.
+
+        Raises:
+            ChannelFault: no such message waits for that.
+        """
+        was_full = self.is_full
+        if multiple:
+            self._settle_up_to(tag)
+        else:
+            consumer = self._unacked.pop(tag, None)
+            if consumer is None:
+                raise _unknown_tag(tag)
+            consumer.settled(1)
+        if was_full:
+            for consumer in self.consumers.values():
+                consumer.check()
+
+    def _settle_up_to(self, tag: int) -> None:
+        if tag and tag not in self._unacked:
+            raise _unknown_tag(tag)
+        shares: dict[Consumer, int] = {}
+        found = []
+        for number, consumer in self._unacked.items():
+            if tag and number > tag:
+                break
+            found.append(number)
+            shares[consumer] = shares.get(consumer, 0) + 1
+        for number in found:
+            del self._unacked[number]
+        for consumer, count in shares.items():
+            consumer.settled(count)
+
+    def close(self) -> None:
+        """Nothing more is sent on it, nobody waits for acknowledgements."""
+        for consumer in list(self.consumers.values()):
+            consumer.close()
+        self.consumers.clear()
+        self._unacked.clear()
+        self.confirms = None
+        if self.publisher is not None:
+            self.publisher.is_deleted = True
+
+
+def _unknown_tag(tag: int) -> ChannelFault:
+    return ChannelFault(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

@@ -1,0 +1,331 @@
+"""One AMQP 0-9-1 connection: bytes in and out, its life from login to end.
+
+As with stream connections (streamd/link.py): a reader that carries out requests in order, a
+writer that alone sends, first what is in the outbox, then one turn of deliveries, and a third
+task that watches for signs of life. Whatever goes wrong on a connection ends it and nothing else.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from segments.disk import Buffer
+from streamd.amqp.consumers import Consumer, Deliveries
+from streamd.amqp.context import Context
+from streamd.amqp.login import AmqpLogin, NotLetIn
+from streamd.amqp.publishing import Publishing
+from streamd.amqp.session import Session
+from streamd.amqp091 import methods as m
+from streamd.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
+from streamd.amqp091.connection import Connection, Content, NotAmqp, Request
+from streamd.amqp091.errors import ConnectionFault, ReplyCode
+from streamd.amqp091.states import State
+from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
+from streamd.connections import Connections, LiveConnection
+from streamd.outbox import Outbox
+from streamd.transport import Transport, TransportClosed
+from streamd.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = "AMQP 0-9-1"
+_MISSED_HEARTBEATS = 2
+_LINGER_SECONDS = 1  # for the client to end its side, once it has the answer to its Close
+
+
+class _Ended(Exception):
+    """The connection is over, in order or not."""
+
+
+class AmqpLink:
+    """One connection.
+
+    Args:
+        transport: the connection's bytes; closed when `run` returns.
+        login: decides who may enter.
+        connections: where it stands while it is open.
+        default_queue_type: of queues that do not say.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        login: AmqpLogin,
+        connections: Connections,
+        default_queue_type: str,
+    ) -> None:
+        self._transport = transport
+        self._connection = Connection()
+        self._login = login
+        self._connections = connections
+        self._default_queue_type = default_queue_type
+        self._work = Wakeup()
+        self._outbox = Outbox(self._work, self._send_some)
+        self._session: Session | None = None
+        self._is_listening = True
+        self._has_heard = self._has_sent = False
+
+    async def run(self) -> None:
+        """Serve the peer until one side ends the connection, or the task is cancelled."""
+        try:
+            await self._log_in()
+            await self._serve()
+        except (_Ended, TransportClosed, trio.TooSlowError):
+            pass
+        except NotAmqp as error:
+            logger.info("%s: %s", self._transport.peer, error)
+            await self._send_last(PROTOCOL_HEADER)
+        except NotLetIn as refused:
+            await self._refuse(refused)
+        except ConnectionFault as fault:  # before the connection was open
+            logger.info("%s: %s", self._transport.peer, fault)
+            if fault.code == ReplyCode.NOT_ALLOWED:
+                await self._send_last(self._connection.close(fault))
+        except Exception:  # a bug: it stays in this connection
+            logger.exception("%s: the connection failed", self._transport.peer)
+        finally:
+            self._transport.close()
+
+    # -- login
+
+    async def _log_in(self) -> None:
+        """Answer until the connection is open."""
+        connection, login = self._connection, self._login
+        with trio.fail_after(LOGIN_SECONDS):
+            while not connection.has_greeted():
+                await self._receive()
+            await self._transport.send(method_frame(0, login.start()))
+            while connection.state is not State.OPEN:
+                answers = await login.answer(connection, (await self._next_request()).method)
+                frames = [method_frame(0, answer) for answer in answers]
+                await self._transport.send(b"".join(frames))
+                if connection.state is State.CLOSED:
+                    raise _Ended
+        name = login.properties.get("connection_name", "")
+        logger.info(
+            "%s: connected with AMQP%s", self._transport.peer, f" as {name}" if name else ""
+        )
+
+    async def _next_request(self) -> Request:
+        while True:
+            for event in self._connection.events():
+                assert isinstance(event, Request)  # noqa: S101 - content needs an open channel
+                return event
+            await self._receive()
+
+    async def _receive(self) -> None:
+        data = await self._transport.receive()
+        if not data:
+            raise _Ended
+        self._has_heard = True
+        self._connection.receive_data(data)
+
+    async def _refuse(self, refused: NotLetIn) -> None:
+        logger.warning("%s: login refused", self._transport.peer)
+        if refused.is_guess:
+            await trio.sleep(REFUSAL_SECONDS)
+        if refused.fault is not None:
+            await self._send_last(self._connection.close(refused.fault))
+
+    async def _send_last(self, data: bytes) -> None:
+        """Send, and wait until the peer has taken it and ended its side; see RFC 1122, 4.2.2.13."""
+        with trio.move_on_after(CLOSE_SECONDS):
+            try:
+                await self._transport.send(data)
+                while await self._transport.receive():
+                    pass
+            except TransportClosed:
+                pass
+
+    # -- open
+
+    async def _serve(self) -> None:
+        connection, login = self._connection, self._login
+        deliveries = Deliveries(self._work, connection.frame_max, self._cannot_read)
+        publishing = Publishing(
+            login.host,
+            login.rights,
+            self._outbox,
+            connection.frame_max,
+            self.fail,
+            hears_of_blocking=login.can("connection.blocked"),
+        )
+        context = Context(
+            login.host,
+            login.rights,
+            self._outbox,
+            deliveries,
+            publishing,
+            login.now_ms,
+            self._default_queue_type,
+            login.can("consumer_cancel_notify"),
+        )
+        session = self._session = Session(context, connection.close_channel)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, deliveries)
+                nursery.start_soon(deliveries.ripen)
+                nursery.start_soon(self._check, session)
+                if login.heartbeat_seconds:
+                    nursery.start_soon(self._watch, login.heartbeat_seconds)
+                with self._listed(session, nursery.cancel_scope):
+                    await self._read(session)
+        except* (_Ended, TransportClosed):
+            pass
+        finally:
+            session.close()
+
+    @contextmanager
+    def _listed(self, session: Session, everything: trio.CancelScope) -> Iterator[None]:
+        """Let others see the connection, and end it."""
+
+        def end(reason: str) -> None:
+            logger.info("%s: ended, %s", self._transport.peer, reason)
+            everything.cancel()
+
+        transport, login = self._transport, self._login
+        live = LiveConnection(
+            peer=transport.peer,
+            local=transport.local,
+            protocol=PROTOCOL,
+            is_tls=transport.is_tls,
+            user=login.rights.user,
+            mechanism=login.mechanism,
+            virtual_host=login.host.name,
+            properties=login.properties,
+            frame_max=self._connection.frame_max,
+            heartbeat_seconds=login.heartbeat_seconds,
+            connected_at_ms=login.opened_at_ms,
+            publishers=list,
+            consumers=session.consumers,
+            end=end,
+        )
+        self._connections.add(live)
+        try:
+            yield
+        finally:
+            self._connections.discard(live)
+
+    async def _read(self, session: Session) -> None:
+        """Carry out what the client asks for until one side closes the connection."""
+        connection = self._connection
+        while True:
+            try:
+                for event in connection.events():
+                    if isinstance(event, Content):
+                        session.publish(event)
+                    elif event.channel:
+                        await session.handle(event)
+                    else:
+                        await self._handle_own(session, event.method)
+                session.flush()
+            except ConnectionFault as fault:
+                self.fail(fault)
+            if connection.state is State.CLOSED:
+                raise _Ended
+            self._is_listening = False
+            await session.room()
+            await self._outbox.room()
+            self._is_listening = True
+            await self._receive()
+
+    async def _handle_own(self, session: Session, method: m.Method) -> None:
+        session.flush()
+        match method:
+            case m.ConnectionClose():
+                session.close()
+                self._outbox.put(method_frame(0, m.ConnectionCloseOk()))
+                with trio.move_on_after(CLOSE_SECONDS):
+                    await self._outbox.emptied()
+                # To close with something unread would take the answer away from the client.
+                with trio.move_on_after(_LINGER_SECONDS):
+                    while await self._transport.receive():
+                        pass
+            case m.ConnectionUpdateSecret():  # who is here has proved it; passwords do not expire
+                self._outbox.put(method_frame(0, m.ConnectionUpdateSecretOk()))
+                session.check_rights()
+            case _:  # CloseOk: the state says it
+                pass
+
+    def fail(self, fault: ConnectionFault) -> None:
+        """Close the connection because of a fault; what was published before it is stored."""
+        if self._session is not None and self._connection.is_open:
+            self._session.flush()  # if that cannot be stored, it comes back to here
+        if not self._connection.is_open:
+            return
+        if self._session is not None:
+            self._session.close()
+        logger.info("%s: %s", self._transport.peer, fault)
+        self._outbox.put(self._connection.close(fault))
+
+    def _cannot_read(self, consumer: Consumer) -> None:
+        if self._session is not None:
+            self._session.stream_is_gone(consumer.stream)
+
+    async def _check(self, session: Session) -> None:
+        """End a connection that does not answer a close, or has nothing left to use.
+
+        And consumers whose user may not read any more what they read.
+        """
+        is_closing = False
+        while True:
+            await trio.sleep(CHECK_SECONDS)
+            if session.must_end or is_closing:
+                logger.info("%s: ended by the server", self._transport.peer)
+                raise _Ended
+            is_closing = self._connection.state is State.CLOSING
+            session.check_rights()
+
+    async def _write(self, deliveries: Deliveries) -> None:
+        """Send, one thing at a time, so that frames never mix."""
+        while True:
+            data = self._outbox.take()
+            if data:
+                await self._transport.send(data)
+                self._outbox.sent()
+                self._has_sent = True
+            elif deliveries.has_work:
+                await deliveries.turn(self._transport)
+                self._has_sent = True
+            else:
+                self._outbox.is_idle = True
+                try:
+                    await self._work.wait()
+                finally:
+                    self._outbox.is_idle = False
+
+    def _send_some(self, parts: Sequence[Buffer]) -> int:
+        """Send what the peer takes at once; that it is gone is for `_write` to find."""
+        try:
+            sent = self._transport.send_some(parts)
+        except TransportClosed:
+            return 0
+        self._has_sent = True
+        return sent
+
+    async def flushed(self) -> None:
+        """Tell the client that the server stops; returns once all answers have been sent."""
+        reason = "broker forced connection closure with reason 'shutdown'"
+        self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+        await self._outbox.emptied()
+
+    async def _watch(self, interval: int) -> None:
+        """Send signs of life when nothing else is sent, and end when none come.
+
+        The peer is not blamed for silence while the server itself does not listen.
+        """
+        silent = 0
+        while True:
+            for _ in range(2):
+                await trio.sleep(interval / 2)
+                if not self._has_sent and self._outbox.is_empty:
+                    self._outbox.put(HEARTBEAT_FRAME)
+                self._has_sent = False
+            is_alive = self._has_heard or not self._is_listening
+            silent = 0 if is_alive else silent + 1
+            self._has_heard = False
+            if silent >= _MISSED_HEARTBEATS:
+                logger.info("%s: no sign of life in %s s", self._transport.peer, 2 * interval)
+                raise _Ended

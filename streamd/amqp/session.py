@@ -1,0 +1,185 @@
+"""What an open connection may ask for: its channels, and methods to those who carry them out."""
+
+from collections.abc import Callable
+from functools import partial
+
+from streamd.access import Right
+from streamd.amqp.channel import Channel
+from streamd.amqp.confirms import Confirms
+from streamd.amqp.consuming import Consuming
+from streamd.amqp.context import Context, Handlers
+from streamd.amqp.exchange_methods import ExchangeMethods
+from streamd.amqp.faults import not_implemented
+from streamd.amqp.queues import Queues
+from streamd.amqp091 import methods as m
+from streamd.amqp091.connection import Content, Request
+from streamd.amqp091.errors import ChannelFault, Fault
+from streamd.connections import ConsumerFacts
+from streamd.stream import Stream
+
+
+class Session:
+    """The channels of one connection.
+
+    Args:
+        context: what their methods work with.
+        close_channel: makes the frame that closes a channel.
+    """
+
+    def __init__(
+        self, context: Context, close_channel: Callable[[int, ChannelFault], bytes]
+    ) -> None:
+        self._context = context
+        self._close_channel = close_channel
+        self._channels: dict[int, Channel] = {}
+        self._consuming = Consuming(context)
+        self._has_host = True
+        own: Handlers = {
+            m.ChannelFlow: self._flow,
+            m.ChannelClose: self._close_by_client,
+            m.ConfirmSelect: self._select_confirms,
+            m.AccessRequest: self._grant_access,
+            m.TxSelect: self._refuse_transaction,
+            m.TxCommit: self._refuse_transaction,
+            m.TxRollback: self._refuse_transaction,
+        }
+        parts = (self._consuming, Queues(context), ExchangeMethods(context))
+        self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
+        context.host.users.add(self)
+
+    @property
+    def must_end(self) -> bool:
+        """The virtual host is gone."""
+        return not self._has_host
+
+    async def handle(self, request: Request) -> None:
+        """Carry out one method of a channel; answers are in the outbox on return.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        number, method = request
+        self.flush()
+        if type(method) is m.ChannelOpen:
+            channel = self._channels[number] = Channel(number)
+            self._context.answer(channel, m.ChannelOpenOk())
+            return
+        channel = self._channels.get(number) or Channel(number)  # one that is closed here already
+        handler = self._handlers.get(type(method))
+        if handler is None:  # answers to what the server has sent
+            return
+        try:
+            await handler(channel, method)
+        except Fault as fault:
+            self._blame(fault, method)
+            if not isinstance(fault, ChannelFault):
+                raise
+            self._end_channel(channel, fault)
+
+    def publish(self, content: Content) -> None:
+        """Take a message; `flush` hands it on.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        channel = self._channels[content.channel]
+        try:
+            self._context.publishing.publish(channel, content)
+        except Fault as fault:
+            self._blame(fault, content.method)
+            self.flush()
+            if not isinstance(fault, ChannelFault):
+                raise
+            self._end_channel(channel, fault)
+
+    def flush(self) -> None:
+        """Give streams what was published so far."""
+        self._context.publishing.flush()
+
+    async def room(self) -> None:
+        """Return when more may be published."""
+        await self._context.publishing.room()
+
+    def _blame(self, fault: Fault, method: m.Method) -> None:
+        fault.method = m.IDS[type(method)]
+
+    def _end_channel(self, channel: Channel, fault: ChannelFault) -> None:
+        self._channels.pop(channel.number, None)
+        channel.close()
+        self._context.outbox.put(self._close_channel(channel.number, fault))
+
+    def consumers(self) -> list[ConsumerFacts]:
+        """The consumers at the moment."""
+        return [
+            _facts(number, tag, channel)
+            for channel in self._channels.values()
+            for number, tag in enumerate(channel.consumers)
+        ]
+
+    def close(self) -> None:
+        """The connection ended: give everything back."""
+        self._context.host.users.discard(self)
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    # -- see virtual_host.User
+
+    def stream_is_gone(self, stream: Stream) -> None:
+        """Its consumers end; what is published there from now on is not routed."""
+        self._end_consumers(lambda used: used is stream)
+
+    def host_is_gone(self) -> None:
+        """See virtual_host.User."""
+        self._has_host = False
+
+    def check_rights(self) -> None:
+        """Rights may have changed: end the consumers that are not allowed any more."""
+        allows = partial(self._context.rights.allows, Right.READ)
+        self._end_consumers(lambda used: not allows(used.name))
+
+    def _end_consumers(self, is_over: Callable[[Stream], bool]) -> None:
+        for channel in self._channels.values():
+            for consumer in list(channel.consumers.values()):
+                if is_over(consumer.stream):
+                    self._consuming.end(consumer)
+
+    # -- channels
+
+    async def _close_by_client(self, channel: Channel, _method: m.ChannelClose) -> None:
+        self._channels.pop(channel.number, None)
+        channel.close()
+        self._context.answer(channel, m.ChannelCloseOk())
+
+    async def _flow(self, channel: Channel, method: m.ChannelFlow) -> None:
+        if not method.active:
+            raise not_implemented("active=false in channel.flow; cancel consumers instead")
+        self._context.answer(channel, m.ChannelFlowOk(True))
+
+    async def _select_confirms(self, channel: Channel, method: m.ConfirmSelect) -> None:
+        if channel.confirms is None:
+            channel.confirms = Confirms()
+        self._context.answer(channel, m.ConfirmSelectOk(), nowait=method.nowait)
+
+    async def _grant_access(self, channel: Channel, _method: m.AccessRequest) -> None:
+        self._context.answer(channel, m.AccessRequestOk())
+
+    async def _refuse_transaction(self, _channel: Channel, method: m.Method) -> None:
+        name = type(method).__name__
+        raise not_implemented(f"{name}: there are no transactions; use publisher confirms")
+
+
+def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
+    consumer = channel.consumers[tag]
+    position, log = consumer.reader.next_offset, consumer.stream.log
+    return ConsumerFacts(
+        number,
+        consumer.stream.name,
+        {"identifier": tag, **consumer.arguments},
+        consumer.credit,
+        consumed=consumer.consumed,
+        next_offset=position,
+        lag=max(0, log.committed_offset - position),
+        is_single_active=False,
+        is_active=True,
+    )
