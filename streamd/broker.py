@@ -121,8 +121,6 @@ class Broker:
         for host in self.virtual_hosts.values():
             host.close()
         self._shared.catalog.close()
-        if self.poller is not None:
-            self.poller.close()
 
 
 def _clean_up(data: str, known: set[str]) -> None:

@@ -33,7 +33,7 @@ class Poller:
 
     def unwatch(self, descriptor: int) -> None:
         """Call it no more."""
-        if self._readers.pop(descriptor, None) is not None:
+        if self._readers.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
     def leave(self, work: Callable[[], None]) -> bool:
@@ -47,22 +47,22 @@ class Poller:
         return self._is_in_round
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-            self._is_in_round = True
-            for descriptor, _ in self._epoll.poll(0, _MOST_READY):
-                read = self._readers.get(descriptor)
-                if read is not None:  # else it was ended by one before it
-                    read()
-            self._is_in_round = False
-            left, self._left = self._left, {}
-            for work in left:
-                work()
+        """Work until cancelled; nobody can be watched after that."""
+        with self._epoll:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                self._take_round()
 
-    def close(self) -> None:
-        """Nobody is watched any longer."""
-        self._epoll.close()
+    def _take_round(self) -> None:
+        self._is_in_round = True
+        for descriptor, _ in self._epoll.poll(0, _MOST_READY):
+            read = self._readers.get(descriptor)
+            if read is not None:  # else it was ended by one before it
+                read()
+        self._is_in_round = False
+        left, self._left = self._left, {}
+        for work in left:
+            work()
 
 
 def open_poller() -> Poller | None:

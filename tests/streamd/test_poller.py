@@ -35,7 +35,6 @@ async def polling(number: int = 1) -> AsyncIterator[tuple[Poller, list[Pair]]]:
         nursery.start_soon(poller.run)
         yield poller, pairs
         nursery.cancel_scope.cancel()
-    poller.close()
     await listener.aclose()
     for pair in pairs:
         await pair.client.aclose()
