@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from segments import recovery
+from segments.asked import Asked
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import FILE_HEADER_SIZE
 from segments.disk import Disk, OsDisk
@@ -55,6 +56,7 @@ class Log:
         segments: oldest first; the last one grows.
         epoch: the writer's generation; one more than the newest chunk that was found.
         tracking: publisher sequences and stored offsets.
+        asked: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
         on_wanted: called when a segment wants a filter index; see `take_wanted`.
@@ -74,6 +76,7 @@ class Log:
         self.is_closed = False
         self._wanted: list[Segment] = []
         self.on_wanted: Callable[[Log], None] = lambda _log: None
+        self.asked = Asked(disk, folder)
         self._journal = Journal.open(disk, folder)
         self.tracking, notes = restore_tracking(self._journal, self.segments)
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
@@ -334,6 +337,7 @@ class Log:
         self.is_closed = True
         try:
             self.write_tracking()
+            self.asked.write()
         finally:
             self._journal.close()
             self._writer.close()

@@ -322,7 +322,14 @@ class Stream:
         self._confirms.clear()
 
     async def expire(self) -> None:
-        """Drop segments that have outlived the stream's limits; files go in a thread."""
+        """Drop segments that have outlived the stream's limits; files go in a thread.
+
+        And write down what consumers have asked for.
+        """
+        try:
+            self.log.asked.write()
+        except StorageError as error:
+            logger.warning("stream %s: %s", self.name, error)
         gone = self.log.expire(self._now_ms())
         if gone:
             try:

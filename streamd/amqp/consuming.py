@@ -95,6 +95,8 @@ class Consuming:
                 "acknowledge messages"
             )
         wanted = read_wanted(arguments, start, host.arguments(stream.name), self._context.now_ms)
+        if wanted.matcher is not None:
+            stream.log.asked.add(wanted.matcher.values)
         tag = method.tag or channel.make_tag()
         try:
             return self._context.deliveries.add(

@@ -1,6 +1,7 @@
 """`streamd tune`: filter size and chunk limit from a stream's own history, by Spark."""
 
 import json
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import click
 from rich.box import SIMPLE
 from rich.table import Table
 
+from segments import asked
 from streamd.cli.common import (
     Failed,
     Misused,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from segments.spark.tuning import Tuning
 
 _REPORT = "tuning"
+_RECORDED = "recorded"
 
 
 @click.command()
@@ -49,9 +52,9 @@ _REPORT = "tuning"
 )
 @click.option(
     "--workload",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="JSON object: filter values that consumers ask for, and how often for each.",
+    metavar="FILE|recorded",
+    help="What consumers ask for: a JSON object of filter values and how often for each, or what "
+    "the server has recorded.  [default: each value as often as it occurs]",
 )
 @click.option(
     "--filter-property",
@@ -109,13 +112,13 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     \b
     Examples:
       streamd tune flights --data ./data
-      streamd tune flights --apply
+      streamd tune flights --workload recorded --apply
       streamd tune data/streams/%2F/flights --workload wanted.json --keep-limit
     """
     folder = _folder(stream, data, vhost)
     tuning = run_tuning(
         folder,
-        workload=None if workload is None else _read_workload(workload),
+        workload=None if workload is None else _read_workload(workload, folder),
         prices=(store_price, deliver_price, chunk_price),
         filter_property=filter_property,
         keep_limit=keep_limit,
@@ -148,19 +151,42 @@ def _folder(stream: str, data: str, vhost: str) -> str:
     return folder
 
 
-def _read_workload(path: str) -> dict[str, float]:
+def _read_workload(given: str, folder: str) -> dict[str, float]:
+    if given == _RECORDED:
+        return _read_recorded(folder)
     try:
-        found = json.loads(Path(path).read_text())
+        found = json.loads(Path(given).read_text())
+    except FileNotFoundError as error:
+        raise Misused(
+            f"there is no file {given} with a workload; the word recorded takes what the server "
+            "has recorded"
+        ) from error
     except (OSError, ValueError) as error:
-        raise Misused(f"the workload in {path} cannot be read: {error}") from error
+        raise Misused(f"the workload in {given} cannot be read: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
         for weight in found.values()
     ):
         raise Misused(
-            f'the workload in {path} is expected to be a JSON object as {{"HA": 10, "UA": 1}}'
+            f'the workload in {given} is expected to be a JSON object as {{"HA": 10, "UA": 1}}'
         )
     return {str(value): float(weight) for value, weight in found.items()}
+
+
+def _read_recorded(folder: str) -> dict[str, float]:
+    path = Path(folder, asked.NAME)
+    try:
+        counts = asked.parse(path.read_bytes())
+    except FileNotFoundError:
+        counts = Counter()
+    except (OSError, ValueError) as error:
+        raise Failed(f"what was asked for, in {path}, cannot be read: {error}") from error
+    if not counts:
+        raise Failed(
+            f"the server has not recorded any subscription with a filter in {folder} yet; it "
+            "writes them down once a minute and when it stops"
+        )
+    return {value: float(count) for value, count in counts.items()}
 
 
 def run_tuning(

@@ -294,7 +294,10 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
         if properties.get(_MODE) == _NOTHING:
             text = "stream %s: a consumer comes with a selector that no message can match: %s"
             logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
-        return Interest(start, _matcher(command.properties), properties)
+        wanted = _matcher(command.properties)
+        if wanted is not None:
+            stream.log.asked.add(wanted.values)
+        return Interest(start, wanted, properties)
     matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
     return Interest(start, matcher, properties, group)
 

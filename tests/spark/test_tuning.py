@@ -279,3 +279,12 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", str(workload)])
     assert result.exit_code == 2
     assert "expected to be a JSON object" in result.stderr
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "none.json"])
+    assert result.exit_code == 2
+    assert "there is no file none.json" in result.stderr
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
+    assert result.exit_code == 1
+    assert "has not recorded any subscription" in result.stderr
+    (tmp_path / "asked.json").write_text('{"HA": 0}')
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
+    assert "cannot be read: it is no JSON object of filter values" in result.stderr

@@ -152,3 +152,15 @@ async def test_how_well_the_filters_do(peer: Peer) -> None:
         assert 170_000 < figures[rate] < 270_000
     assert (await peer.ask(c.DescribeFilters, "bare")).statistics == ()
     assert await peer.code(c.DescribeFilters, "none") == ResponseCode.STREAM_DOES_NOT_EXIST
+
+
+async def test_what_is_asked_for_is_counted(server: Harness, peer: Peer) -> None:
+    await peer.create("s")
+    await peer.subscribe("s", subscription_id=1, filter__0="HA", filter__1="UA")
+    await peer.subscribe("s", subscription_id=2, filter__0="HA")
+    await peer.subscribe("s", subscription_id=3)
+    await peer.subscribe("s", subscription_id=4, filter_mode="unfiltered-only")
+    log = server.host.find("s").log
+    assert log.asked.counts == {"HA": 2, "UA": 1}
+    await server.host.expire()
+    assert Path(log.folder, "asked.json").exists()
