@@ -218,9 +218,10 @@ class VirtualHost:
             raise Refused(ResponseCode.PRECONDITION_FAILED, details)
         declared = read_arguments(arguments)
         async with self._shared.changes:
-            for known, wanted in ((self.super_streams, [row.name]), (self._rows, partitions)):
-                for taken in set(known).intersection(wanted):
-                    raise Refused(ResponseCode.STREAM_EXISTS, taken)
+            if self.exchanges.has(row.name):  # super streams are exchanges, too
+                raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+            for taken in set(self._rows).intersection(partitions):
+                raise Refused(ResponseCode.STREAM_EXISTS, taken)
             await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
             self.super_streams[row.name] = row
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
@@ -236,6 +237,9 @@ class VirtualHost:
         async with self._shared.changes:
             if name in self.super_streams:
                 return False
+            if self.exchanges.has(name):
+                details = f"{name} is an exchange already, and no super stream"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
             await self._put_super_stream(SuperStreamRow(self.name, checked_name(name), ()))
         return True
 

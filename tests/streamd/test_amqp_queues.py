@@ -8,6 +8,7 @@ from streamd.amqp091 import methods as m
 from streamd.amqp091.codec import method_frame
 from streamd.amqp091.values import Field, text_field
 from streamd.catalog import PermissionRow
+from streamd.errors import Refused
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
 from tests.support.amqp import (
@@ -424,6 +425,17 @@ class TestExchanges:
         await self.bind(amqp, "part", "made", "k", x_stream_partition_order=0)
         found = await peer.ask(c.Partitions, "made")
         assert found.streams == ("part",)
+
+    async def test_an_exchange_and_a_super_stream_cannot_have_one_name(
+        self, server: Harness, amqp: AmqpPeer
+    ) -> None:
+        peer = await server.peer()
+        await amqp.ask(exchange("taken", "topic"), m.ExchangeDeclareOk)
+        code = await peer.code(c.CreateSuperStream, "taken", ("p",), ("a",), ())
+        assert code == ResponseCode.STREAM_EXISTS
+        with pytest.raises(Refused, match="is an exchange already"):
+            await server.host.declare_super_stream("taken")
+        assert not server.host.super_streams
 
     async def test_a_deleted_super_stream_leaves_no_bindings(
         self, server: Harness, amqp: AmqpPeer
