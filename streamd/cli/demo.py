@@ -277,8 +277,8 @@ filter over the filter values in it. A consumer that asked for Hawaiian Airlines
 {rare.messages:,} of {len(flights):,} flights) was sent {rare.delivered:,} of {rare.chunks:,} \
 chunks: {rare.saved:.0%} of the bytes never moved. United (UA) is in nearly every chunk, so there \
 the filter saves next to nothing ({frequent.saved:.1%}). A false positive is a chunk that was \
-sent although no message in it matched. For {_distinct(flights)} destinations 16 bytes are few, and \
-such a filter alone says yes far too often; the server's index over the filter values of each \
+sent although no message in it matched. For {_distinct(flights)} destinations 16 bytes are few, \
+and such a filter alone says yes far too often; the server's index over the filter values of each \
 segment brings that down to {small.false_chunks:,} for Anchorage (ANC), as with 64 bytes \
 ({large.false_chunks:,}). The consumer tested every message as well, so just the matches came out; \
 they were compared with the records, and none was lost.
