@@ -8,6 +8,7 @@ task that watches for signs of life. Whatever goes wrong on a connection ends it
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import trio
 
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOL = "AMQP 0-9-1"
 _MISSED_HEARTBEATS = 2
+_MOST_AT_ONCE = 512  # messages and acknowledgements
 _LINGER_SECONDS = 1  # for the client to end its side, once it has the answer to its Close
 
 
@@ -64,6 +66,8 @@ class AmqpLink:
         self._work = Wakeup()
         self._outbox = Outbox(self._work, self._send_some)
         self._session: Session | None = None
+        self._waiting: Request | None = None
+        self._has_more = False
         self._is_listening = True
         self._has_heard = self._has_sent = False
 
@@ -210,26 +214,63 @@ class AmqpLink:
 
     async def _read(self, session: Session) -> None:
         """Carry out what the client asks for until one side closes the connection."""
-        connection = self._connection
         while True:
-            try:
-                for event in connection.events():
-                    if isinstance(event, Content):
-                        session.publish(event)
-                    elif event.channel:
-                        await session.handle(event)
-                    else:
-                        await self._handle_own(session, event.method)
-                session.flush()
-            except ConnectionFault as fault:
-                self.fail(fault)
-            if connection.state is State.CLOSED:
-                raise _Ended
+            request, self._waiting = self._waiting or self._do_at_once(session), None
             self._is_listening = False
+            if request is not None:
+                await self._carry_out(session, request)
+            if self._connection.state is State.CLOSED:
+                raise _Ended
             await session.room()
             await self._outbox.room()
             self._is_listening = True
-            await self._receive()
+            if request is None:
+                await self._listen(session)
+
+    def _do_at_once(self, session: Session) -> Request | None:
+        """Publish and acknowledge what has been received, up to a request that needs waiting.
+
+        Not all of it at once: thousands of small frames must not keep others waiting.
+        """
+        count = 0
+        try:
+            for event in islice(self._connection.events(), _MOST_AT_ONCE):
+                if isinstance(event, Content):
+                    session.publish(event)
+                elif not session.handle_at_once(event):
+                    return event
+                count += 1
+            session.flush()
+        except ConnectionFault as fault:
+            self.fail(fault)
+        self._has_more = count == _MOST_AT_ONCE
+        return None
+
+    async def _listen(self, session: Session) -> None:
+        """Go on with what arrives, until something has to be waited for."""
+        if self._has_more:
+            await trio.lowlevel.checkpoint()
+            return
+
+        def take(data: bytes) -> bool:
+            self._has_heard = True
+            self._connection.receive_data(data)
+            self._waiting = self._do_at_once(session)
+            is_over = self._connection.state is State.CLOSED
+            is_free = session.has_room() and not self._outbox.is_full
+            return self._waiting is None and is_free and not (is_over or self._has_more)
+
+        if not await self._transport.feed(take):
+            raise _Ended
+
+    async def _carry_out(self, session: Session, request: Request) -> None:
+        try:
+            if request.channel:
+                await session.handle(request)
+            else:
+                await self._handle_own(session, request.method)
+        except ConnectionFault as fault:
+            self.fail(fault)
 
     async def _handle_own(self, session: Session, method: m.Method) -> None:
         session.flush()

@@ -212,6 +212,13 @@ class Publishing:
             publisher.published += count
             stream.publish(Publication(publisher, group))
 
+    def has_room(self) -> bool:
+        """Whether `room` would return at once; what was written to needs no asking again then."""
+        if any(stream.is_crowded for stream in self._written):
+            return False
+        self._written.clear()
+        return True
+
     async def room(self) -> None:
         """Return when the streams that were written to can take more."""
         while self._written:

@@ -71,10 +71,23 @@ class Session:
         try:
             await handler(channel, method)
         except Fault as fault:
-            self._blame(fault, method)
-            if not isinstance(fault, ChannelFault):
-                raise
-            self._end_channel(channel, fault)
+            self._has_failed(channel, method, fault)
+
+    def handle_at_once(self, request: Request) -> bool:
+        """Carry out a method that needs no waiting, an acknowledgement; False for any other.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        number, method = request
+        channel = self._channels.get(number)
+        if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
+            return False
+        try:
+            channel.settle(method.delivery_tag, multiple=method.multiple)
+        except Fault as fault:
+            self._has_failed(channel, method, fault)
+        return True
 
     def publish(self, content: Content) -> None:
         """Take a message; `flush` hands it on.
@@ -86,22 +99,27 @@ class Session:
         try:
             self._context.publishing.publish(channel, content)
         except Fault as fault:
-            self._blame(fault, content.method)
-            self.flush()
-            if not isinstance(fault, ChannelFault):
-                raise
-            self._end_channel(channel, fault)
+            self._has_failed(channel, content.method, fault)
+
+    def _has_failed(self, channel: Channel, method: m.Method, fault: Fault) -> None:
+        """End the channel; raise what ends the connection. What was published before is stored."""
+        fault.method = m.IDS[type(method)]
+        self.flush()
+        if not isinstance(fault, ChannelFault):
+            raise fault
+        self._end_channel(channel, fault)
 
     def flush(self) -> None:
         """Give streams what was published so far."""
         self._context.publishing.flush()
 
+    def has_room(self) -> bool:
+        """Whether `room` would return at once."""
+        return self._context.publishing.has_room()
+
     async def room(self) -> None:
         """Return when more may be published."""
         await self._context.publishing.room()
-
-    def _blame(self, fault: Fault, method: m.Method) -> None:
-        fault.method = m.IDS[type(method)]
 
     def _end_channel(self, channel: Channel, fault: ChannelFault) -> None:
         self._channels.pop(channel.number, None)
