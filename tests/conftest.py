@@ -19,11 +19,12 @@ settings.load_profile("fixed")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several test processes, all of tests/spark in one of them: there is one JVM then."""
+    """With several test processes, all that use Spark in one of them: one JVM at a time."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only with xdist
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            is_spark = nodeid.startswith("tests/spark/") or nodeid.endswith("_in_spark")
+            return "spark" if is_spark else nodeid
 
     return Scheduling(config, log)
