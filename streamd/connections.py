@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from streamd.transport import Address
 
-STREAM_PROTOCOL = "stream"
+STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
 
 
 class PublisherFacts(NamedTuple):
@@ -53,7 +53,7 @@ class LiveConnection:
     Attributes:
         peer: host and port of the other end.
         local: host and port of this end.
-        protocol: "stream" or "AMQP 0-9-1".
+        protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
         is_tls: it is inside TLS.
         user: who has logged in.
         mechanism: by which SASL mechanism.

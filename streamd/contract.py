@@ -6,7 +6,7 @@ the message where the publisher gave none, and it refuses messages that break it
 Source: message-filtering reference, 7.1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from segments.codec import simple_bodies, walk_entries
@@ -42,7 +42,7 @@ class FilterContract:
     """
 
     def __init__(self, filter_property: Property, *, is_strict: bool, derives: bool) -> None:
-        self._read = RowReader([filter_property]).read
+        self._own_value = _value_reader(filter_property)
         self._is_strict = is_strict
         self._derives = derives
 
@@ -51,7 +51,7 @@ class FilterContract:
         given = entries.filter_values
         if not self._is_strict and given is not None and all(given):
             return Judged(entries)
-        own = [self._value(raw) for raw in messages_of(entries.data)]
+        own = [self._own_value(raw) for raw in messages_of(entries.data)]
         if given is None:
             values = own if self._derives else None
         elif self._derives:
@@ -60,15 +60,6 @@ class FilterContract:
             values = list(given)
         judged = entries._replace(filter_values=values if values and any(values) else None)
         return self._keep_sound(judged, values, own) if self._is_strict else Judged(judged)
-
-    def _value(self, raw: bytes) -> bytes:
-        try:
-            (value,) = self._read(raw)
-        except FormatError:
-            return b""
-        if isinstance(value, str):
-            return value.encode()
-        return value if isinstance(value, bytes) else b""
 
     def _keep_sound(
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
@@ -95,6 +86,30 @@ def contract_of(arguments: Mapping[str, Value]) -> FilterContract | None:
     if name is None or not (is_strict or derives):
         return None
     return FilterContract(parse_property(str(name)), is_strict=is_strict, derives=derives)
+
+
+def own_value_reader(arguments: Mapping[str, Value]) -> Callable[[bytes], bytes] | None:
+    """Reads the value of a stream's filter property from a message; None where it has none.
+
+    The value is empty where the message has no such property, is damaged, or has a number there.
+    """
+    name = arguments.get(FILTER_PROPERTY)
+    return None if name is None else _value_reader(parse_property(str(name)))
+
+
+def _value_reader(filter_property: Property) -> Callable[[bytes], bytes]:
+    read_row = RowReader([filter_property]).read
+
+    def read(raw: bytes) -> bytes:
+        try:
+            (value,) = read_row(raw)
+        except FormatError:
+            return b""
+        if isinstance(value, str):
+            return value.encode()
+        return value if isinstance(value, bytes) else b""
+
+    return read
 
 
 def messages_of(data: bytes) -> list[bytes]:

@@ -283,12 +283,8 @@ class Delivery:
             for chunk in chunks
         ]
 
-    async def turn(self, transport: Transport, has_answers: Callable[[], bool]) -> None:
+    async def turn(self, transport: Transport) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
-
-        Args:
-            transport: the way to the peer.
-            has_answers: something else waits to be sent, and comes first.
 
         Raises:
             TransportClosed: the peer is gone.
@@ -317,7 +313,7 @@ class Delivery:
             size += sum(chunk.header.data_size for chunk in chunks)
             await self._send(transport, subscription, reader, chunks)
             is_done = subscription.reader is not reader or subscription.credit <= 0
-            if is_done or has_answers() or transport.is_congested:
+            if is_done or self._outbox.has_frames or transport.is_congested:
                 break
         subscription.tell_watchers()
         subscription.check()

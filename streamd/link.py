@@ -1,27 +1,22 @@
-"""One client connection: bytes in and out, its life from login to end.
+"""One client connection: its life from login to end.
 
-Two tasks. The reader takes bytes, turns them into commands and carries these out in order. The
-writer alone sends: first whatever is in the outbox, then one turn of deliveries, and again. A
-third task watches for signs of life. Whatever goes wrong on a connection ends it and nothing
-else.
+The reader takes bytes, turns them into commands and carries these out in order; what is sent, and
+the signs of life, are the line's (line.py). Whatever goes wrong on a connection ends it and
+nothing else.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import cast
 
 import trio
 
-from segments.disk import Buffer
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
-from streamd.connections import Connections, LiveConnection
+from streamd.connections import STREAM_PROTOCOL, Connections
 from streamd.delivery import Delivery
+from streamd.line import Ended, Line
 from streamd.login import Login, LoginFailed
-from streamd.outbox import Outbox
 from streamd.session import Session
 from streamd.transport import Transport, TransportClosed
-from streamd.wakeup import Wakeup
 from streamd.wire import (
     NEED_DATA,
     Connection,
@@ -37,12 +32,7 @@ from streamd.wire import (
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
-_MISSED_HEARTBEATS = 2
 _MOST_AT_ONCE = 256  # commands
-
-
-class _Ended(Exception):
-    """The connection is over, in order or not."""
 
 
 class Link:
@@ -62,18 +52,16 @@ class Link:
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
         self._connections = connections
-        self._work = Wakeup()
-        self._outbox = Outbox(self._work, self._send_some)
-        self._delivery = Delivery(self._work, self._outbox, self._is_clear)
-        self._is_listening = True
-        self._has_heard = self._has_sent = False
+        self._line = line = Line(transport, _HEARTBEAT)
+        self._outbox = line.outbox
+        self._delivery = Delivery(line.work, line.outbox, line.is_clear)
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
         try:
             await self._log_in()
             await self._serve()
-        except (_Ended, TransportClosed, trio.TooSlowError):
+        except (Ended, TransportClosed, trio.TooSlowError):
             pass
         except RemoteProtocolError as error:
             logger.info("%s: %s", self._transport.peer, error)
@@ -102,17 +90,11 @@ class Link:
 
     async def _next_command(self) -> c.ClientCommand:
         while (command := self._connection.next_command()) is NEED_DATA:
-            data = await self._transport.receive()
-            if not data:
-                raise _Ended
-            self._has_heard = True
-            self._connection.receive_data(data)
+            self._connection.receive_data(await self._line.receive())
         return cast("c.ClientCommand", command)  # by its role the connection gives no others
 
     async def _refuse(self, failed: LoginFailed) -> None:
-        logger.warning("%s: login refused", self._transport.peer)
-        if failed.is_guess:
-            await trio.sleep(REFUSAL_SECONDS)
+        await self._line.refused(is_guess=failed.is_guess)
         try:
             with trio.move_on_after(LOGIN_SECONDS):
                 await self._transport.send(self._connection.send(failed.answer))
@@ -126,67 +108,43 @@ class Link:
         session = Session(login.context(self._outbox, self._delivery))
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._line.write, self._delivery)
+                nursery.start_soon(self._line.watch, login.heartbeat_seconds)
                 nursery.start_soon(self._check, session)
-                if self._login.heartbeat_seconds:
-                    nursery.start_soon(self._watch, self._login.heartbeat_seconds)
-                with self._listed(session, nursery.cancel_scope):
+                with self._line.listed(
+                    self._connections,
+                    login,
+                    STREAM_PROTOCOL,
+                    login.frame_max,
+                    nursery.cancel_scope,
+                    session.publishers,
+                    session.consumers,
+                ):
                     await self._read(session)
-        except* (_Ended, TransportClosed):
+        except* (Ended, TransportClosed):
             pass
         finally:
             session.close()
-
-    @contextmanager
-    def _listed(self, session: Session, everything: trio.CancelScope) -> Iterator[None]:
-        """Let others see the connection, and end it."""
-
-        def end(reason: str) -> None:
-            logger.info("%s: ended, %s", self._transport.peer, reason)
-            everything.cancel()
-
-        transport, login = self._transport, self._login
-        live = LiveConnection(
-            peer=transport.peer,
-            local=transport.local,
-            protocol="stream",
-            is_tls=transport.is_tls,
-            user=login.rights.user,
-            mechanism=login.mechanism,
-            virtual_host=login.host.name,
-            properties=login.properties,
-            frame_max=login.frame_max,
-            heartbeat_seconds=login.heartbeat_seconds,
-            connected_at_ms=login.opened_at_ms,
-            publishers=session.publishers,
-            consumers=session.consumers,
-            end=end,
-        )
-        self._connections.add(live)
-        try:
-            yield
-        finally:
-            self._connections.discard(live)
 
     async def _read(self, session: Session) -> None:
         try:
             while True:
                 command = await self._next_that_waits(session)
-                self._is_listening = False
+                self._line.is_listening = False
                 if isinstance(command, c.Close):
                     await self._say_last(session, command)
                 if isinstance(command, c.SaslAuthenticate):
                     await self._renew_secret(session, command)
                 await session.handle(command)
                 await self._outbox.room()
-                self._is_listening = True
+                self._line.is_listening = True
         except RemoteProtocolError as error:
             logger.info("%s: %s", self._transport.peer, error)
             session.close()
             self._outbox.put(self._connection.send(c.Close(1, error.code, error.reason)))
             with trio.move_on_after(CLOSE_SECONDS):
                 await self._await_close_response(session)
-            raise _Ended from error
+            raise Ended from error
 
     async def _next_that_waits(self, session: Session) -> c.ClientCommand:
         """The next command that needs waiting; the others are carried out as they arrive."""
@@ -194,15 +152,13 @@ class Link:
 
         def take(data: bytes) -> bool:
             nonlocal found
-            self._has_heard = True
             self._connection.receive_data(data)
             found = self._do_at_once(session)
             return found is NEED_DATA
 
         while True:
             if found is NEED_DATA:
-                if not await self._transport.feed(take):
-                    raise _Ended
+                await self._line.feed(take)
             elif found is None:
                 await trio.lowlevel.checkpoint()
                 found = self._do_at_once(session)
@@ -231,7 +187,7 @@ class Link:
         if code != ResponseCode.OK:
             with trio.move_on_after(CLOSE_SECONDS):
                 await self._outbox.emptied()
-            raise _Ended
+            raise Ended
         session.check_rights()
 
     async def _check(self, session: Session) -> None:
@@ -240,7 +196,7 @@ class Link:
             await trio.sleep(CHECK_SECONDS)
             if session.must_end:
                 logger.info("%s: ended by the server", self._transport.peer)
-                raise _Ended
+                raise Ended
 
     async def _say_last(self, session: Session, close: c.Close) -> None:
         """Answer a Close after everything that was asked before it, then end."""
@@ -249,7 +205,7 @@ class Link:
             answer = c.CloseResponse(close.correlation_id, ResponseCode.OK)
             self._outbox.put(self._connection.send(answer))
             await self._outbox.emptied()
-        raise _Ended
+        raise Ended
 
     async def _await_close_response(self, session: Session) -> None:
         while self._connection.state is not State.CLOSED:
@@ -257,56 +213,6 @@ class Link:
             if isinstance(command, c.Close):
                 await self._say_last(session, command)
 
-    async def _write(self) -> None:
-        """Send, one thing at a time, so that frames never mix."""
-        while True:
-            data = self._outbox.take()
-            if data:
-                await self._transport.send(data)
-                self._outbox.sent()
-                self._has_sent = True
-            elif self._delivery.has_work:
-                await self._delivery.turn(self._transport, self._outbox.has_frames)
-                self._has_sent = True
-                await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
-            else:
-                self._outbox.is_idle = True
-                try:
-                    await self._work.wait()
-                finally:
-                    self._outbox.is_idle = False
-
-    def _send_some(self, parts: Sequence[Buffer]) -> int:
-        """Send what the peer takes at once; that it is gone is for `_write` to find."""
-        try:
-            sent = self._transport.send_some(parts)
-        except TransportClosed:
-            return 0
-        self._has_sent = True
-        return sent
-
-    def _is_clear(self) -> bool:
-        return self._outbox.is_free and not self._transport.is_congested
-
     async def flushed(self) -> None:
         """Return once all answers made so far have been sent."""
         await self._outbox.emptied()
-
-    async def _watch(self, interval: int) -> None:
-        """Send signs of life when nothing else is sent, and end when none come.
-
-        The peer is not blamed for silence while the server itself does not listen.
-        """
-        silent = 0
-        while True:
-            for _ in range(2):
-                await trio.sleep(interval / 2)
-                if not self._has_sent and self._outbox.is_empty:
-                    self._outbox.put(_HEARTBEAT)
-                self._has_sent = False
-            is_alive = self._has_heard or not self._is_listening
-            silent = 0 if is_alive else silent + 1
-            self._has_heard = False
-            if silent >= _MISSED_HEARTBEATS:
-                logger.info("%s: no sign of life in %s s", self._transport.peer, 2 * interval)
-                raise _Ended

@@ -69,6 +69,7 @@ class Outbox:
         """Nothing is queued and nothing is being sent."""
         return not (self._frames or self._is_sending)
 
+    @property
     def has_frames(self) -> bool:
         """Something is queued."""
         return bool(self._frames)

@@ -29,11 +29,6 @@ class Confirms:
             self._copies[self.last] = copies
         return self.last
 
-    @property
-    def num_open(self) -> int:
-        """Messages that are not settled."""
-        return self.last - self._settled - len(self._ahead)
-
     def settle(self, tags: Iterable[int]) -> list[m.BasicAck]:
         """Messages are stored, in one stream each; returns the acks to send."""
         ready = sorted(tag for tag in tags if self._is_stored(tag))

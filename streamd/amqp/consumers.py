@@ -13,8 +13,10 @@ import trio
 
 from segments import Reader, StorageError, StoredChunk
 from segments.codec import simple_ends, walk_entries
-from segments.compression import unpack
+from segments.compression import entry_bodies
 from segments.errors import FormatError
+from segments.layout import NO_COMPRESSION
+from segments.selector import body_at
 from streamd.amqp.channel import Channel
 from streamd.amqp.subscribed import Wanted
 from streamd.amqp091.deliver import DeliverWriter
@@ -29,7 +31,6 @@ _TURN_BYTES = 64 << 10
 _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
-_UNCOMPRESSED = 0
 # A client that acknowledges one by one, and has plenty to deal with meanwhile, gets its next
 # messages together: each sending costs both ends more than a message does.
 _PLENTY = 64  # prefetch from which on a client has it
@@ -146,8 +147,7 @@ class Consumer:
         first = self.wanted.first_offset
         for place in places:
             if offsets[place] >= first:
-                start = (ends[place - 1] if place else 0) + 4
-                self._read.append((offsets[place], plain[start : ends[place]]))
+                self._read.append((offsets[place], body_at(plain, ends, place)))
 
     def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
         """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.
@@ -160,14 +160,10 @@ class Consumer:
         offsets: list[int] = []
         size = 0
         for entry in walk_entries(data):
-            body = data[entry.body : entry.end]
-            bodies = [body]
-            if entry.compression == _UNCOMPRESSED:
-                count = entry.num_records
-                bodies = list(unpack(body, _UNCOMPRESSED, entry.uncompressed_size, count))
-            elif entry.compression is not None:
+            is_plain = entry.compression in (None, NO_COMPRESSION)
+            if not is_plain:
                 self._warn_of_compression()
-                bodies = []
+            bodies = entry_bodies(data, entry) if is_plain else ()
             for n, message in enumerate(bodies):
                 parts += (len(message).to_bytes(4, "big"), message)
                 size += 4 + len(message)

@@ -28,7 +28,7 @@ from streamd.arguments import (
 from streamd.errors import Refused
 
 QUEUE_TYPE = "x-queue-type"
-STREAM, CLASSIC = "stream", "classic"
+STREAM = "stream"
 PREFIX = "x-"
 _TEXTS = frozenset((MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT))
 _INTEGERS = frozenset(

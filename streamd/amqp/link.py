@@ -1,18 +1,15 @@
-"""One AMQP 0-9-1 connection: bytes in and out, its life from login to end.
+"""One AMQP 0-9-1 connection: its life from login to end.
 
-As with stream connections (streamd/link.py): a reader that carries out requests in order, a
-writer that alone sends, first what is in the outbox, then one turn of deliveries, and a third
-task that watches for signs of life. Whatever goes wrong on a connection ends it and nothing else.
+As with stream connections (streamd/link.py): a reader that carries out requests in order; what is
+sent, and the signs of life, are the line's. Whatever goes wrong on a connection ends it and
+nothing else.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 
 import trio
 
-from segments.disk import Buffer
 from streamd.amqp.consumers import Consumer, Deliveries
 from streamd.amqp.context import Context
 from streamd.amqp.login import AmqpLogin, NotLetIn
@@ -23,22 +20,15 @@ from streamd.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
 from streamd.amqp091.connection import Connection, Content, NotAmqp, Request
 from streamd.amqp091.errors import ConnectionFault, ReplyCode
 from streamd.amqp091.states import State
-from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
-from streamd.connections import Connections, LiveConnection
-from streamd.outbox import Outbox
+from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
+from streamd.connections import AMQP_PROTOCOL, Connections
+from streamd.line import Ended, Line
 from streamd.transport import Transport, TransportClosed
-from streamd.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL = "AMQP 0-9-1"
-_MISSED_HEARTBEATS = 2
 _MOST_AT_ONCE = 512  # messages and acknowledgements
 _LINGER_SECONDS = 1  # for the client to end its side, once it has the answer to its Close
-
-
-class _Ended(Exception):
-    """The connection is over, in order or not."""
 
 
 class AmqpLink:
@@ -63,20 +53,18 @@ class AmqpLink:
         self._login = login
         self._connections = connections
         self._default_queue_type = default_queue_type
-        self._work = Wakeup()
-        self._outbox = Outbox(self._work, self._send_some)
+        self._line = Line(transport, HEARTBEAT_FRAME)
+        self._outbox = self._line.outbox
         self._session: Session | None = None
         self._waiting: Request | None = None
         self._has_more = False
-        self._is_listening = True
-        self._has_heard = self._has_sent = False
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
         try:
             await self._log_in()
             await self._serve()
-        except (_Ended, TransportClosed, trio.TooSlowError):
+        except (Ended, TransportClosed, trio.TooSlowError):
             pass
         except NotAmqp as error:
             logger.info("%s: %s", self._transport.peer, error)
@@ -106,7 +94,7 @@ class AmqpLink:
                 frames = [method_frame(0, answer) for answer in answers]
                 await self._transport.send(b"".join(frames))
                 if connection.state is State.CLOSED:
-                    raise _Ended
+                    raise Ended
         name = login.properties.get("connection_name", "")
         logger.info(
             "%s: connected with AMQP%s", self._transport.peer, f" as {name}" if name else ""
@@ -120,16 +108,10 @@ class AmqpLink:
             await self._receive()
 
     async def _receive(self) -> None:
-        data = await self._transport.receive()
-        if not data:
-            raise _Ended
-        self._has_heard = True
-        self._connection.receive_data(data)
+        self._connection.receive_data(await self._line.receive())
 
     async def _refuse(self, refused: NotLetIn) -> None:
-        logger.warning("%s: login refused", self._transport.peer)
-        if refused.is_guess:
-            await trio.sleep(REFUSAL_SECONDS)
+        await self._line.refused(is_guess=refused.is_guess)
         if refused.fault is not None:
             await self._send_last(self._connection.close(refused.fault))
 
@@ -147,7 +129,7 @@ class AmqpLink:
 
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
-        deliveries = Deliveries(self._work, connection.frame_max, self._cannot_read)
+        deliveries = Deliveries(self._line.work, connection.frame_max, self._cannot_read)
         publishing = Publishing(
             login.host,
             login.rights,
@@ -169,61 +151,37 @@ class AmqpLink:
         session = self._session = Session(context, connection.close_channel)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, deliveries)
+                nursery.start_soon(self._line.write, deliveries)
+                nursery.start_soon(self._line.watch, login.heartbeat_seconds)
                 nursery.start_soon(deliveries.ripen)
                 nursery.start_soon(self._check, session)
-                if login.heartbeat_seconds:
-                    nursery.start_soon(self._watch, login.heartbeat_seconds)
-                with self._listed(session, nursery.cancel_scope):
+                with self._line.listed(
+                    self._connections,
+                    login,
+                    AMQP_PROTOCOL,
+                    connection.frame_max,
+                    nursery.cancel_scope,
+                    list,
+                    session.consumers,
+                ):
                     await self._read(session)
-        except* (_Ended, TransportClosed):
+        except* (Ended, TransportClosed):
             pass
         finally:
             session.close()
-
-    @contextmanager
-    def _listed(self, session: Session, everything: trio.CancelScope) -> Iterator[None]:
-        """Let others see the connection, and end it."""
-
-        def end(reason: str) -> None:
-            logger.info("%s: ended, %s", self._transport.peer, reason)
-            everything.cancel()
-
-        transport, login = self._transport, self._login
-        live = LiveConnection(
-            peer=transport.peer,
-            local=transport.local,
-            protocol=PROTOCOL,
-            is_tls=transport.is_tls,
-            user=login.rights.user,
-            mechanism=login.mechanism,
-            virtual_host=login.host.name,
-            properties=login.properties,
-            frame_max=self._connection.frame_max,
-            heartbeat_seconds=login.heartbeat_seconds,
-            connected_at_ms=login.opened_at_ms,
-            publishers=list,
-            consumers=session.consumers,
-            end=end,
-        )
-        self._connections.add(live)
-        try:
-            yield
-        finally:
-            self._connections.discard(live)
 
     async def _read(self, session: Session) -> None:
         """Carry out what the client asks for until one side closes the connection."""
         while True:
             request, self._waiting = self._waiting or self._do_at_once(session), None
-            self._is_listening = False
+            self._line.is_listening = False
             if request is not None:
                 await self._carry_out(session, request)
             if self._connection.state is State.CLOSED:
-                raise _Ended
+                raise Ended
             await session.room()
             await self._outbox.room()
-            self._is_listening = True
+            self._line.is_listening = True
             if request is None:
                 await self._listen(session)
 
@@ -253,15 +211,13 @@ class AmqpLink:
             return
 
         def take(data: bytes) -> bool:
-            self._has_heard = True
             self._connection.receive_data(data)
             self._waiting = self._do_at_once(session)
             is_over = self._connection.state is State.CLOSED
             is_free = session.has_room() and not self._outbox.is_full
             return self._waiting is None and is_free and not (is_over or self._has_more)
 
-        if not await self._transport.feed(take):
-            raise _Ended
+        await self._line.feed(take)
 
     async def _carry_out(self, session: Session, request: Request) -> None:
         try:
@@ -315,58 +271,12 @@ class AmqpLink:
             await trio.sleep(CHECK_SECONDS)
             if session.must_end or is_closing:
                 logger.info("%s: ended by the server", self._transport.peer)
-                raise _Ended
+                raise Ended
             is_closing = self._connection.state is State.CLOSING
             session.check_rights()
-
-    async def _write(self, deliveries: Deliveries) -> None:
-        """Send, one thing at a time, so that frames never mix."""
-        while True:
-            data = self._outbox.take()
-            if data:
-                await self._transport.send(data)
-                self._outbox.sent()
-                self._has_sent = True
-            elif deliveries.has_work:
-                await deliveries.turn(self._transport)
-                self._has_sent = True
-            else:
-                self._outbox.is_idle = True
-                try:
-                    await self._work.wait()
-                finally:
-                    self._outbox.is_idle = False
-
-    def _send_some(self, parts: Sequence[Buffer]) -> int:
-        """Send what the peer takes at once; that it is gone is for `_write` to find."""
-        try:
-            sent = self._transport.send_some(parts)
-        except TransportClosed:
-            return 0
-        self._has_sent = True
-        return sent
 
     async def flushed(self) -> None:
         """Tell the client that the server stops; returns once all answers have been sent."""
         reason = "broker forced connection closure with reason 'shutdown'"
         self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
         await self._outbox.emptied()
-
-    async def _watch(self, interval: int) -> None:
-        """Send signs of life when nothing else is sent, and end when none come.
-
-        The peer is not blamed for silence while the server itself does not listen.
-        """
-        silent = 0
-        while True:
-            for _ in range(2):
-                await trio.sleep(interval / 2)
-                if not self._has_sent and self._outbox.is_empty:
-                    self._outbox.put(HEARTBEAT_FRAME)
-                self._has_sent = False
-            is_alive = self._has_heard or not self._is_listening
-            silent = 0 if is_alive else silent + 1
-            self._has_heard = False
-            if silent >= _MISSED_HEARTBEATS:
-                logger.info("%s: no sign of life in %s s", self._transport.peer, 2 * interval)
-                raise _Ended

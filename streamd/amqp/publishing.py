@@ -7,8 +7,6 @@ given to the stream together.
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from segments.errors import FormatError
-from segments.selector import RowReader, parse_property
 from streamd.access import Right, Rights
 from streamd.amqp.channel import Channel
 from streamd.amqp.faults import access_refused, not_found, not_implemented
@@ -25,6 +23,7 @@ from streamd.amqp091.properties import decode_properties, encode_properties
 from streamd.amqp091.stored import StoredHead, stored_body, stored_head
 from streamd.amqp091.values import Field
 from streamd.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
+from streamd.contract import own_value_reader
 from streamd.errors import Refused
 from streamd.exchanges import DEFAULT_EXCHANGE
 from streamd.outbox import Outbox
@@ -90,10 +89,9 @@ class _Target:
 
     def __init__(self, host: VirtualHost, stream: Stream) -> None:
         arguments = host.arguments(stream.name)
-        name = arguments.get(FILTER_PROPERTY)
         self.stream = stream
-        self._property = name
-        self._read = None if name is None else RowReader([parse_property(str(name))]).read
+        self._property = arguments.get(FILTER_PROPERTY)
+        self._own_value = own_value_reader(arguments)
         self._is_strict = arguments.get(FILTER_CONTRACT) == STRICT
 
     def filter_value(self, given: bytes, raw: bytes) -> bytes:
@@ -102,14 +100,9 @@ class _Target:
         Raises:
             ChannelFault: the stream insists that they are the same, and they are not.
         """
-        if self._read is None or (given and not self._is_strict):
+        if self._own_value is None or (given and not self._is_strict):
             return given
-        try:
-            (found,) = self._read(raw)
-        except FormatError:
-            found = None
-        own = found.encode() if isinstance(found, str) else found
-        own = own if isinstance(own, bytes) else b""
+        own = self._own_value(raw)
         if self._is_strict and given not in (b"", own):
             raise precondition_failed(
                 f"the filter value is {given[:40]!r}, but the property {self._property}, whose "

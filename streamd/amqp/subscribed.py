@@ -14,7 +14,6 @@ from segments.errors import FormatError
 from segments.message import Section, walk_sections
 from segments.selector import (
     Matcher as SelectorMatcher,
-    RowReader,
     Selector,
     SelectorError,
     parse_property,
@@ -25,6 +24,7 @@ from streamd.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
 from streamd.amqp091.stored import FILTER_VALUE
 from streamd.amqp091.values import INTEGER_TAGS, Field, Table
 from streamd.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT, Arguments, age_seconds
+from streamd.contract import own_value_reader
 
 OFFSET, FILTER, UNFILTERED = "x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"
 SQL, TAGS = "x-stream-sql", "x-stream-tags"
@@ -199,13 +199,12 @@ class ExactValues:
 
     def __init__(self, matcher: Matcher, declared: Arguments) -> None:
         self._wanted = matcher.values
-        name = declared.get(FILTER_PROPERTY)
-        self._read = None if name is None else RowReader([parse_property(str(name))]).read
+        self._own_value = own_value_reader(declared)
 
     def places(self, data: bytes, ends: list[int]) -> list[int]:
         """See Choice."""
         start, found = 4, []
-        wanted, read = self._wanted, self._read
+        wanted, own_value = self._wanted, self._own_value
         for place, end in enumerate(ends):
             # Messages of one kind begin alike, so most beginnings were seen before.
             after = _annotations_end(data, start, end)
@@ -213,22 +212,12 @@ class ExactValues:
                 value = _remembered_value(data[start:after])
             else:
                 value = annotated_value(data[start:end])
-            if not value and read is not None:
-                value = self._property_value(data[start:end])
+            if not value and own_value is not None:
+                value = own_value(data[start:end])
             if not value or value in wanted:
                 found.append(place)
             start = end + 4
         return found
-
-    def _property_value(self, raw: bytes) -> bytes:
-        assert self._read is not None  # noqa: S101 - see places
-        try:
-            (value,) = self._read(raw)
-        except FormatError:
-            return b""
-        if isinstance(value, str):
-            return value.encode()
-        return value if isinstance(value, bytes) else b""
 
 
 def annotated_value(raw: bytes) -> bytes:
