@@ -31,6 +31,7 @@ LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
 _PATTERNS_KEPT = 1_000
+_ANSWERS_KEPT = 4096
 
 
 class Right(IntEnum):
@@ -80,6 +81,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+@lru_cache(_ANSWERS_KEPT)
 def _matches(pattern: str, name: str) -> bool:
     return bool(pattern) and _compiled(pattern).search(name) is not None
 

@@ -208,3 +208,49 @@ def decode_content_head(payload: bytes) -> ContentHead:
     if class_id != BASIC or weight:
         raise frame_error(f"a content header is of class {class_id}, weight {weight}, not 60, 0")
     return ContentHead(body_size, payload[CONTENT_HEAD_SIZE:])
+
+
+class WholeContent(NamedTuple):
+    """A message's properties and body, and where its last frame ends."""
+
+    properties: bytes
+    body: bytes
+    end: int
+
+
+_HEADER_FRAME = struct.Struct(">BHIHHQ")  # frame head; class, weight, size of the body
+
+
+def decode_whole_content(
+    buffer: bytes, start: int, channel: int, frame_max: int
+) -> WholeContent | None:
+    """A message whose header and only body frame are all there; None for anything else.
+
+    Frame by frame it would cost three times as much.
+
+    Args:
+        buffer: of frames.
+        start: where the header frame begins.
+        channel: the number that it has to have.
+        frame_max: bytes that a frame may have.
+    """
+    try:
+        kind, number, size, class_id, weight, body_size = _HEADER_FRAME.unpack_from(buffer, start)
+        head_end = start + FRAME_HEAD.size + size
+        body_frame = FRAME_HEAD.unpack_from(buffer, head_end + 1)
+        body_start = head_end + 1 + FRAME_HEAD.size
+        end = body_start + body_size
+        is_whole = buffer[head_end] == buffer[end] == FRAME_END
+    except (struct.error, IndexError):
+        return None
+    is_header = (kind, number, class_id, weight) == (FrameType.HEADER, channel, BASIC, 0)
+    is_in_bounds = CONTENT_HEAD_SIZE + 2 <= size <= frame_max >= body_size
+    if not (
+        is_whole
+        and is_header
+        and is_in_bounds
+        and body_frame == (FrameType.BODY, channel, body_size)
+    ):
+        return None
+    properties = buffer[start + FRAME_HEAD.size + CONTENT_HEAD_SIZE : head_end]
+    return WholeContent(properties, buffer[body_start:end], end + 1)

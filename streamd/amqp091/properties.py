@@ -6,6 +6,7 @@ Source: amqp091 reference, 0.3.
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from streamd.amqp091.errors import frame_error
@@ -18,7 +19,8 @@ from streamd.amqp091.values import (
 )
 
 _FLAGS = struct.Struct(">H")
-_MORE_FLAGS, _HIGHEST = 1, 15
+_HIGHEST = 15
+MORE_FLAGS = 0x0003  # no properties have these
 
 
 @dataclass(slots=True)
@@ -41,13 +43,23 @@ class Properties:
     cluster_id: str | None = None
 
 
-_TABLE, _OCTET, _TIME, _TEXT = "table", "octet", "time", "text"
+class FieldKind(Enum):
+    """How a property is written."""
+
+    TABLE = auto()
+    OCTET = auto()
+    TIME = auto()
+    TEXT = auto()
+
+
+_TABLE, _OCTET, _TIME, _TEXT = FieldKind
 _KINDS = (
     *(_TEXT, _TEXT, _TABLE, _OCTET, _OCTET, _TEXT, _TEXT),
     *(_TEXT, _TEXT, _TIME, _TEXT, _TEXT, _TEXT, _TEXT),
 )
 _NAMES = tuple(Properties.__slots__)
-_FIELDS = tuple(
+# Flag, name and kind of each, in the order in which they stand.
+FIELDS = tuple(
     (1 << (_HIGHEST - n), name, kind)
     for n, (name, kind) in enumerate(zip(_NAMES, _KINDS, strict=True))
 )
@@ -64,9 +76,9 @@ def decode_properties(raw: bytes) -> Properties:
     try:
         (flags,) = _FLAGS.unpack_from(raw)
         at = _FLAGS.size
-        if flags & _MORE_FLAGS or flags & 2:
+        if flags & MORE_FLAGS:
             raise frame_error("a content header has flags beyond the 14 properties")
-        for bit, name, kind in _FIELDS:
+        for bit, name, kind in FIELDS:
             if flags & bit:
                 value, at = _decode(kind, raw, at)
                 setattr(found, name, value)
@@ -77,12 +89,12 @@ def decode_properties(raw: bytes) -> Properties:
     return found
 
 
-def _decode(kind: str, raw: bytes, at: int) -> tuple[Any, int]:
-    if kind == _TEXT:
+def _decode(kind: FieldKind, raw: bytes, at: int) -> tuple[Any, int]:
+    if kind is _TEXT:
         return decode_short_text(raw, at)
-    if kind == _OCTET:
+    if kind is _OCTET:
         return raw[at], at + 1
-    if kind == _TABLE:
+    if kind is _TABLE:
         return decode_table(raw, at)
     return struct.unpack_from(">Q", raw, at)[0], at + 8
 
@@ -115,9 +127,9 @@ def encode_present(values: Mapping[str, Any], table: bytes | None) -> bytes:
     return _FLAGS.pack(flags) + b"".join([parts[bit] for bit in sorted(parts, reverse=True)])
 
 
-_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+_ENCODERS: dict[FieldKind, Callable[[Any], bytes]] = {
     _TEXT: encode_short_text,
     _OCTET: struct.Struct(">B").pack,
     _TIME: struct.Struct(">Q").pack,
 }
-_WRITTEN = {name: (bit, _ENCODERS[kind]) for bit, name, kind in _FIELDS if kind != _TABLE}
+_WRITTEN = {name: (bit, _ENCODERS[kind]) for bit, name, kind in FIELDS if kind != _TABLE}

@@ -15,7 +15,8 @@ from urllib.parse import quote
 from segments.amqp10 import encode_binary, encode_list, encode_map, encode_symbol, encode_text
 from segments.errors import FormatError
 from segments.message import Section, walk_sections
-from streamd.amqp091.errors import precondition_failed
+from streamd.amqp091.errors import Fault, precondition_failed
+from streamd.amqp091.kinds import Kind, kind_of
 from streamd.amqp091.properties import Properties, decode_properties
 from streamd.amqp091.values import Field
 
@@ -32,6 +33,7 @@ _MAX_TIME = (1 << 63) // 1000
 _CACHED_BYTES = 512
 _NULL, _TRUE, _FALSE = b"\x40", b"\x41", b"\x42"
 _UINT_0 = b"\x43"
+_NUM_FIELDS, _MESSAGE_ID, _CORRELATION_ID, _TIMESTAMP = 11, 0, 5, 9  # of a properties section
 _BODY_SECTIONS = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
 _ENCODED = _BODY_SECTIONS | {Section.FOOTER}
 
@@ -63,36 +65,74 @@ def stored_head(exchange: str, key: str, properties: bytes) -> StoredHead:
         ConnectionFault: the properties are not what they should be.
         ChannelFault: one of them cannot be used.
     """
-    # Messages of one kind often differ in their bodies alone. What is large is not remembered.
-    convert = _convert_again if len(properties) <= _CACHED_BYTES else _convert
-    return convert(exchange, key, properties)
+    if len(properties) > _CACHED_BYTES:  # what is large is not remembered
+        return _convert(exchange, key, properties).head
+    kind = kind_of(properties)
+    if kind is None:
+        return _convert_again(exchange, key, properties).head
+    try:
+        converted = _convert_again(exchange, key, kind.common)
+        fields = _with_differing(converted.fields, kind)
+    except (Fault, UnicodeDecodeError):
+        return _convert(exchange, key, properties).head  # it says what is wrong, and where
+    section = _section(Section.PROPERTIES, encode_list(fields))
+    sections = b"".join((converted.before, section, converted.after))
+    return converted.head._replace(sections=sections)
 
 
-def _convert(exchange: str, key: str, raw: bytes) -> StoredHead:
+class _Converted(NamedTuple):
+    """A message's head, and its parts around the properties.
+
+    Attributes:
+        head: whole.
+        before: sections.
+        fields: of the properties section, without the missing ones at the end.
+        after: sections.
+    """
+
+    head: StoredHead
+    before: bytes
+    fields: list[bytes]
+    after: bytes
+
+
+def _convert(exchange: str, key: str, raw: bytes) -> _Converted:
     given = decode_properties(raw)
     headers = given.headers or {}
     copies = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
-    sections = [
-        _section(Section.HEADER, _header(given)),
-        _section(Section.MESSAGE_ANNOTATIONS, _annotations(exchange, key, given.type, headers)),
-    ]
-    fixed = _properties(given)
-    if fixed:
-        sections.append(_section(Section.PROPERTIES, encode_list(fixed)))
+    annotations = _annotations(exchange, key, given.type, headers)
+    before = _section(Section.HEADER, _header(given)) + _section(
+        Section.MESSAGE_ANNOTATIONS, annotations
+    )
+    fields = _properties(given)
+    properties = _section(Section.PROPERTIES, encode_list(fields)) if fields else b""
     free = list(_application_properties(headers))
-    if free:
-        sections.append(_section(Section.APPLICATION_PROPERTIES, encode_map(free)))
-    return StoredHead(
-        b"".join(sections),
+    after = _section(Section.APPLICATION_PROPERTIES, encode_map(free)) if free else b""
+    head = StoredHead(
+        before + properties + after,
         _filter_value(headers),
         tuple(copies),
         given.user_id,
         given.type == ENCODED_BODY,
         "BCC" in headers,
     )
+    return _Converted(head, before, fields, after)
 
 
 _convert_again = lru_cache(maxsize=2048)(_convert)
+
+
+def _with_differing(common: list[bytes], kind: Kind) -> list[bytes]:
+    """The fields of a properties section, completed."""
+    correlation_id, message_id, timestamp = kind.differing
+    fields = [*common, *[_NULL] * (_NUM_FIELDS - len(common))]
+    if message_id is not None:
+        fields[_MESSAGE_ID] = _id(message_id.decode())
+    if correlation_id is not None:
+        fields[_CORRELATION_ID] = _id(correlation_id.decode())
+    if timestamp is not None:
+        fields[_TIMESTAMP] = _time(int.from_bytes(timestamp, "big"))
+    return _without_missing(fields)
 
 
 def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
@@ -177,19 +217,26 @@ def _application_properties(headers: dict[str, Field]) -> Iterator[bytes]:
 
 def _properties(given: Properties) -> list[bytes]:
     """The fields in order, without the missing ones at the end."""
-    fields = [
-        _id(given.message_id),
-        _NULL if given.user_id is None else encode_binary(given.user_id.encode()),
-        _NULL,
-        _NULL,
-        _NULL if given.reply_to is None else encode_text(QUEUES + quote(given.reply_to, safe="")),
-        _id(given.correlation_id),
-        _symbol(given.content_type),
-        _symbol(given.content_encoding),
-        _NULL,
-        _NULL if given.timestamp is None else _time(given.timestamp),
-        _NULL if given.app_id is None else encode_text(given.app_id),
-    ]
+    return _without_missing(
+        [
+            _id(given.message_id),
+            _NULL if given.user_id is None else encode_binary(given.user_id.encode()),
+            _NULL,
+            _NULL,
+            _NULL
+            if given.reply_to is None
+            else encode_text(QUEUES + quote(given.reply_to, safe="")),
+            _id(given.correlation_id),
+            _symbol(given.content_type),
+            _symbol(given.content_encoding),
+            _NULL,
+            _NULL if given.timestamp is None else _time(given.timestamp),
+            _NULL if given.app_id is None else encode_text(given.app_id),
+        ]
+    )
+
+
+def _without_missing(fields: list[bytes]) -> list[bytes]:
     while fields and fields[-1] == _NULL:
         fields.pop()
     return fields

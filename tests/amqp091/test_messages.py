@@ -11,7 +11,8 @@ from hypothesis import example, given, strategies as st
 from segments.message import Message, MessageView, Properties as StreamProperties
 from streamd.amqp091.deliver import DeliverWriter
 from streamd.amqp091.delivered import delivered
-from streamd.amqp091.errors import ChannelFault
+from streamd.amqp091.errors import ChannelFault, Fault
+from streamd.amqp091.kinds import kind_of
 from streamd.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.amqp091.stored import StoredHead, stored_body, stored_head
 from streamd.amqp091.values import Field, encode_field
@@ -348,3 +349,49 @@ def test_what_is_stored_once_is_stored_the_same_again(found: Properties) -> None
         raise AssertionError(encode_field(Field("F", once.headers))) from fault
     if once.headers is not None and "x-stream-offset" in once.headers:
         assert twice == once
+
+
+def stored_or_fault(raw: bytes) -> object:
+    try:
+        return stored_head("", "q", raw)
+    except Fault as fault:
+        return fault.code, fault.text
+
+
+@given(properties, st.data())
+def test_messages_of_a_kind_are_stored_as_each_for_itself(
+    found: Properties, data: st.DataObject
+) -> None:
+    """What is alike is converted once: with the same result, cut, changed, or whole."""
+    raw = bytearray(encode_properties(found))
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(2, len(raw)))])
+    for each in (bytes(raw), cut):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("streamd.amqp091.stored.kind_of", lambda _: None)
+            expected = stored_or_fault(each)
+        assert stored_or_fault(each) == expected
+
+
+def test_messages_that_differ_in_their_ids_and_times_are_of_one_kind() -> None:
+    first, second = (
+        kind_of(
+            encode_properties(
+                Properties(
+                    "text/plain",
+                    headers={"n": Field("I", 5)},
+                    correlation_id=f"c{n}",
+                    reply_to="r",
+                    message_id=f"m{n}",
+                    timestamp=n,
+                    app_id="a",
+                )
+            )
+        )
+        for n in (1, 2)
+    )
+    assert first is not None
+    assert second is not None
+    assert first.common == second.common
+    assert first.differing == (b"c1", b"m1", (1).to_bytes(8, "big"))
