@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 # A consumer that is cancelled leaves its unacknowledged messages behind: without a limit, consuming
 # and cancelling in turn would pile them up. Far above the 65,535 of one consumer's prefetch.
 MAX_UNACKED = 500_000
+_PLENTY = 128  # unacknowledged messages
+_LEAST_SECONDS = 1e-5  # that any client takes for a message
+_MAX_BUSY_SECONDS = 0.005
 
 
 class Channel:
@@ -51,6 +54,14 @@ class Channel:
     def is_full(self) -> bool:
         """So many messages are unacknowledged that no more are sent."""
         return len(self._unacked) >= MAX_UNACKED
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long its client is sure to be busy, whichever consumers its messages are for."""
+        count = len(self._unacked)
+        if count < _PLENTY or not all(consumer.is_busy for consumer in self.consumers.values()):
+            return 0.0
+        return min(count * _LEAST_SECONDS, _MAX_BUSY_SECONDS)
 
     def count_delivery(self, consumer: "Consumer") -> int:
         """The delivery tag for the next message."""

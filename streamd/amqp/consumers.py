@@ -90,6 +90,11 @@ class Consumer:
         self._is_waiting = False
         self.check()
 
+    @property
+    def is_busy(self) -> bool:
+        """Half of what its client may have is unacknowledged."""
+        return 2 * self.credit <= self._prefetch
+
     def settled(self, count: int) -> None:
         """So many of its messages are acknowledged, or as good as."""
         self.credit += count

@@ -58,6 +58,7 @@ class AmqpLink:
         self._session: Session | None = None
         self._waiting: Request | None = None
         self._has_more = False
+        self._pause = 0.0
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
@@ -210,12 +211,18 @@ class AmqpLink:
             await trio.lowlevel.checkpoint()
             return
 
+        if self._pause:
+            await trio.sleep(self._pause)
+
         def take(data: bytes) -> bool:
             self._connection.receive_data(data)
             self._waiting = self._do_at_once(session)
+            self._pause = session.pause_seconds()
             is_over = self._connection.state is State.CLOSED
             is_free = session.has_room() and not self._outbox.is_full
-            return self._waiting is None and is_free and not (is_over or self._has_more)
+            return (
+                self._waiting is None and is_free and not (is_over or self._has_more or self._pause)
+            )
 
         await self._line.feed(take)
 
