@@ -4,6 +4,7 @@ Source: amqp091 reference, 3.
 """
 
 import logging
+from itertools import islice
 
 from segments import StorageError
 from streamd.access import Right
@@ -11,7 +12,14 @@ from streamd.amqp.channel import Channel
 from streamd.amqp.consumers import Consumer
 from streamd.amqp.context import Context, Handlers
 from streamd.amqp.faults import not_found, not_implemented
-from streamd.amqp.subscribed import FOREIGN, OFFSET, read_offset, read_wanted, shown_arguments
+from streamd.amqp.subscribed import (
+    FOREIGN,
+    OFFSET,
+    ignored,
+    read_offset,
+    read_wanted,
+    shown_arguments,
+)
 from streamd.amqp091 import methods as m
 from streamd.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
 from streamd.errors import Refused
@@ -19,6 +27,8 @@ from streamd.stream import Stream
 from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
+
+_MAX_WARNINGS = 4  # for one consumer
 
 MAX_CONSUMERS = 1_024  # of one connection: each may hold a chunk and its prefetch
 
@@ -98,6 +108,8 @@ class Consuming:
         if wanted.matcher is not None:
             stream.log.asked.add(wanted.matcher.values)
         tag = method.tag or channel.make_tag()
+        for sentence in islice(ignored(arguments), _MAX_WARNINGS):
+            logger.warning("stream %s, consumer %r: %s", stream.name, tag, sentence)
         try:
             return self._context.deliveries.add(
                 channel, tag, stream, wanted, shown_arguments(arguments)

@@ -28,7 +28,7 @@ from streamd.transport import Transport, TransportClosed
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 512  # messages and acknowledgements
-_LINGER_SECONDS = 1  # for the client to end its side, once it has the answer to its Close
+_LINGER_SECONDS = 1  # for the peer to end its side, once it has been told that this is the end
 
 
 class AmqpLink:
@@ -69,7 +69,7 @@ class AmqpLink:
             pass
         except NotAmqp as error:
             logger.info("%s: %s", self._transport.peer, error)
-            await self._send_last(PROTOCOL_HEADER)
+            await self._send_last(PROTOCOL_HEADER, _LINGER_SECONDS)
         except NotLetIn as refused:
             await self._refuse(refused)
         except ConnectionFault as fault:  # before the connection was open
@@ -116,9 +116,9 @@ class AmqpLink:
         if refused.fault is not None:
             await self._send_last(self._connection.close(refused.fault))
 
-    async def _send_last(self, data: bytes) -> None:
+    async def _send_last(self, data: bytes, seconds: float = CLOSE_SECONDS) -> None:
         """Send, and wait until the peer has taken it and ended its side; see RFC 1122, 4.2.2.13."""
-        with trio.move_on_after(CLOSE_SECONDS):
+        with trio.move_on_after(seconds):
             try:
                 await self._transport.send(data)
                 while await self._transport.receive():

@@ -4,7 +4,7 @@ Source: amqp091 reference, 3.1 to 3.3. Ours are `x-stream-sql` and `x-stream-tag
 messages with another filter value than those asked for are not delivered.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +28,9 @@ from streamd.contract import own_value_reader
 
 OFFSET, FILTER, UNFILTERED = "x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"
 SQL, TAGS = "x-stream-sql", "x-stream-tags"
+_PREFIX = "x-stream-"
+_KNOWN = (OFFSET, FILTER, UNFILTERED, SQL, TAGS)
+_YES, _TEXT = Field("t", True), Field("S", b"")
 FOREIGN = ("x-priority", "x-consumer-timeout")
 _WORDS = {b"first": FIRST, b"last": LAST, b"next": NEXT}
 
@@ -109,6 +112,21 @@ def read_wanted(
     return Wanted(start, first_offset, matcher, tuple(choices))
 
 
+def ignored(arguments: Table) -> Iterator[str]:
+    """Sentences about what is passed over, as RabbitMQ does, though somebody meant something."""
+    for name in arguments:
+        if name.startswith(_PREFIX) and name not in _KNOWN:
+            known = ", ".join(_KNOWN)
+            yield f"the argument {name[:40]!r} is passed over; those of consumers are {known}"
+    field = arguments.get(FILTER)
+    fields = field.value if field is not None and field.tag == "A" else [field or _TEXT]
+    for tag in sorted({item.tag for item in fields} - {"S"}):
+        yield f"{FILTER} has a value of type {tag}, which is passed over; expected strings"
+    tag = arguments.get(UNFILTERED, _YES).tag
+    if tag != _YES.tag:
+        yield f"{UNFILTERED} is of type {tag}, which counts as false; expected a boolean"
+
+
 def _filter(arguments: Table) -> Matcher | None:
     field = arguments.get(FILTER)
     if field is None or field.tag not in "SA":
@@ -119,7 +137,7 @@ def _filter(arguments: Table) -> Matcher | None:
         raise precondition_failed(
             f"{FILTER} has no filter value, or an empty one; expected a string or an array of them"
         )
-    return Matcher(values, match_unfiltered=arguments.get(UNFILTERED) == Field("t", True))
+    return Matcher(values, match_unfiltered=arguments.get(UNFILTERED) == _YES)
 
 
 def _selector(arguments: Table) -> Selector | None:

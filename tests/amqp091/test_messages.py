@@ -311,6 +311,22 @@ def test_bodies_that_are_values(sections: str) -> None:
     assert MessageView(again).value == MessageView(raw).value
 
 
+def test_an_offset_that_a_publisher_claims_is_not_delivered() -> None:
+    """Neither as a header of AMQP 0-9-1, nor as an annotation or a property of a stream client."""
+    forged = Properties(headers={"x-stream-offset": Field("l", 7), "n": Field("I", 1)})
+    message = Message(
+        body=b"body",
+        application_properties={"x-stream-offset": 7},
+        annotations={"x-stream-offset": 7},
+    )
+    for raw in (stored(forged), message.encode()):
+        found, _ = back(raw)
+        assert found.headers is not None
+        assert found.headers["x-stream-offset"] == OFFSET
+        encoded = encode_properties(found)
+        assert encoded.count(b"x-stream-offset") == 1
+
+
 def test_several_data_sections_are_one_body() -> None:
     found, body = back(b"\0Su\xa0\1a\0Su\xa0\1b")
     assert (body, found.type) == (b"ab", None)

@@ -1,6 +1,7 @@
 """pika and aio-pika, unmodified, over real sockets."""
 
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import trustme
 
 from clients import connect
 from segments.message import Message
+from streamd.amqp091 import methods as m
+from streamd.amqp091.codec import PROTOCOL_HEADER, method_frame
 from tests.support.process import ServerProcess
 
 STREAM = {"x-queue-type": "stream"}
@@ -308,27 +311,87 @@ def test_from_amqp_to_a_stream_client_and_back(server: ServerProcess) -> None:
         assert new.headers["n"] == 6
 
 
-def test_inside_tls(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    authority.cert_pem.write_to_path(str(ca))
-    options = ("--amqp-tls-port=0", f"--tls-certificate={certificate}")
-    server = ServerProcess(tmp_path / "data", *options)
-    try:
-        server.start()
-        context = ssl.create_default_context(cafile=str(ca))
+class Tls:
+    """A server inside TLS, and those who come to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._authority = trustme.CA()
+        self._folder = folder
+        ca = folder / "ca.pem"
+        self._authority.cert_pem.write_to_path(str(ca))
+        self.ca = str(ca)
+        certificate = f"--tls-certificate={self.issue('localhost')}"
+        options = ("--amqp-tls-port=0", certificate, f"--tls-ca={ca}")
+        self.server = ServerProcess(folder / "data", *options)
+
+    def issue(self, name: str) -> str:
+        file = str(self._folder / f"{name}.pem")
+        made = self._authority.issue_cert(name, common_name=name)
+        made.private_key_and_cert_chain_pem.write_to_path(file)
+        return file
+
+    def enter(self, certificate: str | None = None, **options: Any) -> pika.BlockingConnection:
+        context = ssl.create_default_context(cafile=self.ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate)
         parameters = pika.ConnectionParameters(
-            "localhost", server.amqp_tls_port, ssl_options=pika.SSLOptions(context, "localhost")
+            "localhost",
+            self.server.amqp_tls_port,
+            ssl_options=pika.SSLOptions(context, "localhost"),
+            **options,
         )
-        with pika.BlockingConnection(parameters) as connection:
-            channel = connection.channel()
-            channel.queue_declare("s", durable=True, arguments=STREAM)
-            channel.confirm_delivery()
-            channel.basic_publish("", "s", b"secret")
-            assert [body for _, body in take(channel, "s", 1)] == [b"secret"]
+        return pika.BlockingConnection(parameters)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    made = Tls(tmp_path)
+    try:
+        made.server.start()
+        yield made
     finally:
-        server.end()
+        made.server.end()
+    assert "Traceback" not in made.server.log.read_text()
+
+
+def test_inside_tls(tls: Tls) -> None:
+    bodies = [b"secret", b"x" * 1_000_000, *(b"%d" % n for n in range(500))]
+    with tls.enter() as connection:
+        channel = connection.channel()
+        channel.queue_declare("s", durable=True, arguments=STREAM)
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", "s", body)
+        assert [body for _, body in take(channel, "s", len(bodies))] == bodies
+
+
+def test_a_client_known_by_its_certificate(tls: Tls) -> None:
+    external = {"credentials": pika.credentials.ExternalCredentials()}
+    with tls.enter(tls.issue("guest"), **external) as connection:
+        connection.channel().queue_declare("s", durable=True, arguments=STREAM)
+    for certificate in (tls.issue("nobody"), None):
+        refusals = (
+            pika.exceptions.ProbableAuthenticationError,
+            pika.exceptions.AuthenticationError,
+        )
+        with pytest.raises(refusals):
+            tls.enter(certificate, **external)
+
+
+def test_a_close_is_answered_whatever_follows_it(server: ServerProcess) -> None:
+    """Also where the client sends on: a reset would take the answer away from it."""
+    login = (
+        m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"),
+        m.ConnectionTuneOk(1, 4096, 0),
+        m.ConnectionOpen("/", "", True),
+        m.ConnectionClose(200, "bye", 0, 0),
+    )
+    frames = b"".join(method_frame(0, method) for method in login)
+    with socket.create_connection(("localhost", server.amqp_port)) as peer:
+        peer.sendall(PROTOCOL_HEADER + frames + bytes(100_000))
+        peer.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    assert answer.endswith(method_frame(0, m.ConnectionCloseOk()))
 
 
 def test_many_threads_at_once(server: ServerProcess) -> None:

@@ -537,6 +537,28 @@ class TestFilters:
         await fruits.consume("s", x_stream_offset="first", x_stream_filter=wanted)
         assert len(await fruits.deliveries(24)) == 24
 
+    async def test_what_is_passed_over_stands_in_the_log(
+        self, fruits: AmqpPeer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        arguments = {
+            "x_stream_filters": "apple",
+            "x_stream_filter": ["apple", 5],
+            "x_stream_match_unfiltered": "true",
+        }
+        await fruits.consume("s", x_stream_offset="first", **arguments)
+        assert [record.getMessage().split("': ")[1] for record in caplog.records] == [
+            (
+                "the argument 'x-stream-filters' is passed over; those of consumers are "
+                "x-stream-offset, x-stream-filter, x-stream-match-unfiltered, x-stream-sql, "
+                "x-stream-tags"
+            ),
+            "x-stream-filter has a value of type l, which is passed over; expected strings",
+            "x-stream-match-unfiltered is of type S, which counts as false; expected a boolean",
+        ]
+        caplog.clear()
+        await fruits.consume("s", tag="d", **{f"x_stream_{n}": n for n in range(100)})
+        assert len(caplog.records) == 4
+
     @pytest.mark.parametrize("wanted", [[], [5], "", ["apple", ""]])
     async def test_filters_without_a_value(self, amqp: AmqpPeer, wanted: Any) -> None:
         await TestConsuming().refused(amqp, 406, "x-stream-filter", x_stream_filter=wanted)
