@@ -53,7 +53,7 @@ class Listener:
 
         Connections are accepted here and not by Hypercorn, which has no limit for them.
         """
-        server = _Server(app, max_connections)
+        server = Server(app, max_connections)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket.dup()))
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as listening, listener:
@@ -71,7 +71,7 @@ class Listener:
         self._socket.close()
 
 
-class _Server:
+class Server:
     """All connections of the API.
 
     Attributes:
@@ -100,8 +100,8 @@ class _Server:
                 ConnectionState({}),
                 stream,  # type: ignore[arg-type]
             )
-        except Exception:  # a bug, maybe Hypercorn's: it stays in this connection
-            logger.exception("HTTP: the connection failed")
+        except Exception as error:  # noqa: BLE001 - Hypercorn's; of ours the application tells
+            logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
 
@@ -124,7 +124,7 @@ def _make_config() -> HypercornConfig:
     config.keep_alive_timeout = _IDLE_SECONDS
     config.graceful_timeout = _GRACE_SECONDS
     config.errorlog = logging.getLogger("hypercorn")
-    config.errorlog.setLevel(logging.WARNING)  # it greets on stderr otherwise
+    config.errorlog.setLevel(logging.CRITICAL)  # of errors the application tells
     config.accesslog = None
     config.include_server_header = False
     return config
