@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search interop check format bench compare clean
+.PHONY: help demo test test-fast search fuzz soak interop check format bench compare clean
 
 help:
 	@echo "make demo       real flights in, only the wanted chunks out, then tuned; 90 seconds"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the same without the tests marked slow"
 	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"
+	@echo "make fuzz       conversations with clients, changed and sent to a server; SECONDS=60, SEED=another"
 	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
@@ -41,6 +42,11 @@ search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
 		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
 			tests/segments tests/selector tests/wire tests/streamd || exit 1; done
+
+# Inputs that nobody has tried. One that breaks something says how it is tried again.
+fuzz: SECONDS := 60
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"

@@ -15,7 +15,7 @@ from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
 from streamd.indexing import Indexer
 from streamd.poller import open_poller
-from streamd.shared import Shared
+from streamd.shared import Shared, StreamRoom
 from streamd.virtual_host import VirtualHost, trash_folder
 from streamd.wire import ResponseCode
 
@@ -35,6 +35,7 @@ class Broker:
         catalog: of that folder; closed with the broker.
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
+        max_streams: that there may be, in all virtual hosts.
 
     Attributes:
         virtual_hosts: by name.
@@ -49,12 +50,22 @@ class Broker:
         catalog: Catalog,
         nursery: trio.Nursery,
         now_ms: Callable[[], int] = wall_clock_ms,
+        max_streams: int = 10_000,
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
         self.poller = open_poller()
-        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock(), Indexer(), self.poller)
+        self._shared = Shared(
+            data,
+            catalog,
+            nursery,
+            now_ms,
+            trio.Lock(),
+            Indexer(),
+            self.poller,
+            StreamRoom(max_streams),
+        )
 
     async def open(self, contents: Contents) -> None:
         """Open what the catalog knows."""

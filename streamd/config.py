@@ -3,16 +3,7 @@
 Values come from a TOML file, then from environment variables STREAMD_<NAME>, then from flags; the
 later wins. `describe` gives the settings to the command line, so that help and file agree.
 
-Memory that peers can make the server hold is bounded:
-
-    per connection   frame_max (a frame that is not whole yet)
-                     + OUTBOX_BYTES (answers it does not read; then it is not read from either)
-                     + 256 KiB while one of its subscriptions has its turn; what a slow peer
-                       has still to be sent stays in the segment files
-                     with AMQP: unfinished messages (amqp091/connection.py), for each of at most
-                       1,024 consumers what was read at once, and a number for each message that
-                       is not acknowledged (amqp/consumers.py, amqp/channel.py)
-    per stream       QUEUE_BYTES + one receive buffer per publishing connection
+Memory that peers can make the server hold is bounded, and by how much is in `memory.py`.
 """
 
 import dataclasses
@@ -35,6 +26,9 @@ RETENTION_SECONDS = 60  # between looks at the age of idle streams
 UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate
 CHECK_SECONDS = 5  # between looks whether it has
 MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one byte
+PROPERTIES_BYTES = 512 << 10  # of all subscriptions or consumers of one connection
+MAX_ASKED = 1_000  # filter values of one of them
+MAX_NAME_BYTES = 1_024  # of a stream
 
 
 Value: TypeAlias = int | str | None
@@ -71,6 +65,8 @@ class Config:
     frame_max: int = _setting(1 << 20, "largest frame, in bytes")
     heartbeat: int = _setting(60, "proposed seconds between signs of life")
     max_connections: int = _setting(10_000, "connections at once; more are closed at once")
+    max_http_connections: int = _setting(200, "the same for HTTP; more are answered with 503")
+    max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be made")
     user: str = _setting("guest", "the first user, who is made when the data folder is new")
     password: str = _setting("guest", "that user's password")
     anonymous_user: str = _setting("", "who clients are that log in as ANONYMOUS; empty: refused")
@@ -104,6 +100,8 @@ _RANGES = (
     ("frame_max", 8_192, 1 << 30),
     ("heartbeat", 1, 86_400),
     ("max_connections", 1, 1 << 20),
+    ("max_http_connections", 1, 1 << 20),
+    ("max_streams", 0, 1 << 20),
 )
 PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "amqp_tls_port", "http_port"})
 _QUEUE_TYPES = ("stream", "classic")

@@ -42,12 +42,14 @@ class Interest(NamedTuple):
         matcher: which chunks, None for all.
         properties: as the client sent them.
         group: whose standing selector it uses, None for none.
+        properties_size: bytes that the properties count for.
     """
 
     start: OffsetSpec
     matcher: Matcher | None
     properties: Mapping[str, str] = MappingProxyType({})
     group: str | None = None
+    properties_size: int = 0
 
 
 class Subscription:

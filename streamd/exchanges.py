@@ -26,8 +26,10 @@ _BUILT_IN = (
     ("amq.headers", Kind.HEADERS),
     ("amq.match", Kind.HEADERS),
 )
-_MAX_EXCHANGES = 10_000
-_MAX_ROUTES = 10_000  # from one exchange
+MAX_EXCHANGES = 10_000  # of a virtual host, super streams included
+MAX_ROUTES = 100_000  # bindings of all of them
+_MAX_ROUTES_FROM_ONE = 10_000
+MAX_ROUTE_BYTES = 1_024  # of a binding's arguments
 
 
 class Exchanges:
@@ -140,13 +142,26 @@ class Exchanges:
             if self.has(row.name):
                 self._check_same(self.find(row.name), row)
                 return
-            if len(self._rows) >= _MAX_EXCHANGES:
-                details = f"there are {_MAX_EXCHANGES} exchanges, the most there can be"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            self.check_room()
             if row.is_durable:
                 await self._write(self._shared.catalog.exchanges.add, row)
             self._rows[row.name] = row
             self.changed()
+
+    def check_room(self) -> None:
+        """Raise Refused when there cannot be another exchange or super stream."""
+        if len(self._rows) + len(self._host.super_streams) >= MAX_EXCHANGES:
+            details = f"there are {MAX_EXCHANGES:,} exchanges, the most of a virtual host"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+
+    def check_room_for_routes(self, wanted: int) -> None:
+        """Raise Refused when there cannot be so many more bindings."""
+        of_super_streams = sum(len(row.bindings) for row in self._host.super_streams.values())
+        if of_super_streams + sum(map(len, self._routes.values())) + wanted > MAX_ROUTES:
+            details = (
+                f"there would be more than {MAX_ROUTES:,} bindings, the most of a virtual host"
+            )
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
 
     def _check_same(self, known: ExchangeRow, wanted: ExchangeRow) -> None:
         for field, was, now in zip(ExchangeRow._fields, known, wanted, strict=True):
@@ -191,9 +206,13 @@ class Exchanges:
             routes = self._routes.setdefault(route.source, [])
             if route in routes:
                 return
-            if len(routes) >= _MAX_ROUTES:
-                details = f"{route.source} has {_MAX_ROUTES} bindings, the most there can be"
+            if len(routes) >= _MAX_ROUTES_FROM_ONE:
+                details = (
+                    f"{route.source} has {_MAX_ROUTES_FROM_ONE:,} bindings, the most there can be"
+                )
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            _check_size(route)
+            self.check_room_for_routes(1)
             if self._is_kept(route):
                 await self._write(self._shared.catalog.exchanges.add_route, route)
             routes.append(route)
@@ -239,6 +258,16 @@ class Exchanges:
             self._routes[source] = [
                 r for r in routes if r.to_exchange != to_exchange or r.destination not in names
             ]
+
+
+def _check_size(route: RouteRow) -> None:
+    size = sum(len(name) + len(str(value)) for name, value in route.arguments.items())
+    if size > MAX_ROUTE_BYTES:
+        details = (
+            f"the binding's arguments have {size:,} characters, expected at most "
+            f"{MAX_ROUTE_BYTES:,}"
+        )
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
 
 
 def as_super_stream(virtual_host: str, name: str) -> ExchangeRow:

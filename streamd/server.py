@@ -49,6 +49,7 @@ class Server:
         amqp_address, amqp_tls_address: the same for AMQP 0-9-1.
         certificates: for TLS; None without.
         connections: those that are open.
+        handshakes: connections inside TLS that are not made yet.
         http_address: where the HTTP API is; None when it is not.
     """
 
@@ -62,6 +63,7 @@ class Server:
         self.http_address: Address | None = None
         self.certificates: Certificates | None = None
         self.connections = Connections()
+        self.handshakes = 0
         self._config = config
         self._links: set[Link | AmqpLink] = set()
 
@@ -82,8 +84,8 @@ class Server:
         await self._run(link, transport)
 
     async def _run(self, link: Link | AmqpLink, transport: Transport) -> None:
-        if len(self._links) >= self._config.max_connections:
-            logger.warning("%s: refused, %s connections are open", transport.peer, len(self._links))
+        if not self.has_room:
+            self.refuse(transport.peer)
             transport.close()
             return
         self._links.add(link)
@@ -91,6 +93,19 @@ class Server:
             await link.run()
         finally:
             self._links.discard(link)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be one more connection, those that still shake hands counted."""
+        return len(self._links) + self.handshakes < self._config.max_connections
+
+    def refuse(self, peer: object) -> None:
+        """Say that a peer is refused for want of room."""
+        logger.warning(
+            "%s: refused, %s connections are open, the setting max_connections allows no more",
+            peer,
+            len(self._links) + self.handshakes,
+        )
 
     def _announced(self, *, is_tls: bool) -> tuple[str, int]:
         config = self._config
@@ -162,7 +177,9 @@ async def serve(
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 if http is not None:
-                    links.start_soon(http.run, server.http_app(), stop.wait)
+                    links.start_soon(
+                        http.run, server.http_app(), config.max_http_connections, stop.wait
+                    )
                 for serve_one, serve_transport, listeners in (
                     (_serve_socket, server.serve_transport, plain),
                     (_serve_tls, server.serve_transport, tls),
@@ -200,7 +217,7 @@ async def open_server(
         except CatalogError as error:
             raise StartError(str(error)) from error
         async with trio.open_nursery() as writers:
-            broker = Broker(config.data, catalog, writers, now_ms)
+            broker = Broker(config.data, catalog, writers, now_ms, config.max_streams)
             try:
                 await broker.open(contents)
                 yield Server(broker, access, config)
@@ -260,9 +277,24 @@ async def _serve_socket(server: Server, serve: _Serve, stream: trio.SocketStream
 
 async def _serve_tls(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
     assert server.certificates is not None  # noqa: S101 - no listener without
-    transport = await accept(server.certificates, stream)
+    if not server.has_room:
+        server.refuse(_peer_of(stream))
+        stream.socket.close()
+        return
+    server.handshakes += 1
+    try:
+        transport = await accept(server.certificates, stream)
+    finally:
+        server.handshakes -= 1
     if transport is not None:
         await serve(transport)
+
+
+def _peer_of(stream: trio.SocketStream) -> str:
+    try:
+        return str(Address(*stream.socket.getpeername()[:2]))
+    except OSError:
+        return "a peer that has gone"
 
 
 @contextmanager

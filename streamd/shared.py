@@ -6,8 +6,34 @@ from typing import NamedTuple
 import trio
 
 from streamd.catalog import Catalog
+from streamd.errors import Refused
 from streamd.indexing import Indexer
 from streamd.poller import Poller
+from streamd.wire import ResponseCode
+
+
+class StreamRoom:
+    """How many streams there are in all virtual hosts, and how many there may be.
+
+    Args:
+        limit: the setting max_streams.
+
+    Attributes:
+        used: by streams that exist.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def check(self, wanted: int) -> None:
+        """Raise Refused unless so many more streams can be made."""
+        if self.used + wanted > self.limit:
+            details = (
+                f"there are {self.used:,} streams and {wanted:,} more are wanted, the setting "
+                f"max_streams allows {self.limit:,}"
+            )
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
 
 
 class Shared(NamedTuple):
@@ -21,6 +47,7 @@ class Shared(NamedTuple):
         changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
         poller: waits for connections; None where there is none.
+        room: how many streams there may be.
     """
 
     data: str
@@ -30,3 +57,4 @@ class Shared(NamedTuple):
     changes: trio.Lock
     indexer: Indexer
     poller: Poller | None
+    room: StreamRoom

@@ -15,6 +15,7 @@ from streamd import threads
 from streamd.alterations import Alterations
 from streamd.arguments import Arguments, policy_of, read_arguments
 from streamd.catalog import Binding, CatalogError, StreamRow, SuperStreamRow
+from streamd.checks import MAX_PARTITIONS, check_number, checked_key, checked_name
 from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.exchanges import Exchanges
@@ -27,8 +28,6 @@ from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
 
-MAX_PARTITIONS = 1_000
-_RESERVED_PREFIX = "amq."
 _TRASH = "trash"
 
 
@@ -80,6 +79,7 @@ class VirtualHost:
             logger.error("stream %s is not available: %s", row.name, error)
             self._unavailable[row.name] = str(error)
             self._rows[row.name] = row
+            self._shared.room.used += 1
             return
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
@@ -96,6 +96,7 @@ class VirtualHost:
             stream.leave = self._shared.poller.leave
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
+        self._shared.room.used += 1
         self._writers[row.name] = scope
         self.exchanges.changed()
         self._shared.nursery.start_soon(_run_in, scope, stream)
@@ -210,11 +211,15 @@ class VirtualHost:
             Refused: bad names or arguments, too many partitions or one twice, it or one of them
                 exists, or the disk refused.
         """
-        bindings = [Binding(key, checked_name(s), n) for n, (key, s) in enumerate(routes)]
+        routes = list(routes)
+        check_number(len(routes))
+        bindings = [
+            Binding(checked_key(key), checked_name(s), n) for n, (key, s) in enumerate(routes)
+        ]
         row = SuperStreamRow(self.name, checked_name(name), tuple(bindings))
         partitions = partitions_of(row)
-        if not 0 < len(partitions) <= MAX_PARTITIONS or len(set(partitions)) != len(partitions):
-            details = f"{len(partitions)} partitions, expected 1 to {MAX_PARTITIONS}, each once"
+        if len(set(partitions)) != len(partitions):
+            details = "a super stream has a partition twice, expected each once"
             raise Refused(ResponseCode.PRECONDITION_FAILED, details)
         declared = read_arguments(arguments)
         async with self._shared.changes:
@@ -222,6 +227,8 @@ class VirtualHost:
                 raise Refused(ResponseCode.STREAM_EXISTS, row.name)
             for taken in set(self._rows).intersection(partitions):
                 raise Refused(ResponseCode.STREAM_EXISTS, taken)
+            self.exchanges.check_room()
+            self.exchanges.check_room_for_routes(len(partitions))
             await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
             self.super_streams[row.name] = row
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
@@ -240,6 +247,7 @@ class VirtualHost:
             if self.exchanges.has(name):
                 details = f"{name} is an exchange already, and no super stream"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            self.exchanges.check_room()
             await self._put_super_stream(SuperStreamRow(self.name, checked_name(name), ()))
         return True
 
@@ -252,10 +260,12 @@ class VirtualHost:
         async with self._shared.changes:
             row = self.find_super_stream(name)
             self.find(stream)
+            checked_key(key)
             others = [known for known in row.bindings if known[:2] != (key, stream)]
             if len(others) >= MAX_PARTITIONS:
                 details = f"{name} has {MAX_PARTITIONS} partitions, the most there can be"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            self.exchanges.check_room_for_routes(1)
             taken = {known.order for known in others}
             if order is None or order in taken:
                 order = max(taken, default=-1) + 1
@@ -300,6 +310,7 @@ class VirtualHost:
     ) -> None:
         if self._is_removed:
             raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
+        self._shared.room.check(len(rows))
         try:
             logs = await threads.in_thread(self._create_files, rows, super_stream)
         except (SegmentsError, CatalogError, OSError) as error:
@@ -374,6 +385,7 @@ class VirtualHost:
 
     def _forget(self, name: str) -> Stream | None:
         del self._rows[name]
+        self._shared.room.used -= 1
         self._unavailable.pop(name, None)
         stream = self._streams.pop(name, None)
         if stream is not None:
@@ -423,18 +435,6 @@ class VirtualHost:
                 stream.log.close()
             except SegmentsError as error:
                 logger.error("stream %s: %s", stream.name, error)
-
-
-def checked_name(name: str) -> str:
-    """A name for a stream, line ends taken out.
-
-    Raises:
-        Refused: it is none.
-    """
-    name = name.replace("\r", "").replace("\n", "")
-    if not name or name.startswith(_RESERVED_PREFIX):
-        raise Refused(ResponseCode.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
-    return name
 
 
 def partitions_of(row: SuperStreamRow) -> list[str]:

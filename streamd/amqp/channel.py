@@ -1,5 +1,6 @@
 """One channel: what it was told to keep in mind, its consumers, what it has to acknowledge."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd.amqp.confirms import Confirms
@@ -9,16 +10,46 @@ if TYPE_CHECKING:
     from streamd.amqp.consumers import Consumer
     from streamd.amqp.publishing import ChannelPublisher
 
-# A consumer that is cancelled leaves its unacknowledged messages behind: without a limit, consuming
-# and cancelling in turn would pile them up. Far above the 65,535 of one consumer's prefetch.
+# Of one connection. A consumer that is cancelled leaves its unacknowledged messages behind: without
+# a limit, consuming and cancelling in turn would pile them up. Far above the 65,535 of one
+# consumer's prefetch.
 MAX_UNACKED = 500_000
 _PLENTY = 128  # unacknowledged messages
 _LEAST_SECONDS = 1e-5  # that any client takes for a message
 _MAX_BUSY_SECONDS = 0.005
 
 
+class Unacked:
+    """How many messages of a connection wait for an acknowledgement, on all its channels.
+
+    Attributes:
+        count: that many.
+        on_room: called when more may be sent again.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.on_room: Callable[[], None] = lambda: None
+
+    @property
+    def is_full(self) -> bool:
+        """So many that no more are sent."""
+        return self.count >= MAX_UNACKED
+
+    def settled(self, count: int) -> None:
+        """So many wait no longer."""
+        was_full = self.is_full
+        self.count -= count
+        if was_full and count:
+            self.on_room()
+
+
 class Channel:
     """One open channel.
+
+    Args:
+        number: on the connection.
+        unacked: of the connection.
 
     Attributes:
         number: on the connection.
@@ -29,8 +60,9 @@ class Channel:
         consumers: by tag.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, unacked: Unacked) -> None:
         self.number = number
+        self._all_unacked = unacked
         self.prefetch = 0
         self.queue = ""
         self.confirms: Confirms | None = None
@@ -53,7 +85,7 @@ class Channel:
     @property
     def is_full(self) -> bool:
         """So many messages are unacknowledged that no more are sent."""
-        return len(self._unacked) >= MAX_UNACKED
+        return self._all_unacked.is_full
 
     @property
     def busy_seconds(self) -> float:
@@ -67,6 +99,7 @@ class Channel:
         """The delivery tag for the next message."""
         self._last_delivery += 1
         self._unacked[self._last_delivery] = consumer
+        self._all_unacked.count += 1
         return self._last_delivery
 
     def settle(self, tag: int, *, multiple: bool) -> None:
@@ -75,17 +108,14 @@ class Channel:
         Raises:
             ChannelFault: no such message waits for that.
         """
-        was_full = self.is_full
         if multiple:
             self._settle_up_to(tag)
         else:
             consumer = self._unacked.pop(tag, None)
             if consumer is None:
                 raise _unknown_tag(tag)
+            self._all_unacked.settled(1)
             consumer.settled(1)
-        if was_full:
-            for consumer in self.consumers.values():
-                consumer.check()
 
     def _settle_up_to(self, tag: int) -> None:
         if tag and tag not in self._unacked:
@@ -99,6 +129,7 @@ class Channel:
             shares[consumer] = shares.get(consumer, 0) + 1
         for number in found:
             del self._unacked[number]
+        self._all_unacked.settled(len(found))
         for consumer, count in shares.items():
             consumer.settled(count)
 
@@ -107,7 +138,9 @@ class Channel:
         for consumer in list(self.consumers.values()):
             consumer.close()
         self.consumers.clear()
+        waited = len(self._unacked)
         self._unacked.clear()
+        self._all_unacked.settled(waited)
         self.confirms = None
         if self.publisher is not None:
             self.publisher.is_deleted = True

@@ -2,7 +2,8 @@
 
 One `Deliveries` per connection, asked for one turn at a time by the connection's writer, so that
 answers and heartbeats get in between and consumers take turns. A consumer keeps what it has read
-and may not send yet: at most one read of small chunks, or one large chunk.
+and may not send yet, at most one read of small chunks or one large chunk; all of a connection keep
+HELD_BYTES, and who comes when these are used reads again later.
 """
 
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import trio
 
-from segments import Reader, StorageError, StoredChunk
+from segments import OffsetSpec, Reader, StorageError, StoredChunk, at_offset
 from segments.codec import simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
@@ -21,6 +22,7 @@ from streamd.amqp.channel import Channel
 from streamd.amqp.subscribed import Wanted
 from streamd.amqp091.deliver import DeliverWriter
 from streamd.amqp091.delivered import delivered
+from streamd.checks import properties_size
 from streamd.stream import Stream
 from streamd.transport import Transport
 from streamd.wakeup import Wakeup
@@ -31,6 +33,8 @@ _TURN_BYTES = 64 << 10
 _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
+HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
+_MESSAGE_BYTES = 160  # that a message in memory takes besides its own
 # A client that acknowledges one by one, and has plenty to deal with meanwhile, gets its next
 # messages together: each sending costs both ends more than a message does.
 _PLENTY = 64  # prefetch from which on a client has it
@@ -53,6 +57,7 @@ class Consumer:
         consumed: messages sent.
         is_closed: it gets nothing more.
         is_ready: it is in line.
+        held: bytes of memory that what it has read and not sent takes.
     """
 
     def __init__(
@@ -72,12 +77,17 @@ class Consumer:
         self.credit = self._prefetch = channel.prefetch
         self.consumed = 0
         self.is_closed = self.is_ready = False
-        log = stream.log
-        self.reader = Reader(log, log.find(wanted.start), wanted.matcher)
+        self.held = 0
+        self._first_offset = wanted.first_offset
+        self.reader = self._reader(wanted.start)
         self._deliveries = deliveries
         self._is_waiting = self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
+
+    def _reader(self, start: OffsetSpec) -> Reader:
+        log = self.stream.log
+        return Reader(log, log.find(start), self.wanted.matcher)
 
     @property
     def keys(self) -> Collection[bytes] | None:
@@ -121,7 +131,29 @@ class Consumer:
             return None
         self.credit -= 1
         self.consumed += 1
-        return self._read.popleft()
+        taken = self._read.popleft()
+        self._hold(-_MESSAGE_BYTES - len(taken[1]))
+        return taken
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        self._deliveries.held += size
+
+    def let_go(self) -> None:
+        """Keep nothing of what was read: it is read again when it may be sent.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        if self._read:
+            self._first_offset = self._read[0][0]
+            self._forget_read()
+            self.reader.close()
+            self.reader = self._reader(at_offset(self._first_offset))
+
+    def _forget_read(self) -> None:
+        self._read.clear()
+        self._hold(-self.held)
 
     def read(self) -> None:
         """Read on where everything that was read is sent.
@@ -149,10 +181,14 @@ class Consumer:
         for number, choice in enumerate(self.wanted.choices):
             chosen = choice(plain, ends)
             places = chosen if not number else sorted(set(places).intersection(chosen))
-        first = self.wanted.first_offset
+        first = self._first_offset
+        size = 0
         for place in places:
             if offsets[place] >= first:
-                self._read.append((offsets[place], body_at(plain, ends, place)))
+                body = body_at(plain, ends, place)
+                self._read.append((offsets[place], body))
+                size += len(body) + _MESSAGE_BYTES
+        self._hold(size)
 
     def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
         """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.
@@ -193,7 +229,7 @@ class Consumer:
             self.is_closed = True
             self.stream.remove_waiter(self)
             self.reader.close()
-            self._read.clear()
+            self._forget_read()
             self._deliveries.forget(self)
 
 
@@ -207,6 +243,8 @@ class Deliveries:
     Attributes:
         frame_max: bytes that a frame may have.
         num_consumers: that are not closed.
+        held: what they hold together, in bytes of memory.
+        properties_size: bytes that what they asked for counts for.
     """
 
     def __init__(
@@ -214,6 +252,7 @@ class Deliveries:
     ) -> None:
         self.frame_max = frame_max
         self.num_consumers = 0
+        self.held = self.properties_size = 0
         self._work = work
         self._on_failure = on_failure
         self._ready: deque[Consumer] = deque()
@@ -236,11 +275,13 @@ class Deliveries:
         consumer = Consumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
         self.num_consumers += 1
+        self.properties_size += properties_size(arguments.items())
         return consumer
 
     def forget(self, consumer: Consumer) -> None:
         """A consumer is closed."""
         self.num_consumers -= 1
+        self.properties_size -= properties_size(consumer.arguments.items())
         self._soon.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
 
@@ -284,11 +325,13 @@ class Deliveries:
             return
         try:
             consumer.read()
+            frames = self._frames(consumer)
+            if self.held > HELD_BYTES:
+                consumer.let_go()
         except StorageError as error:
             logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
             self._on_failure(consumer)
             return
-        frames = self._frames(consumer)
         if frames:
             await transport.send(b"".join(frames))
         else:

@@ -22,6 +22,7 @@ from streamd.amqp.subscribed import (
 )
 from streamd.amqp091 import methods as m
 from streamd.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
+from streamd.checks import check_properties, properties_size, recorded
 from streamd.errors import Refused
 from streamd.stream import Stream
 from streamd.wire import ResponseCode
@@ -104,16 +105,19 @@ class Consuming:
                 f"automatic acknowledgement not supported by stream queues, queue '{stream.name}'; "
                 "acknowledge messages"
             )
+        shown, deliveries = shown_arguments(arguments), self._context.deliveries
+        try:
+            check_properties(properties_size(shown.items()), deliveries.properties_size)
+        except Refused as refused:
+            raise precondition_failed(refused.details) from refused
         wanted = read_wanted(arguments, start, host.arguments(stream.name), self._context.now_ms)
         if wanted.matcher is not None:
-            stream.log.asked.add(wanted.matcher.values)
+            stream.log.asked.add(recorded(wanted.matcher.values))
         tag = method.tag or channel.make_tag()
         for sentence in islice(ignored(arguments), _MAX_WARNINGS):
             logger.warning("stream %s, consumer %r: %s", stream.name, tag, sentence)
         try:
-            return self._context.deliveries.add(
-                channel, tag, stream, wanted, shown_arguments(arguments)
-            )
+            return deliveries.add(channel, tag, stream, wanted, shown)
         except StorageError as error:
             logger.error("stream %s cannot be read: %s", stream.name, error)
             raise precondition_failed(f"queue '{stream.name}' cannot be read") from error

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from streamd.access import Right
-from streamd.amqp.channel import Channel
+from streamd.amqp.channel import Channel, Unacked
 from streamd.amqp.confirms import Confirms
 from streamd.amqp.consuming import Consuming
 from streamd.amqp.context import Context, Handlers
@@ -32,6 +32,8 @@ class Session:
         self._context = context
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
+        self._unacked = Unacked()
+        self._unacked.on_room = self._check_consumers
         self._consuming = Consuming(context)
         self._has_host = True
         self._has_published = False
@@ -63,10 +65,11 @@ class Session:
         number, method = request
         self.flush()
         if type(method) is m.ChannelOpen:
-            channel = self._channels[number] = Channel(number)
+            channel = self._channels[number] = Channel(number, self._unacked)
             self._context.answer(channel, m.ChannelOpenOk())
             return
-        channel = self._channels.get(number) or Channel(number)  # one that is closed here already
+        # Else it is one that is closed here already.
+        channel = self._channels.get(number) or Channel(number, self._unacked)
         handler = self._handlers.get(type(method))
         if handler is None:  # answers to what the server has sent
             return
@@ -139,6 +142,12 @@ class Session:
         self._channels.pop(channel.number, None)
         channel.close()
         self._context.outbox.put(self._close_channel(channel.number, fault))
+
+    def _check_consumers(self) -> None:
+        """More may be sent again."""
+        for channel in self._channels.values():
+            for consumer in channel.consumers.values():
+                consumer.check()
 
     def consumers(self) -> list[ConsumerFacts]:
         """The consumers at the moment."""

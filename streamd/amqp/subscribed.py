@@ -24,7 +24,9 @@ from streamd.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
 from streamd.amqp091.stored import FILTER_VALUE
 from streamd.amqp091.values import INTEGER_TAGS, Field, Table
 from streamd.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT, Arguments, age_seconds
+from streamd.checks import check_asked
 from streamd.contract import own_value_reader
+from streamd.errors import Refused
 
 OFFSET, FILTER, UNFILTERED = "x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"
 SQL, TAGS = "x-stream-sql", "x-stream-tags"
@@ -137,6 +139,10 @@ def _filter(arguments: Table) -> Matcher | None:
         raise precondition_failed(
             f"{FILTER} has no filter value, or an empty one; expected a string or an array of them"
         )
+    try:
+        check_asked(values)
+    except Refused as refused:
+        raise precondition_failed(refused.details) from refused
     return Matcher(values, match_unfiltered=arguments.get(UNFILTERED) == _YES)
 
 

@@ -5,7 +5,7 @@ channel. What a channel sends after the server has closed it is dropped here, as
 the end of a connection that is being closed.
 
 A client can make this hold: one frame that is not whole, and UNFINISHED_BYTES of messages that
-are not, on all channels together.
+are not, with their properties, on all channels together.
 
 Source: amqp091 reference, 0.1, 1.6.
 """
@@ -42,10 +42,11 @@ from streamd.amqp091.states import (
 )
 
 FRAME_MAX = 131_072  # what RabbitMQ offers
+LOGIN_FRAME_MAX = 8_192  # before that is agreed; RabbitMQ's, too
 CHANNEL_MAX = 2_047
 MAX_MESSAGE_BYTES = 16 << 20  # larger ones close their channel, once they are read
 MAX_BODY_BYTES = 512 << 20  # no header may announce more
-UNFINISHED_BYTES = 64 << 20
+UNFINISHED_BYTES = 32 << 20
 _OTHER_HEADER = b"AMQP\x01\x01\x00\x09"  # also means 0-9-1
 
 _PUBLISH = struct.pack(">HH", *m.IDS[m.BasicPublish])
@@ -89,13 +90,13 @@ Event: TypeAlias = Request | Content
 class _Channel:
     """Where a channel is, and the message that is arriving on it."""
 
-    __slots__ = ("arrived", "missing", "pieces", "properties", "publish", "size", "state")
+    __slots__ = ("arrived", "body", "missing", "properties", "publish", "size", "state")
 
     def __init__(self) -> None:
         self.state = ChannelState.NONE
         self.publish: m.BasicPublish | None = None
         self.properties: bytes | None = None
-        self.pieces: list[bytes] = []
+        self.body = bytearray()
         self.size = self.missing = self.arrived = 0
 
 
@@ -110,7 +111,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.state = State.GREETING
-        self.frame_max = FRAME_MAX
+        self.frame_max = LOGIN_FRAME_MAX
         self.channel_max = CHANNEL_MAX
         self._buffer = b""
         self._position = 0
@@ -292,7 +293,10 @@ class Connection:
             raise frame_error(reason, m.IDS[m.BasicPublish])
         channel.properties = head.properties
         channel.size = channel.missing = head.body_size
-        return None if head.body_size else self._finish(number, channel)
+        if not head.body_size:
+            return self._finish(number, channel, b"")
+        self._keep(channel, len(head.properties))
+        return None
 
     def _take_body(self, number: int, channel: _Channel, payload: bytes) -> Event | None:
         if channel.properties is None:
@@ -301,16 +305,23 @@ class Connection:
             reason = f"a body is longer than the {channel.size} bytes that were announced"
             raise frame_error(reason, m.IDS[m.BasicPublish])
         channel.missing -= len(payload)
-        if channel.size <= MAX_MESSAGE_BYTES:
-            channel.pieces.append(payload)
-            channel.arrived += len(payload)
-            self._unfinished += len(payload)
+        if channel.size > MAX_MESSAGE_BYTES:
+            return None if channel.missing else self._finish(number, channel, None)
+        if len(payload) == channel.size:  # as most are: nothing has to be kept
+            return self._finish(number, channel, payload)
+        channel.body += payload
         if not channel.missing:
-            return self._finish(number, channel)
+            return self._finish(number, channel, bytes(channel.body))
+        self._keep(channel, len(payload))
+        return None
+
+    def _keep(self, channel: _Channel, size: int) -> None:
+        """Count what is kept until a message is whole."""
+        channel.arrived += size
+        self._unfinished += size
         if self._unfinished > UNFINISHED_BYTES:
             reason = f"unfinished messages have more than {UNFINISHED_BYTES} bytes together"
             raise ConnectionFault(ReplyCode.RESOURCE_ERROR, reason, m.IDS[m.BasicPublish])
-        return None
 
     def _take_whole(self, number: int, payload: bytes) -> Content | None:
         """A message of which all frames are here, as most are; None for any other.
@@ -338,12 +349,8 @@ class Connection:
         self._position = found.end
         return Content(number, method, found.properties, found.body, len(found.body))
 
-    def _finish(self, number: int, channel: _Channel) -> Content:
+    def _finish(self, number: int, channel: _Channel, body: bytes | None) -> Content:
         publish, properties, size = channel.publish, channel.properties, channel.size
-        pieces = channel.pieces
-        body = None
-        if size <= MAX_MESSAGE_BYTES:
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._drop_content(channel)
         assert publish is not None and properties is not None  # noqa: S101, PT018 - see callers
         return Content(number, publish, properties, body, size)
@@ -351,7 +358,8 @@ class Connection:
     def _drop_content(self, channel: _Channel) -> None:
         self._unfinished -= channel.arrived
         channel.publish = channel.properties = None
-        channel.pieces = []
+        if channel.body:
+            channel.body = bytearray()
         channel.arrived = 0
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 
+from h11 import ProtocolError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -35,17 +36,29 @@ _NOT_FOUND = 404
 _CHALLENGE = {"www-authenticate": 'Basic realm="streamd"'}
 
 
-class _SentPath:
-    """Routes by the path as it was sent, so that %2F, the default virtual host, is one part."""
+class _Front:
+    """Routes by the path as it was sent, so that %2F, the default virtual host, is one part.
+
+    Errors of our own are logged here; what the peer of a connection does to it is not one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and "raw_path" in scope:
+        if scope["type"] != "http":  # a web socket: there are none
+            await send({"type": "websocket.close"})
+            return
+        if "raw_path" in scope:
             raw = scope["raw_path"].partition(b"?")[0].decode("latin-1")
             scope = {**scope, "path": raw.rstrip("/") or "/"}
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except ProtocolError:
+            raise
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            raise
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -75,7 +88,7 @@ def make_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return _SentPath(app)
+    return _Front(app)
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:

@@ -8,7 +8,6 @@ Source: RabbitMQ, "Management Plugin", section "Access and Permissions".
 """
 
 import base64
-import binascii
 import logging
 
 import trio
@@ -125,7 +124,7 @@ def _read_credentials(header: str) -> tuple[str, bytes]:
     try:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
         text = name.decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, no ASCII even, or no UTF-8 in it
         raise AuthenticationError("the Authorization header cannot be read") from None
     if not colon:
         raise AuthenticationError("the Authorization header holds no password")

@@ -22,7 +22,15 @@ from streamd.http_api.exchanges import (
     create_exchange,
     exchange_row,
 )
-from streamd.http_api.messages import BadRequest, Row, done, json_answer, read_body, text
+from streamd.http_api.messages import (
+    MAX_DEFINITIONS_BYTES,
+    BadRequest,
+    Row,
+    done,
+    json_answer,
+    read_body,
+    text,
+)
 from streamd.http_api.overview import PRODUCT_FIELDS
 from streamd.http_api.queues import STREAM, TYPE, create_stream, host_of, shown_arguments
 from streamd.http_api.service import NODE, Service
@@ -96,13 +104,13 @@ class DefinitionPaths:
     async def _import(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.require_administrator()
-        return await self._take(caller, await read_body(request), None)
+        return await self._take(caller, await read_body(request, MAX_DEFINITIONS_BYTES), None)
 
     async def _import_host(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.require_administrator()
         host = host_of(self._service.broker.virtual_hosts, request)
-        return await self._take(caller, await read_body(request), host.name)
+        return await self._take(caller, await read_body(request, MAX_DEFINITIONS_BYTES), host.name)
 
     async def _take(self, caller: Caller, document: Row, virtual_host: str | None) -> Response:
         """Create what is missing, in an order in which each finds what it needs."""

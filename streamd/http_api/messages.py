@@ -17,7 +17,8 @@ from streamd.wire import ResponseCode
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")
 
-MAX_BODY_BYTES = 16 << 20  # definitions of a large cluster fit
+MAX_BODY_BYTES = 256 << 10  # JSON takes up to 25 times its size in memory
+MAX_DEFINITIONS_BYTES = 16 << 20  # of a large cluster; from administrators only
 BODY_SECONDS = 30  # for a request's body to arrive
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
 _ROWS_A_TURN = 50  # long lists are made in pieces, so that messages flow meanwhile
@@ -87,20 +88,24 @@ def found(item: Item | None) -> Item:
     return item
 
 
-async def read_body(request: Request) -> Row:
+async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     """The JSON object in a request's body; no body is an empty one.
+
+    Args:
+        request: it.
+        most: bytes that the body may have.
 
     Raises:
         BadRequest: too large, too slow, or no JSON object.
     """
-    _check_size(int(request.headers.get("content-length", 0)))
+    _check_size(int(request.headers.get("content-length", 0)), most)
     data = bytearray()
     try:
         with trio.fail_after(BODY_SECONDS):
             async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
                     data += piece
-                    _check_size(len(data))
+                    _check_size(len(data), most)
     except trio.TooSlowError:
         raise BadRequest(f"the body did not arrive within {BODY_SECONDS} s") from None
     except ClientDisconnect:
@@ -109,6 +114,8 @@ async def read_body(request: Request) -> Row:
         return {}
     try:
         value = json.loads(data)
+        if b"\\u" in data:  # texts that are no Unicode can be written so
+            _dumps(value)
     except (ValueError, RecursionError):
         raise BadRequest("not_json") from None
     if not isinstance(value, dict):
@@ -116,9 +123,9 @@ async def read_body(request: Request) -> Row:
     return value
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BODY_BYTES:
-        raise BadRequest(f"the body is larger than {MAX_BODY_BYTES:,} bytes")
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise BadRequest(f"the body is larger than {most:,} bytes")
 
 
 def texts(body: Mapping[str, Any], name: str) -> list[str]:

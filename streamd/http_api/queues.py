@@ -10,6 +10,7 @@ from starlette.routing import Route
 from streamd.access import Right
 from streamd.arguments import Arguments, describe_arguments
 from streamd.catalog import SuperStreamRow
+from streamd.checks import MAX_PARTITIONS
 from streamd.connections import ConsumerFacts, LiveConnection
 from streamd.errors import Refused
 from streamd.http_api.caller import caller_of
@@ -28,7 +29,7 @@ from streamd.http_api.messages import (
 from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
 from streamd.stream import Stream
-from streamd.virtual_host import MAX_PARTITIONS, VirtualHost, partitions_of
+from streamd.virtual_host import VirtualHost, partitions_of
 from streamd.wire import ResponseCode
 
 TYPE = "x-queue-type"

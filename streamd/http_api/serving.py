@@ -3,12 +3,19 @@
 Hypercorn because it speaks HTTP on trio, in the same event loop as the streams.
 """
 
+import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio import serve
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
 from streamd.transport import Address
@@ -19,6 +26,9 @@ _HEADER_BYTES = 32 << 10
 _IDLE_SECONDS = 15
 _GRACE_SECONDS = 2  # for requests that are being answered when the server stops
 _BACKLOG = 128
+_REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
+_REFUSALS_AT_ONCE = 100  # that get an answer
+_REFUSAL_SECONDS = 1  # that a connection too many may take for its answer
 # A peer that takes nothing of its answer for so long is cut off by the kernel; Hypercorn would
 # wait for it for ever, also when the server stops.
 _STUCK_MS = 10_000
@@ -36,23 +46,104 @@ class Listener:
         self._socket = bound
         self.address = Address(*bound.getsockname()[:2])
 
-    async def run(self, app: ASGIApp, stop: Callable[[], Awaitable[None]]) -> None:
-        """Serve until `stop` returns."""
-        config = HypercornConfig()
-        config.bind = [f"fd://{self._socket.dup().detach()}"]  # Hypercorn closes its own
-        config.h11_max_incomplete_size = _HEADER_BYTES
-        config.keep_alive_timeout = _IDLE_SECONDS
-        config.graceful_timeout = _GRACE_SECONDS
-        config.backlog = _BACKLOG
-        config.errorlog = logging.getLogger("hypercorn")
-        config.errorlog.setLevel(logging.WARNING)  # it greets on stderr otherwise
-        config.accesslog = None
-        config.include_server_header = False
-        await serve(app, config, shutdown_trigger=stop)  # type: ignore[arg-type]
+    async def run(
+        self, app: ASGIApp, max_connections: int, stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Serve until `stop` returns.
+
+        Connections are accepted here and not by Hypercorn, which has no limit for them.
+        """
+        server = Server(app, max_connections)
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket.dup()))
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as listening, listener:
+                accept = partial(
+                    trio.serve_listeners, server.serve, [listener], handler_nursery=connections
+                )
+                listening.start_soon(accept)
+                await stop()
+                listening.cancel_scope.cancel()
+            await server.context.terminated.set()  # those who idle end
+            connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
 
     def close(self) -> None:
         """Listen no longer."""
         self._socket.close()
+
+
+class Server:
+    """All connections of the API.
+
+    Attributes:
+        context: tells Hypercorn when the server stops.
+    """
+
+    def __init__(self, app: ASGIApp, max_connections: int) -> None:
+        self.context = WorkerContext(None)
+        self._app = ASGIWrapper(app)  # type: ignore[arg-type]
+        self._config = _make_config()
+        self._limit = max_connections
+        self._open = self._refused = 0
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection until it ends."""
+        if self._open >= self._limit:
+            await self._refuse(stream)
+            return
+        self._open += 1
+        try:
+            # It learns whether this is TLS from what the stream can do: here it is none.
+            await TCPServer(
+                self._app,
+                self._config,
+                self.context,
+                ConnectionState({}),
+                stream,  # type: ignore[arg-type]
+            )
+        except Exception as error:  # noqa: BLE001 - Hypercorn's; of ours the application tells
+            logger.info("HTTP: a connection has failed: %r", error)
+        finally:
+            self._open -= 1
+
+    async def _refuse(self, stream: trio.SocketStream) -> None:
+        text = "HTTP: refused, %s connections are open, the setting max_http_connections is %s"
+        logger.warning(text, self._open, self._limit)
+        if self._refused < _REFUSALS_AT_ONCE:
+            self._refused += 1
+            try:
+                await _say_no(stream, self._limit)
+            finally:
+                self._refused -= 1
+        stream.socket.close()
+
+
+def _make_config() -> HypercornConfig:
+    config = HypercornConfig()
+    config.h11_max_incomplete_size = _HEADER_BYTES
+    config.h2_max_concurrent_streams = _REQUESTS_AT_ONCE
+    config.keep_alive_timeout = _IDLE_SECONDS
+    config.graceful_timeout = _GRACE_SECONDS
+    config.errorlog = logging.getLogger("hypercorn")
+    config.errorlog.setLevel(logging.CRITICAL)  # of errors the application tells
+    config.accesslog = None
+    config.include_server_header = False
+    return config
+
+
+async def _say_no(stream: trio.SocketStream, limit: int) -> None:
+    reason = f"{limit} connections are open, the setting max_http_connections allows no more"
+    body = json.dumps({"error": "too_many_connections", "reason": reason}).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+        f"retry-after: {_IDLE_SECONDS}\r\nconnection: close\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with trio.move_on_after(_REFUSAL_SECONDS):
+            await stream.send_all(head.encode() + body)
+            await stream.send_eof()
+            while await stream.receive_some(_HEADER_BYTES):  # else its answer may be taken back
+                pass
 
 
 def listen(host: str, port: int) -> Listener:

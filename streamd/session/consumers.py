@@ -8,6 +8,7 @@ import trio
 
 from segments import Matcher, Reader, StorageError
 from streamd.access import Right
+from streamd.checks import check_asked, check_properties, properties_size, recorded
 from streamd.config import MAX_IDS, UPDATE_SECONDS
 from streamd.connections import ConsumerFacts
 from streamd.delivery import Interest, Subscription
@@ -120,6 +121,7 @@ class Consumers:
         try:
             self._add(command)
         except Refused as refused:
+            logger.info("not subscribed to %s: %s", command.stream[:40], refused)
             self._context.answer(c.SubscribeResponse(command.correlation_id, refused.code))
 
     def _add(self, command: c.Subscribe) -> None:
@@ -127,13 +129,16 @@ class Consumers:
         properties = dict(command.properties)
         name = properties.get(_NAME, "")
         if len(used) >= MAX_IDS:
-            raise Refused(ResponseCode.PRECONDITION_FAILED)
+            details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
         self._context.rights.require(Right.READ, command.stream)
+        size = properties_size(command.properties)
+        check_properties(size, sum(s.interest.properties_size for s in used.values()))
         check_reference(name)
         stream = self._context.host.find(command.stream)
         if command.subscription_id in used:
             raise Refused(ResponseCode.SUBSCRIPTION_ID_EXISTS)
-        interest = _interest(command, stream, properties)
+        interest = _interest(command, stream, properties)._replace(properties_size=size)
         if properties.get(_SINGLE_ACTIVE) != _TRUE:
             self._add_plain(command, stream, interest)
         elif name:
@@ -296,7 +301,7 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
             logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
         wanted = _matcher(command.properties)
         if wanted is not None:
-            stream.log.asked.add(wanted.values)
+            stream.log.asked.add(recorded(wanted.values))
         return Interest(start, wanted, properties)
     matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
     return Interest(start, matcher, properties, group)
@@ -310,6 +315,7 @@ def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
     values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]
     if not values:
         return None
+    check_asked(values)
     match_unfiltered = (_MATCH_UNFILTERED, _TRUE) in list(properties)
     try:
         return Matcher(values, match_unfiltered=match_unfiltered)

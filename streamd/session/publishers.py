@@ -1,5 +1,7 @@
 """Publishers of one connection."""
 
+import logging
+
 from streamd.access import Right
 from streamd.config import MAX_IDS
 from streamd.connections import PublisherFacts
@@ -15,6 +17,8 @@ from streamd.wire.publish import (
     encode_refusal,
     publishing_ids_of,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class Publishers:
@@ -118,13 +122,15 @@ class Publishers:
             self._add(command)
             code = OK
         except Refused as refused:
+            logger.info("no publisher for %s: %s", command.stream[:40], refused)
             code = refused.code
         self._context.answer(c.DeclarePublisherResponse(command.correlation_id, code))
 
     def _add(self, command: c.DeclarePublisher) -> None:
         reference = command.reference
         if len(self._publishers) >= MAX_IDS:
-            raise Refused(ResponseCode.PRECONDITION_FAILED)
+            details = f"the connection has {MAX_IDS} publishers, the most there can be"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
         self._context.rights.require(Right.WRITE, command.stream)
         check_reference(reference)
         named = {(p.reference, s.name) for p, s in self._publishers.values() if p.reference}

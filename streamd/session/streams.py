@@ -1,7 +1,9 @@
 """Streams and super streams: creating, deleting, looking at them."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+import trio
 
 from segments import Log, SegmentsError, Start
 from segments.filter_stats import newest
@@ -9,9 +11,10 @@ from segments.offsets import FIRST
 from segments.segment import Segment
 from streamd import threads
 from streamd.access import Right
+from streamd.checks import check_number, checked_name
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers, offset_spec
-from streamd.virtual_host import checked_name, partitions_of
+from streamd.virtual_host import partitions_of
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import (
     NO_LEADER,
@@ -28,6 +31,7 @@ logger = logging.getLogger(__name__)
 _NO_CHUNK = -1
 _MOST_FILTERS = 1000  # chunks whose filters are looked at
 _MILLION = 1_000_000
+_NAMES_A_TURN = 100
 
 
 class Streams:
@@ -77,8 +81,9 @@ class Streams:
 
     async def _create_super_stream(self, command: c.CreateSuperStream) -> None:
         async def create() -> None:
-            self._require_all(checked_name(command.name), command.partitions)
             partitions, keys = command.partitions, command.binding_keys
+            check_number(len(partitions))  # before each is looked at
+            self._require_all(checked_name(command.name), partitions)
             if len(partitions) != len(keys):
                 details = f"{len(partitions)} partitions and {len(keys)} binding keys"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
@@ -148,12 +153,12 @@ class Streams:
     # -- looking
 
     async def _metadata(self, command: c.Metadata) -> None:
-        streams = tuple(
-            StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ())
-            for name, code in ((name, self._code(name)) for name in dict.fromkeys(command.streams))
-        )
+        streams = []
+        async for name in _unhurried(dict.fromkeys(command.streams)):
+            code = self._code(name)
+            streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
         brokers = (BrokerAddress(0, *self._context.address),)
-        self._context.answer(c.MetadataResponse(command.correlation_id, brokers, streams))
+        self._context.answer(c.MetadataResponse(command.correlation_id, brokers, tuple(streams)))
 
     def _code(self, name: str) -> ResponseCode:
         try:
@@ -191,8 +196,9 @@ class Streams:
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
         names = command.streams or [n for n in host.names() if rights.allows(Right.READ, n)]
-        streams = tuple(map(self._describe, dict.fromkeys(names)))
-        self._context.answer(c.DescribeStreamsResponse(command.correlation_id, OK, streams))
+        streams = [self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
+        answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
+        self._context.answer(answer)
 
     async def _describe_filters(self, command: c.DescribeFilters) -> None:
         figures: tuple[Statistic, ...] = ()
@@ -219,6 +225,14 @@ class Streams:
             for key, value in self._context.host.row(name).effective.items()
         )
         return StreamDescription(name, OK, arguments, _description(stream.log))
+
+
+async def _unhurried(names: Iterable[str]) -> AsyncIterator[str]:
+    """Names, a few at a time: a frame holds 100,000 of them, and others have their turn."""
+    for number, name in enumerate(names, 1):
+        yield name
+        if number % _NAMES_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
 
 
 async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> ResponseCode:

@@ -15,7 +15,7 @@ import pytest
 from rstream import AMQPMessage, Consumer, OnClosedErrorInfo, Producer, amqp_decoder
 
 from clients import connect
-from tests.support.process import ServerProcess
+from tests.support.process import ServerProcess, wait_until
 
 _SECONDS = 20
 _CREDENTIALS = base64.b64encode(b"guest:guest").decode()
@@ -139,3 +139,22 @@ def test_a_peer_that_takes_no_answers_does_not_hold_up_the_end(process: ServerPr
         raw.sendall(f"GET /api/queues HTTP/1.1\r\n{_HEAD}\r\n".encode() * 40)
         time.sleep(1)  # for its answers to fill the buffers: nothing tells that from outside
         assert process.stop() == 0
+
+
+def test_no_more_connections_than_the_setting_allows(tmp_path: Path) -> None:
+    limit = ("--http-port", "0", "--max-http-connections", "2")
+    process = ServerProcess(tmp_path / "data", *limit).start()
+    address = ("127.0.0.1", process.http_port)
+    try:
+        with socket.create_connection(address) as one, socket.create_connection(address):
+            with client(process) as http:
+                answer = http.get("whoami")
+            assert answer.status_code == 503
+            assert "the setting max_http_connections allows no more" in answer.json()["reason"]
+            one.sendall(f"GET /api/whoami HTTP/1.1\r\n{_HEAD}\r\n".encode())
+            assert one.recv(100).split()[1] == b"200"
+        with client(process) as http:
+            wait_until(lambda: http.get("whoami").status_code == 200)
+        assert "the setting max_http_connections is 2" in process.log.read_text()
+    finally:
+        process.end()

@@ -151,14 +151,21 @@ class Peer:
         assert isinstance(command, kind), command
         return command
 
-    async def log_in(self, heartbeat: int = 0, frame_max: int = 1 << 20, **properties: str) -> None:
+    async def log_in(
+        self,
+        heartbeat: int = 0,
+        frame_max: int = 1 << 20,
+        user: str = "guest",
+        virtual_host: str = "/",
+        **properties: str,
+    ) -> None:
         pairs = tuple(Pair(*item) for item in properties.items())
         assert await self.code(c.PeerProperties, pairs) == OK
         assert await self.code(c.SaslHandshake) == OK
-        assert await self.code(c.SaslAuthenticate, "PLAIN", b"\0guest\0guest") == OK
+        assert await self.code(c.SaslAuthenticate, "PLAIN", f"\0{user}\0guest".encode()) == OK
         await self.expect(c.Tune)
         await self.send(c.Tune(frame_max, heartbeat))
-        assert await self.code(c.Open, "/") == OK
+        assert await self.code(c.Open, virtual_host) == OK
 
     async def create(self, name: str, **arguments: str) -> None:
         pairs = tuple(Pair(k.replace("_", "-"), v) for k, v in arguments.items())

@@ -1,0 +1,97 @@
+"""How much memory peers can make the server hold: a bound for each thing of which there is a limit.
+
+All in bytes, and for the worst a peer can think of, not for what is usual; the tests drive peers up
+to these limits. The README has the same numbers for the default settings.
+"""
+
+from segments.asked import MAX_VALUES
+from segments.filter_index import MAX_KEYS, MAX_POSTINGS
+from segments.policy import MAX_CHUNK_BYTES
+from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
+from streamd.amqp.channel import MAX_UNACKED
+from streamd.amqp.consumers import HELD_BYTES
+from streamd.amqp.consuming import MAX_CONSUMERS
+from streamd.amqp091 import connection as amqp
+from streamd.config import (
+    MAX_IDS,
+    MAX_NAME_BYTES,
+    OUTBOX_BYTES,
+    PROPERTIES_BYTES,
+    QUEUE_BYTES,
+    RECEIVE_BYTES,
+    Config,
+)
+from streamd.exchanges import MAX_EXCHANGES, MAX_ROUTE_BYTES, MAX_ROUTES
+from streamd.http_api.messages import MAX_BODY_BYTES
+from streamd.wire.connection import LOGIN_FRAME_MAX
+
+TEXT = 8  # what is kept of a text, as often as its bytes: it may be kept twice, 4 bytes a letter
+_OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from its texts
+_CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
+_TURN = 512 << 10  # chunks on their way to one peer
+REFERENCE = 512  # a stored offset, a publisher's sequence, or a filter value, with its name
+_UNACKED = 128  # the number of a message, and whose it is
+_JSON = 25  # what JSON takes in memory, as often as its bytes
+_POSTING, _KEY = 8, 512  # of a filter index, twice while it grows
+_STREAM = 64 << 10  # files, task, tables
+
+
+def before_login() -> int:
+    """A connection that has not logged in, of any protocol."""
+    frame = max(LOGIN_FRAME_MAX, amqp.LOGIN_FRAME_MAX)
+    return _CONNECTION + 2 * (RECEIVE_BYTES + frame)
+
+
+def stream_connection(config: Config) -> int:
+    """A connection of the stream protocol."""
+    received = 2 * (RECEIVE_BYTES + config.frame_max)  # a frame, and the same as a command
+    answers = OUTBOX_BYTES + 4 * config.frame_max  # what waits, and one more
+    return (
+        _CONNECTION + received + answers + _TURN + 2 * MAX_IDS * _OBJECT + TEXT * PROPERTIES_BYTES
+    )
+
+
+def amqp_connection() -> int:
+    """A connection of AMQP 0-9-1."""
+    received = 2 * (RECEIVE_BYTES + amqp.FRAME_MAX) + 2 * amqp.UNFINISHED_BYTES
+    answers = OUTBOX_BYTES + 2 * amqp.MAX_MESSAGE_BYTES  # what waits, and a message sent back
+    return (
+        _CONNECTION
+        + received
+        + answers
+        + HELD_BYTES
+        + 3 * MAX_CHUNK_BYTES  # one that is looked at, and what is chosen from it
+        + MAX_UNACKED * _UNACKED
+        + (amqp.CHANNEL_MAX + MAX_CONSUMERS) * _OBJECT
+        + TEXT * PROPERTIES_BYTES
+    )
+
+
+def http_connection() -> int:
+    """A connection of the HTTP API, without the answer, of at most some kilobytes for each row."""
+    return _CONNECTION + (1 + _JSON) * MAX_BODY_BYTES
+
+
+def stream(config: Config) -> int:
+    """A stream: what is on its way into it, its names, and the index of its newest segment."""
+    queued = 2 * (QUEUE_BYTES + config.frame_max)
+    names = (MAX_SEQUENCES + MAX_OFFSETS + MAX_VALUES) * REFERENCE
+    filters = MAX_POSTINGS * _POSTING + MAX_KEYS * _KEY
+    return _STREAM + queued + names + filters
+
+
+def virtual_host() -> int:
+    """What is declared in a virtual host besides its streams."""
+    row = REFERENCE + 4 * MAX_NAME_BYTES
+    return MAX_EXCHANGES * row + MAX_ROUTES * (row + TEXT * MAX_ROUTE_BYTES)
+
+
+def everything(config: Config) -> int:
+    """All that peers can make a server hold together; administrators add virtual hosts."""
+    connection = max(stream_connection(config), amqp_connection())
+    return (
+        config.max_connections * connection
+        + config.max_http_connections * http_connection()
+        + config.max_streams * stream(config)
+        + virtual_host()
+    )

@@ -1,0 +1,1 @@
+"""What breaks the server? Conversations with clients, recorded, changed and sent again."""
