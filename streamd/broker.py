@@ -13,6 +13,7 @@ from streamd import threads
 from streamd.catalog import Catalog, CatalogError, Contents
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
+from streamd.flushing import Flusher, FlushMode
 from streamd.indexing import Indexer
 from streamd.poller import open_poller
 from streamd.shared import Shared
@@ -35,6 +36,7 @@ class Broker:
         catalog: of that folder; closed with the broker.
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
+        flusher: gets what streams write onto the device; default as the system likes.
 
     Attributes:
         virtual_hosts: by name.
@@ -49,12 +51,22 @@ class Broker:
         catalog: Catalog,
         nursery: trio.Nursery,
         now_ms: Callable[[], int] = wall_clock_ms,
+        flusher: Flusher | None = None,
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
         self.poller = open_poller()
-        self._shared = Shared(data, catalog, nursery, now_ms, trio.Lock(), Indexer(), self.poller)
+        self._shared = Shared(
+            data,
+            catalog,
+            nursery,
+            now_ms,
+            trio.Lock(),
+            Indexer(),
+            flusher or Flusher(FlushMode.OS, 1),
+            self.poller,
+        )
 
     async def open(self, contents: Contents) -> None:
         """Open what the catalog knows."""
@@ -76,6 +88,7 @@ class Broker:
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)
         self._shared.nursery.start_soon(self._shared.indexer.run)
+        self._shared.nursery.start_soon(self._shared.flusher.run)
         if self.poller is not None:
             self._shared.nursery.start_soon(self.poller.run)
 
@@ -102,7 +115,7 @@ class Broker:
                 details = f"there is no virtual host {name}"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
             await self._change(self._shared.catalog.remove_virtual_host, name)
-            self.virtual_hosts.pop(name).remove()
+            await self.virtual_hosts.pop(name).remove()
 
     async def _change(self, change: Callable[[str], None], name: str) -> None:
         try:

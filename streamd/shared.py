@@ -6,6 +6,7 @@ from typing import NamedTuple
 import trio
 
 from streamd.catalog import Catalog
+from streamd.flushing import Flusher
 from streamd.indexing import Indexer
 from streamd.poller import Poller
 
@@ -20,6 +21,7 @@ class Shared(NamedTuple):
         now_ms: the wall clock.
         changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
+        flusher: gets what streams write onto the device.
         poller: waits for connections; None where there is none.
     """
 
@@ -29,4 +31,5 @@ class Shared(NamedTuple):
     now_ms: Callable[[], int]
     changes: trio.Lock
     indexer: Indexer
+    flusher: Flusher
     poller: Poller | None
