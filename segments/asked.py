@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from segments.disk import Disk
 from segments.errors import StorageError
-from segments.journal import replace_file
+from segments.replacing import replace_file
 
 NAME = "asked.json"
 MAX_VALUES = 10_000  # bounds what peers make us hold; then the rarest are forgotten

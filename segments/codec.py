@@ -9,8 +9,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from segments.errors import FormatError
+from segments.errors import FormatError, VersionError
 from segments.layout import (
+    CHECKPOINT_MAGIC,
     CHUNK_MAGIC,
     DAMAGE_MAGIC,
     FILE_VERSION,
@@ -38,6 +39,7 @@ SEGMENT_HEADER = _FILE_HEADER.pack(SEGMENT_MAGIC, FILE_VERSION)
 INDEX_HEADER = _FILE_HEADER.pack(INDEX_MAGIC, FILE_VERSION)
 TRACKING_HEADER = _FILE_HEADER.pack(TRACKING_MAGIC, FILE_VERSION)
 DAMAGE_HEADER = _FILE_HEADER.pack(DAMAGE_MAGIC, FILE_VERSION)
+CHECKPOINT_HEADER = _FILE_HEADER.pack(CHECKPOINT_MAGIC, FILE_VERSION)
 FILTER_INDEX_HEADER = _FILE_HEADER.pack(FILTER_INDEX_MAGIC, FILE_VERSION)
 
 
@@ -45,7 +47,7 @@ def check_file_header(raw: bytes, expected: bytes) -> None:
     """Check the first 8 bytes of a file against one of the *_HEADER constants.
 
     Raises:
-        FormatError: other magic, or a version that this program does not know.
+        FormatError: other magic; VersionError: a version that this program does not know.
     """
     if len(raw) < FILE_HEADER_SIZE:
         raise FormatError(f"file header is {len(raw)} bytes long, expected {FILE_HEADER_SIZE}")
@@ -53,7 +55,7 @@ def check_file_header(raw: bytes, expected: bytes) -> None:
     if magic != expected[:4]:
         raise FormatError(f"file begins with {magic!r}, expected {expected[:4]!r}")
     if version != FILE_VERSION:
-        raise FormatError(f"file format version is {version}, this program knows {FILE_VERSION}")
+        raise VersionError(f"its format version is {version}, this program knows {FILE_VERSION}")
 
 
 class ChunkHeader(NamedTuple):
@@ -440,3 +442,40 @@ def decode_damage(raw: bytes) -> list[Damage]:
             raise FormatError("a damage record fails its checksum")
         ranges.append(Damage._make(_DAMAGE.unpack_from(raw, position)))
     return ranges
+
+
+class Checkpoint(NamedTuple):
+    """How much of a stream is known to be on the device; fields as in layout.CHECKPOINT."""
+
+    first_offset: int
+    segment: int
+    position: int
+    num_chunks: int
+    next_offset: int
+    epoch: int
+    has_tracking: bool
+
+
+_CHECKPOINT = struct.Struct(">QQQQQQ?")
+_CHECKPOINT_SIZE = FILE_HEADER_SIZE + _CHECKPOINT.size + _LENGTH.size
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """A whole checkpoint file."""
+    raw = _CHECKPOINT.pack(*checkpoint)
+    return CHECKPOINT_HEADER + raw + _LENGTH.pack(zlib.crc32(raw))
+
+
+def decode_checkpoint(raw: bytes) -> Checkpoint:
+    """The checkpoint in a file.
+
+    Raises:
+        FormatError: wrong header or size, or a failed checksum.
+    """
+    check_file_header(raw, CHECKPOINT_HEADER)
+    if len(raw) != _CHECKPOINT_SIZE:
+        raise FormatError(f"the file is {len(raw)} bytes long, expected {_CHECKPOINT_SIZE}")
+    body, end = raw[FILE_HEADER_SIZE : -_LENGTH.size], raw[-_LENGTH.size :]
+    if _LENGTH.unpack(end) != (zlib.crc32(body),):
+        raise FormatError("it fails its checksum")
+    return Checkpoint._make(_CHECKPOINT.unpack(body))

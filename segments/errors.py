@@ -13,6 +13,10 @@ class FormatError(SegmentsError):
     """Bytes do not have the form they claim; says which rule they break, not where they stood."""
 
 
+class VersionError(FormatError):
+    """A file was written in a version of its format that this program does not know."""
+
+
 class CorruptError(SegmentsError):
     """Stored bytes failed a check: the operator looks at the disk, the stream is not writable.
 
@@ -27,6 +31,14 @@ class CorruptError(SegmentsError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class OtherVersionError(SegmentsError):
+    """A file was written by another version of this program, which alone can read it."""
+
+    def __init__(self, path: str, reason: VersionError) -> None:
+        super().__init__(f"cannot use {path}: {reason}; start the program that wrote it")
+        self.path = path
 
 
 class StorageError(SegmentsError):

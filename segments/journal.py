@@ -1,7 +1,11 @@
 """The tracking journal: one file per stream, a snapshot first, then what was stored since.
 
-Records are appended; when enough has gathered the file is replaced by a fresh snapshot under its
-own name in one step. A torn last record is cut off on opening.
+Records are appended: stored offsets as they come, a snapshot now and then so that opening the log
+does not have to read all chunks. When enough has gathered the file is replaced by a fresh snapshot
+under its own name in one step. A torn last record is cut off on opening.
+
+A snapshot may know of chunks that a power failure then takes away (see restore.py): then one
+before it counts, or all chunks are read.
 """
 
 from pathlib import PurePath
@@ -9,12 +13,12 @@ from pathlib import PurePath
 from segments import codec
 from segments.codec import FILE_HEADER_SIZE, JournalRecord
 from segments.disk import Disk, File
-from segments.errors import FormatError
+from segments.errors import FormatError, OtherVersionError, VersionError
 from segments.layout import JOURNAL_DELTA, JOURNAL_SNAPSHOT
+from segments.replacing import replace_file
 from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"
-TEMPORARY_SUFFIX = ".tmp"
 _COMPACT_BYTES = 1 << 20  # deltas that gather beyond the snapshot before it is written anew
 
 
@@ -24,6 +28,7 @@ class Journal:
     Attributes:
         records: what was found on opening, in order; empty for a new journal.
         fault: why what was found is not all that was there, None when it is.
+        is_dirty: some of it may not be on the device yet.
     """
 
     def __init__(self, disk: Disk, folder: str) -> None:
@@ -32,6 +37,8 @@ class Journal:
         self._file: File | None = None
         self._size = 0
         self._snapshot_size = 0
+        self._borrowed: File | None = None
+        self.is_dirty = False
         self.records: list[JournalRecord] = []
         self.fault: str | None = None
 
@@ -40,6 +47,7 @@ class Journal:
         """Read the journal of the stream in `folder`; a torn end is cut, damage is reported.
 
         Raises:
+            OtherVersionError: another version of this program wrote it.
             StorageError: the file cannot be read or cut.
         """
         journal = cls(disk, folder)
@@ -51,6 +59,9 @@ class Journal:
         raw = file.read(file.size(), 0)
         try:
             codec.check_file_header(raw, codec.TRACKING_HEADER)
+        except VersionError as error:
+            file.close()
+            raise OtherVersionError(self._path, error) from error
         except FormatError as error:
             self.fault = str(error)
             file.close()
@@ -67,21 +78,37 @@ class Journal:
         return self._file is not None
 
     def write_pending(self, tracking: Tracking, next_offset: int) -> None:
-        """Put the stored offsets that are not on disk yet there.
+        """Write the stored offsets that are not written yet.
 
         Raises:
             StorageError: the system refused; they stay pending.
         """
         if self._file is None or self._size > self._snapshot_size + _COMPACT_BYTES:
-            self.write_snapshot(tracking, next_offset)
+            self.replace(tracking, next_offset)
             return
         body = codec.encode_blocks(tracking.pending_blocks())
-        record = codec.encode_journal_record(JournalRecord(JOURNAL_DELTA, next_offset, body))
-        self._size += self._file.write([record], self._size)
+        self._append(self._file, JournalRecord(JOURNAL_DELTA, next_offset, body))
         tracking.pending_written()
 
-    def write_snapshot(self, tracking: Tracking, next_offset: int) -> None:
-        """Replace the journal by a snapshot as of `next_offset`.
+    def add_snapshot(self, tracking: Tracking, next_offset: int) -> None:
+        """Write everything, as of `next_offset`.
+
+        Raises:
+            StorageError: the system refused; the old journal stays.
+        """
+        if self._file is None or self._size > self._snapshot_size + _COMPACT_BYTES:
+            self.replace(tracking, next_offset)
+            return
+        body = codec.encode_blocks(tracking.snapshot_blocks())
+        self._append(self._file, JournalRecord(JOURNAL_SNAPSHOT, next_offset, body))
+        tracking.pending_written()
+
+    def _append(self, file: File, record: JournalRecord) -> None:
+        self.is_dirty = True
+        self._size += file.write([codec.encode_journal_record(record)], self._size)
+
+    def replace(self, tracking: Tracking, next_offset: int) -> None:
+        """Write the journal anew, a snapshot as of `next_offset`.
 
         Raises:
             StorageError: the system refused; the old journal stays.
@@ -90,42 +117,27 @@ class Journal:
         record = JournalRecord(JOURNAL_SNAPSHOT, next_offset, body)
         content = codec.TRACKING_HEADER + codec.encode_journal_record(record)
         file = replace_file(self._disk, self._path, content)
+        self._disk.sync_folder(str(PurePath(self._path).parent))
         self.close()
         self._file, self._size = file, len(content)
         self._snapshot_size = self._size
+        self.is_dirty = False
         tracking.pending_written()
 
-    def sync(self) -> None:
-        """Return once the journal is on the device."""
-        if self._file is not None:
-            self._file.sync()
+    def borrow(self) -> File | None:
+        """The file, to be synced in a thread; stays open until `give_back`."""
+        self.is_dirty = False
+        self._borrowed = self._file
+        return self._file
+
+    def give_back(self) -> None:
+        """The file that was borrowed is synced."""
+        borrowed, self._borrowed = self._borrowed, None
+        if borrowed is not None and borrowed is not self._file:
+            borrowed.close()
 
     def close(self) -> None:
         """Release the file."""
-        if self._file is not None:
+        if self._file is not None and self._file is not self._borrowed:
             self._file.close()
-            self._file = None
-
-
-def replace_file(disk: Disk, path: str, content: bytes) -> File:
-    """Give `path` new content in one step: written beside it, synced, renamed over it.
-
-    Returns:
-        The new file, open for writing.
-
-    Raises:
-        StorageError: the system refused; the old file stays.
-    """
-    temporary = path + TEMPORARY_SUFFIX
-    if PurePath(temporary).name in disk.list(str(PurePath(path).parent)):
-        disk.remove(temporary)
-    file = disk.create(temporary)
-    try:
-        file.write([content], 0)
-        file.sync()
-        disk.rename(temporary, path)
-    except BaseException:
-        file.close()
-        raise
-    file.path = path
-    return file
+        self._file = None

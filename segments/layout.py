@@ -38,6 +38,7 @@ INDEX_MAGIC = b"OSII"
 TRACKING_MAGIC = b"STRK"
 DAMAGE_MAGIC = b"SDMG"
 FILTER_INDEX_MAGIC = b"SFLT"
+CHECKPOINT_MAGIC = b"SCKP"
 FILE_VERSION = 1
 CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
 
@@ -60,6 +61,7 @@ INDEX_HEADER = _file_header(INDEX_MAGIC)  # then index records
 TRACKING_HEADER = _file_header(TRACKING_MAGIC)  # then journal records
 DAMAGE_HEADER = _file_header(DAMAGE_MAGIC)  # then damage records
 FILTER_INDEX_HEADER = _file_header(FILTER_INDEX_MAGIC)  # then one filter index
+CHECKPOINT_HEADER = _file_header(CHECKPOINT_MAGIC)  # then one checkpoint
 
 CHUNK_HEADER = Struct(
     "magic" / Const(CHUNK_MAGIC, Int8ub),
@@ -146,6 +148,16 @@ JOURNAL_RECORD = Struct(
 )
 
 # Ranges of a segment that readers step over, found when the stream was opened.
+CHECKPOINT = Struct(
+    "first_offset" / Int64ub,  # of the stream; segments before it are being removed
+    "segment" / Int64ub,  # base offset of the segment that the rest is about
+    "position" / Int64ub,  # its bytes before this are on the device, and all segments before it
+    "num_chunks" / Int64ub,  # index records before `position`; on the device, too
+    "next_offset" / Int64ub,  # of the record that follows at `position`
+    "epoch" / Int64ub,  # the highest so far
+    "has_tracking" / Int8ub,  # 0: there was nothing that the tracking journal would have to know
+    "crc" / Int32ub,  # CRC-32 of the fields before it
+)
 DAMAGE_RECORD = Struct(
     "position" / Int64ub,
     "end" / Int64ub,

@@ -2,36 +2,32 @@
 
 One owner appends; any number of readers follow. `committed_offset` is how far readers may go:
 everything before it is whole, and nothing before it changes except that retention drops the
-oldest segments. Time comes from the caller.
+oldest segments. What is appended is committed at once, or, if the log holds it back, when it is
+on the device: then nobody reads what a power failure can still take away. Time comes from the
+caller.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from segments import recovery
 from segments.asked import Asked
 from segments.chunk import ChunkBuilder, EncodedChunk
-from segments.codec import FILE_HEADER_SIZE
+from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, OsDisk
+from segments.errors import StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
+from segments.finding import Position, find
+from segments.flush import Flush, FlushState
 from segments.journal import Journal
-from segments.offsets import OffsetSpec, Start
+from segments.offsets import OffsetSpec
 from segments.policy import LogPolicy
 from segments.restore import restore_tracking
-from segments.retention import expired
-from segments.segment import MAX_GROUP, Segment, SegmentWriter
+from segments.retention import Removal, expired
+from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
 
 _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
-
-
-class Position(NamedTuple):
-    """A chunk boundary: a segment, a byte position in it, the offset of what stands there."""
-
-    segment: Segment
-    position: int
-    offset: int
 
 
 @dataclass(frozen=True)
@@ -53,52 +49,86 @@ class Log:
     Attributes:
         folder: where its files are.
         policy: its limits; may be replaced, and counts from the next chunk on.
-        segments: oldest first; the last one grows.
+        holds_back: readers see what is appended when it is flushed.
+        segments: that readers may read, oldest first; the last one grows.
+        committed_offset: that the record after the last one that readers may read will have.
         epoch: the writer's generation; one more than the newest chunk that was found.
-        tracking: publisher sequences and stored offsets.
+        tracking: publisher sequences of what readers may read, and stored offsets.
         asked: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
         on_wanted: called when a segment wants a filter index; see `take_wanted`.
+        on_fence: called when a reader comes upon damage.
     """
 
-    def __init__(self, disk: Disk, folder: str, policy: LogPolicy, plan: recovery.Plan) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, policy: LogPolicy, plan: recovery.Plan, *, holds_back: bool
+    ) -> None:
         self._disk = disk
         self.folder = folder
         self.policy = policy
+        self.holds_back = holds_back
         self.segments = plan.segments
         self.epoch = plan.last_epoch + 1
-        if self.segments:
+        has_tail = bool(plan.segments) and not plan.is_ended
+        if has_tail:
             self._writer = SegmentWriter.resume(self.segments[-1])
-        else:
-            self._writer = SegmentWriter.create(disk, folder, 0)
+        else:  # what is missing is not written again under the same offsets
+            base = self.segments[-1].next_offset if self.segments else plan.next_offset
+            self._writer = SegmentWriter.create(disk, folder, base)
             self.segments.append(self._writer.segment)
+        self.committed_offset = self.segments[-1].next_offset
+        self._last_timestamp_ms = self.last_timestamp_ms or 0
+        self._ahead: dict[bytes, int] = {}
+        self._state = FlushState(self._writer, plan, has_new_names=not has_tail)
         self.is_closed = False
         self._wanted: list[Segment] = []
         self.on_wanted: Callable[[Log], None] = lambda _log: None
+        self.on_fence: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
+        for segment in self.segments:
+            segment.on_fence = self._fenced
         self.asked = Asked(disk, folder)
         self._journal = Journal.open(disk, folder)
-        self.tracking, notes = restore_tracking(self._journal, self.segments)
+        self.tracking, notes = restore_tracking(self._journal, self.segments, plan.checkpoint)
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
     @classmethod
-    def open(cls, folder: str, policy: LogPolicy | None = None, disk: Disk | None = None) -> "Log":
+    def open(
+        cls,
+        folder: str,
+        policy: LogPolicy | None = None,
+        disk: Disk | None = None,
+        *,
+        holds_back: bool = False,
+    ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
+
+        What it holds is on the device on return.
+
+        Args:
+            folder: of the stream.
+            policy: its limits.
+            disk: where the folder is; default the operating system's.
+            holds_back: readers get to see what is appended after the flush that covers it; else
+                at once.
 
         Raises:
             CorruptError: a segment file is not one.
+            OtherVersionError: another version of this program wrote it.
             StorageError: the system refused.
         """
         disk = disk or OsDisk()
         disk.make_folder(folder)
         plan = recovery.examine(disk, folder)
         plan.apply(disk)
-        return cls(disk, folder, policy or LogPolicy(), plan)
+        log = cls(disk, folder, policy or LogPolicy(), plan, holds_back=holds_back)
+        log.flush(with_checkpoint=True)
+        return log
 
     @property
-    def committed_offset(self) -> int:
-        """Offset that the next record will get; readers may read everything before it."""
-        return self.segments[-1].next_offset
+    def next_offset(self) -> int:
+        """Offset that the next record will get, after all that is appended."""
+        return self._writer.next_offset
 
     @property
     def first_offset(self) -> int:
@@ -132,23 +162,35 @@ class Log:
         return sum(segment.size for segment in self.segments)
 
     @property
+    def num_lost(self) -> int:
+        """Records that are kept, and damaged as far as that is known."""
+        return sum(segment.num_lost for segment in self.segments)
+
+    @property
     def num_chunks(self) -> int:
         """Chunks that are kept."""
         return sum(segment.num_chunks for segment in self.segments)
 
+    def sequence(self, reference: bytes) -> int | None:
+        """Highest publishing id of a publisher in all that is appended, None when it has none."""
+        ahead = self._ahead.get(reference)
+        return self.tracking.sequence(reference) if ahead is None else ahead
+
     def append(self, builders: Sequence[ChunkBuilder], now_ms: int) -> None:
-        """Write chunks, sealing segments that are full; committed on return.
+        """Write chunks, sealing segments that are full.
+
+        Readers have them on return, or when they are flushed if this log holds them back.
 
         Args:
             builders: what each chunk holds, at least one entry.
             now_ms: wall clock. Chunk timestamps never decrease, whatever it does.
 
         Raises:
-            StorageError: the system refused. `committed_offset` says how many chunks, from the
-                first on, were appended nevertheless.
+            StorageError: the system refused. `next_offset` says how many chunks, from the first
+                on, were appended nevertheless.
         """
-        timestamp_ms = max(now_ms, self.last_timestamp_ms or 0)
-        chunk_id = self.committed_offset
+        timestamp_ms = max(now_ms, self._last_timestamp_ms)
+        chunk_id = self.next_offset
         group: list[tuple[EncodedChunk, ChunkBuilder]] = []
         for builder in builders:
             if self._is_full(group):
@@ -165,41 +207,60 @@ class Log:
 
     def _is_full(self, group: Sequence[tuple[EncodedChunk, ChunkBuilder]]) -> bool:
         """Whether the newest segment, with `group` in it, takes no more."""
-        segment, policy = self._writer.segment, self.policy
-        num_chunks = segment.num_chunks + len(group)
-        size = segment.size + sum(chunk.header.total_size for chunk, _ in group)
+        writer, policy = self._writer, self.policy
+        num_chunks = writer.num_chunks + len(group)
+        size = writer.size + sum(chunk.header.total_size for chunk, _ in group)
         if not num_chunks:
             return False  # an empty segment would be rolled for ever
         return size >= policy.max_segment_bytes or num_chunks >= policy.max_segment_chunks
 
     def _write(self, group: list[tuple[EncodedChunk, ChunkBuilder]]) -> None:
         """Append a group to the newest segment, and empty it."""
-        if group:
-            self._writer.append([chunk for chunk, _ in group])
-            for chunk, builder in group:
-                self.tracking.set_sequences(chunk.header.chunk_id, builder.sequences.items())
-            group.clear()
+        if not group:
+            return
+        chunks = [chunk for chunk, _ in group]
+        sequences = [builder.sequences for _, builder in group]
+        appended = self._writer.append(chunks, sequences)
+        self._last_timestamp_ms = chunks[-1].header.timestamp_ms
+        self._state.wrote(appended)
+        if self.holds_back:
+            for brought in sequences:
+                self._ahead.update(brought)
+            self._state.held.append(appended)
+        else:
+            self._commit(appended)
+        group.clear()
+
+    def _commit(self, appended: Appended) -> None:
+        """Let readers have what was appended."""
+        segment = appended.writer.segment
+        sealed = self.segments[-1]
+        appended.writer.commit(appended)
+        if segment is not sealed:
+            self.segments.append(segment)
+            if sealed.filters is not None:
+                self.want_filters(sealed)  # from memory to a file
+        for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
+            if sequences:
+                self.tracking.set_sequences(chunk.header.chunk_id, sequences.items())
+                for reference, last in sequences.items():
+                    if self._ahead.get(reference) == last:
+                        del self._ahead[reference]
+        self.committed_offset = segment.next_offset
 
     def _roll(self) -> None:
-        """Seal the newest segment and start the next.
-
-        The snapshot holds the sequences of chunks that are written, never of one to come: a crash
-        right after it cannot make a message that is sent again look like a duplicate.
-        """
-        next_offset = self.committed_offset
-        self.tracking.forget_offsets_below(self.first_offset)
-        if self._journal.exists or not self.tracking.is_empty:
-            self._journal.write_snapshot(self.tracking, next_offset)
-        writer = SegmentWriter.create(self._disk, self.folder, next_offset)
-        sealed = self._writer.segment
+        """Seal the newest segment and start the next."""
+        writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
+        writer.segment.on_fence = self._fenced
+        self._state.rolled(self._writer, writer)
         self._writer.close()
         self._writer = writer
-        self.segments.append(writer.segment)
-        if sealed.filters is not None:
-            self.want_filters(sealed)  # from memory to a file
+
+    def _fenced(self, segment: Segment, damage: Damage) -> None:
+        self.on_fence(segment, damage)
 
     def store_offset(self, reference: bytes, offset: int) -> None:
-        """Remember how far a consumer has come; on disk after the next `write_tracking`.
+        """Remember how far a consumer has come; written with the next `write_tracking`.
 
         Raises:
             ValueError: the reference is empty or longer than 255 bytes.
@@ -207,7 +268,7 @@ class Log:
         self.tracking.store_offset(reference, offset)
 
     def write_tracking(self) -> None:
-        """Put stored offsets that are not on disk yet into the journal.
+        """Put stored offsets that are not written yet into the journal.
 
         Raises:
             StorageError: the system refused; they stay pending.
@@ -215,71 +276,37 @@ class Log:
         if self.tracking.has_pending:
             self._journal.write_pending(self.tracking, self.committed_offset)
 
-    def expire(self, now_ms: int) -> list[Segment]:
+    def expire(self, now_ms: int) -> Removal:
         """Take segments that have outlived the policy out of the log.
 
         Returns:
-            The segments, oldest first. Readers on them can finish; the caller removes the files
-            with `Segment.remove`, in this order, from a thread if it likes.
-        """
-        number = expired(self.segments, self.policy, now_ms)
-        gone, self.segments = self.segments[:number], self.segments[number:]
-        return gone
-
-    def find(self, spec: OffsetSpec) -> Position:
-        """The chunk boundary at which a reader with `spec` begins.
-
-        Offsets before the first and times before the first chunk give the first chunk; offsets
-        and times after the last give the end.
+            What removes their files, to be run in a thread if the caller likes; without segments
+            where all stay. Readers on them can finish. No flush may be going on meanwhile.
 
         Raises:
-            StorageError: an index cannot be read.
+            StorageError: the system refused to write down what their chunks say of publishers.
         """
-        match spec.start:
-            case Start.FIRST:
-                return self._find_offset(0)
-            case Start.LAST:
-                return self._find_last()
-            case Start.OFFSET:
-                return self._find_offset(spec.value)
-            case Start.TIMESTAMP:
-                return self._find_time(spec.value)
-            case Start.NEXT:
-                return self._end()
+        number = expired(self.segments, self.policy, now_ms)
+        if not number:
+            return Removal(self._disk, self.folder, (), None)
+        gone, self.segments = self.segments[:number], self.segments[number:]
+        self.tracking.forget_offsets_below(self.first_offset)
+        self._keep_tracking()
+        checkpoint = self._state.without(gone, self.segments[0])
+        return Removal(self._disk, self.folder, gone, checkpoint)
 
-    def _end(self) -> Position:
-        tail = self.segments[-1]
-        return Position(tail, tail.size, tail.next_offset)
+    def _keep_tracking(self) -> None:
+        """Before chunks go that know of publishers."""
+        if self._journal.exists or not self.tracking.is_empty:
+            try:
+                self._journal.replace(self.tracking, self.committed_offset)
+            except StorageError as error:
+                if not error.is_full:  # then room matters more than who published long ago
+                    raise
 
-    def _find_offset(self, offset: int) -> Position:
-        if offset >= self.committed_offset:
-            return self._end()
-        number = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
-        segment = self.segments[max(number, 0)]
-        if offset <= segment.base_offset:
-            return Position(segment, FILE_HEADER_SIZE, segment.base_offset)
-        with segment.index() as index:
-            found = index.last_at_or_before(offset)
-        if found is None:
-            return Position(segment, FILE_HEADER_SIZE, segment.base_offset)
-        return Position(segment, found.position, found.chunk_id)
-
-    def _find_last(self) -> Position:
-        for segment in reversed(self.segments):
-            with segment.index() as index:
-                found = index.last_user_chunk()
-            if found is not None:
-                return Position(segment, found.position, found.chunk_id)
-        return self._end()
-
-    def _find_time(self, timestamp_ms: int) -> Position:
-        number = bisect_left(self.segments, timestamp_ms, key=_last_time)
-        for segment in self.segments[number:]:
-            with segment.index() as index:
-                found = index.first_at_or_after_time(timestamp_ms)
-            if found is not None:
-                return Position(segment, found.position, found.chunk_id)
-        return self._end()
+    def find(self, spec: OffsetSpec) -> Position:
+        """The chunk boundary at which a reader with `spec` begins; see `finding.find`."""
+        return find(self.segments, spec)
 
     def segment_holding(self, offset: int) -> Segment:
         """The segment with `offset`, or the first one after it when that is gone."""
@@ -327,22 +354,110 @@ class Log:
         elif isinstance(filters, FilterIndex) and segment.filters is None:
             self._writer.adopt(filters)
 
-    def sync(self) -> None:
-        """Return once everything appended so far is on the device. May run in a thread."""
-        self._writer.sync()
-        self._journal.sync()
+    # -- flushing
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that were appended and may not be on the device."""
+        return self._state.unflushed_bytes
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why nothing can be appended any more."""
+        return self._writer.failed
+
+    @property
+    def is_flushed(self) -> bool:
+        """Everything that was written is on the device."""
+        return not (self._state.is_dirty or self._journal.is_dirty)
+
+    @property
+    def has_unflushed_seals(self) -> bool:
+        """A segment was sealed that may not be on the device."""
+        return bool(self._state.sealed)
+
+    def begin_flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> Flush:
+        """What has to be synced now. Run it, then call `end_flush`; one at a time.
+
+        Args:
+            only_sealed: leave the newest segment and the journal to the system.
+            with_checkpoint: write one in any case; otherwise when a segment was sealed or much
+                was written since.
+
+        Raises:
+            StorageError: the system refused to write what belongs to it.
+        """
+        if self._writer.failed is not None:
+            raise self._writer.failed
+        state, journal = self._state, self._journal
+        checkpoint = None
+        if with_checkpoint or state.wants_checkpoint:
+            checkpoint = self._next_checkpoint(only_sealed=only_sealed)
+        own = journal.borrow() if journal.is_dirty else None
+        return state.begin(self._disk, self.folder, own, checkpoint, only_sealed=only_sealed)
+
+    def _next_checkpoint(self, *, only_sealed: bool) -> Checkpoint | None:
+        """What can be said after a flush, with a snapshot of the tracking; None for nothing new."""
+        has_tracking = self._journal.exists or bool(self._ahead) or not self.tracking.is_empty
+        checkpoint = self._state.next_checkpoint(
+            self.first_offset, has_tracking=has_tracking, only_sealed=only_sealed
+        )
+        if checkpoint is not None and has_tracking:
+            try:
+                self._journal.add_snapshot(self.tracking, self.committed_offset)
+            except StorageError as error:
+                if not error.is_full:
+                    raise
+                return None  # there will be another
+        return checkpoint
+
+    def end_flush(self, flush: Flush, error: StorageError | None = None) -> None:
+        """A flush has run.
+
+        Args:
+            flush: from `begin_flush`.
+            error: that it raised; then nothing can be appended any more.
+        """
+        self._journal.give_back()
+        if error is None and self._writer.failed is None:
+            for appended in self._state.end(flush):
+                self._commit(appended)
+        else:
+            self._writer.failed = self._writer.failed or error
+            self._state.abandon(flush)
+
+    def flush(self, *, with_checkpoint: bool = False) -> None:
+        """Return once everything written so far is on the device.
+
+        Raises:
+            StorageError: the system refused; then nothing can be appended any more.
+        """
+        flush = self.begin_flush(with_checkpoint=with_checkpoint)
+        try:
+            flush.run()
+        except StorageError as error:
+            self.end_flush(flush, error)
+            raise
+        self.end_flush(flush)
 
     def close(self) -> None:
-        """Write stored offsets and release the files; readers keep what they have open."""
-        self.is_closed = True
+        """Write stored offsets, flush, and release the files; readers keep what they have open.
+
+        Raises:
+            StorageError: the system refused; the files are released nevertheless.
+        """
         try:
-            self.write_tracking()
-            self.asked.write()
+            if not self.is_closed and self._writer.failed is None:
+                self.write_tracking()
+                self.asked.write()
+                self.flush(with_checkpoint=True)
         finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Release the files, which somebody removes, as they are."""
+        if not self.is_closed:
+            self.is_closed = True
             self._journal.close()
+            self._state.release()
             self._writer.close()
-
-
-def _last_time(segment: Segment) -> int:
-    """For a search by time; an empty segment is the newest and sorts last."""
-    return 1 << 63 if segment.last_timestamp_ms is None else segment.last_timestamp_ms

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from segments import codec
-from segments.codec import Block, ChunkHeader, JournalRecord
+from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
 from segments.disk import File
 from segments.errors import FormatError
 from segments.journal import Journal
-from segments.layout import JOURNAL_SNAPSHOT, TRACKING_DELTA, TRACKING_SNAPSHOT
+from segments.layout import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
 from segments.scan import header_is_sound
 from segments.segment import Segment, walk_headers
 from segments.tracking import Tracking
@@ -16,28 +16,31 @@ _ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
 
 
 def restore_tracking(
-    journal: Journal, segments: Sequence[Segment]
+    journal: Journal, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
 ) -> tuple[Tracking, tuple[str, ...]]:
     """The tracking of a stream as of its last chunk, and notes about what was not readable.
 
     Args:
         journal: as it was opened. One that is damaged, or ahead of the chunks, is written anew.
         segments: the stream's, in order.
+        checkpoint: the stream's, None without one.
 
     Raises:
         StorageError: the system refused to read, or to write a damaged journal anew.
     """
     committed_offset = segments[-1].next_offset
     restorer = _Restorer(committed_offset)
+    if checkpoint is not None and not checkpoint.has_tracking:
+        restorer.replay_from = checkpoint.next_offset  # before it there is nothing
     for record in journal.records:
         restorer.take_record(record)
     for segment in segments:
-        if segment.next_offset > restorer.replay_from:
+        if segment.next_offset > restorer.replay_from and segment.num_chunks:
             restorer.replay(segment)
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
     if journal.fault is not None or restorer.snapshot_was_ahead:
-        journal.write_snapshot(restorer.tracking, committed_offset)
+        journal.replace(restorer.tracking, committed_offset)
     return restorer.tracking, tuple(restorer.notes)
 
 
@@ -48,6 +51,7 @@ class _Restorer:
         self.replay_from = 0
         self.snapshot_was_ahead = False
         self._committed_offset = committed_offset
+        self._has_snapshot = False
 
     def take_record(self, record: JournalRecord) -> None:
         is_snapshot = record.kind == JOURNAL_SNAPSHOT
@@ -61,19 +65,25 @@ class _Restorer:
         elif record.next_offset <= self._committed_offset:
             self.tracking = Tracking.from_snapshot(blocks)
             self.replay_from = record.next_offset
+            self._has_snapshot = True
         else:
             # Chunks that the snapshot knew are lost. Their sequences must go with them, or a
-            # message that its publisher sends again would be taken for a duplicate. What the
-            # chunks that are left say is read from all of them. The journal is written anew:
-            # once other chunks have taken those offsets the snapshot would look valid again.
+            # message that its publisher sends again would be taken for a duplicate. A snapshot
+            # before it and the chunks that are left tell what the sequences were; without one
+            # all chunks do. The journal is written anew: once other chunks have taken those
+            # offsets the snapshot would look valid again.
             self.snapshot_was_ahead = True
-            self.tracking = Tracking.from_snapshot(blocks, before=self._committed_offset)
-            self.replay_from = 0
+            if not self._has_snapshot:
+                self.tracking = Tracking.from_snapshot(blocks, before=self._committed_offset)
+            else:
+                self.tracking.apply((b for b in blocks if b.kind == OFFSET), record.next_offset)
 
     def replay(self, segment: Segment) -> None:
         file = segment.acquire()
         try:
-            for position, header in walk_headers(segment, file):
+            with segment.index() as index:  # most of it may be known
+                start = index.last_at_or_before(self.replay_from)
+            for position, header in walk_headers(segment, file, start):
                 if header.chunk_id >= self.replay_from:
                     self._replay_chunk(file, position, header)
         finally:

@@ -1,9 +1,49 @@
-"""Which segments have outlived their stream's limits: pure arithmetic over sizes and times."""
+"""Which segments have outlived their stream's limits, by sizes and times; and removing them."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from segments.checkpoint import write_checkpoint
+from segments.codec import Checkpoint
+from segments.disk import Disk
+from segments.errors import StorageError
 from segments.policy import LogPolicy
 from segments.segment import Segment
+
+
+class Removal(NamedTuple):
+    """Segments that are no part of their log any more, oldest first, and how their files go.
+
+    Attributes:
+        disk, folder: where they are.
+        segments: what goes.
+        checkpoint: says that they go, so that none of them is missed, or comes back.
+    """
+
+    disk: Disk
+    folder: str
+    segments: Sequence[Segment]
+    checkpoint: Checkpoint | None
+
+    def run(self) -> None:
+        """Remove the files. May run in a thread.
+
+        Raises:
+            StorageError: the system refused; what is left goes at the next start.
+        """
+        if self.checkpoint is None:
+            return
+        is_said = False
+        try:
+            write_checkpoint(self.disk, self.folder, self.checkpoint)
+            is_said = True
+        except StorageError as error:
+            if not error.is_full:  # then this is what makes room
+                raise
+        for segment in self.segments:
+            segment.remove()
+        if not is_said:
+            write_checkpoint(self.disk, self.folder, self.checkpoint)
 
 
 def expired(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:

@@ -2,12 +2,14 @@
 
 `Segment` says what is valid in the files and opens them for readers; `SegmentWriter` appends to
 the newest one. Everything up to `Segment.size` is whole chunks and known damage, and no reader
-looks beyond it, so a failed append can be cut away while readers are at work.
+looks beyond it, so a failed append can be cut away while readers are at work, and what is appended
+can be held back from them until it is on the device.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import NamedTuple
 
 from segments import codec
 from segments.chunk import EncodedChunk
@@ -55,6 +57,7 @@ class Segment:
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
         is_wanted: somebody is to make `filters`.
+        on_fence: told of damage that a reader came upon.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -71,6 +74,7 @@ class Segment:
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
         self.is_wanted = False
+        self.on_fence: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
         self._file: File | None = None
         self._users = 0
 
@@ -119,7 +123,13 @@ class Segment:
                     break
         damage = Damage(position, end, offset, next_offset)
         self.damage[position] = damage
+        self.on_fence(self, damage)
         return damage
+
+    @property
+    def num_lost(self) -> int:
+        """Records that are damaged."""
+        return sum(damage.next_offset - damage.first_offset for damage in self.damage.values())
 
     def index(self) -> "SegmentIndex":
         """Its index, opened for one or more searches; use as a context manager."""
@@ -152,21 +162,47 @@ class SegmentIndex:
         self._file.close()
 
 
-class SegmentWriter:
-    """Appends chunks to the newest segment and its index.
+class Appended(NamedTuple):
+    """Chunks that were appended together, and where.
 
-    A failed append leaves both files and the Segment as they were. If not even that works the
-    writer is `failed`, and every further append is refused.
+    Attributes:
+        writer: that appended them.
+        chunks: what was appended.
+        sequences: for each chunk the publishing ids that it brought.
+        positions: for each chunk where it stands in the segment file.
+        size: of the segment file with them, in bytes.
+    """
+
+    writer: "SegmentWriter"
+    chunks: Sequence[EncodedChunk]
+    sequences: Sequence[Mapping[bytes, int]]
+    positions: Sequence[int]
+    size: int
+
+
+class SegmentWriter:
+    """Appends chunks to the newest segment and its index; readers see them after `commit`.
+
+    A failed append leaves both files as they were. If not even that works the writer is `failed`,
+    and every further append is refused.
+
+    Attributes:
+        segment: as readers see it.
+        failed: why nothing can be appended any more.
+        start_size: bytes that the segment had when writing began.
+        size, num_chunks, next_offset: of the segment with everything that was appended.
     """
 
     def __init__(self, segment: Segment, file: File, index: File) -> None:
         self.segment = segment
         self.failed: StorageError | None = None
-        self._file = file
+        self.file = file
         self._index = index
         # Chunks from here on; readers have it when nothing is missing before, see `adopt`.
         self._filters = FilterIndex()
-        self.start_size = segment.size
+        self.start_size = self.size = segment.size
+        self.num_chunks = segment.num_chunks
+        self.next_offset = segment.next_offset
         if not segment.num_chunks:
             segment.filters = self._filters
         segment.lend(file)
@@ -205,23 +241,25 @@ class SegmentWriter:
             raise
         return cls(segment, file, index)
 
-    def append(self, chunks: Sequence[EncodedChunk]) -> None:
-        """Write chunks and their index records, in one call each; visible to readers on return.
+    def append(
+        self, chunks: Sequence[EncodedChunk], sequences: Sequence[Mapping[bytes, int]]
+    ) -> Appended:
+        """Write chunks and their index records, in one call each.
 
         Args:
             chunks: at least one, at most MAX_GROUP.
+            sequences: for each chunk the publishing ids that it brings.
 
         Raises:
             StorageError: the system refused; nothing was appended.
         """
         if self.failed is not None:
             raise self.failed
-        segment = self.segment
         parts: list[bytes] = []
         records: list[bytes] = []
-        position = segment.size
-        added: list[tuple[int, int, Collection[bytes]]] = []
-        for header, chunk_parts, keys in chunks:
+        position = self.size
+        positions: list[int] = []
+        for header, chunk_parts, _ in chunks:
             parts += chunk_parts
             records.append(
                 codec.encode_index_record(
@@ -234,20 +272,28 @@ class SegmentWriter:
                     )
                 )
             )
-            added.append((position, header.chunk_id, keys))
+            positions.append(position)
             position += header.total_size
         try:
-            self._file.write(parts, segment.size)
-            self._index.write(records, record_position(segment.num_chunks))
+            self.file.write(parts, self.size)
+            self._index.write(records, record_position(self.num_chunks))
         except StorageError:
             self._cut_back()
             raise
-        for chunk in added:
-            self._filters.add(*chunk)
+        self.size = position
+        self.num_chunks += len(chunks)
+        self.next_offset = chunks[-1].header.next_offset
+        return Appended(self, chunks, sequences, positions, position)
+
+    def commit(self, appended: Appended) -> None:
+        """Let readers have what was appended; in the order of appending."""
+        segment, chunks = self.segment, appended.chunks
+        for chunk, position in zip(chunks, appended.positions, strict=True):
+            self._filters.add(position, chunk.header.chunk_id, chunk.keys)
         if segment.first_timestamp_ms is None:
             segment.first_timestamp_ms = chunks[0].header.timestamp_ms
         last = chunks[-1].header
-        segment.size = position
+        segment.size = appended.size
         segment.num_chunks += len(chunks)
         segment.next_offset = last.next_offset
         segment.last_chunk_id = last.chunk_id
@@ -260,14 +306,10 @@ class SegmentWriter:
 
     def _cut_back(self) -> None:
         try:
-            self._file.truncate(self.segment.size)
-            self._index.truncate(record_position(self.segment.num_chunks))
+            self.file.truncate(self.size)
+            self._index.truncate(record_position(self.num_chunks))
         except StorageError as error:
             self.failed = error
-
-    def sync(self) -> None:
-        """Return once everything appended is on the device. May be called from a thread."""
-        self._file.sync()
 
     def close(self) -> None:
         """Stop appending; readers keep the segment file open as long as they need it."""
@@ -275,9 +317,19 @@ class SegmentWriter:
         self.segment.release()
 
 
-def walk_headers(segment: Segment, file: File) -> Iterator[tuple[int, ChunkHeader]]:
-    """Yield position and header of each chunk, stepping over damage. Reads no data."""
+def walk_headers(
+    segment: Segment, file: File, start: IndexRecord | None = None
+) -> Iterator[tuple[int, ChunkHeader]]:
+    """Yield position and header of each chunk, stepping over damage. Reads no data.
+
+    Args:
+        segment: the segment.
+        file: its file.
+        start: the chunk to begin with; default the first.
+    """
     position, offset = FILE_HEADER_SIZE, segment.base_offset
+    if start is not None:
+        position, offset = start.position, start.chunk_id
     while position < segment.size:
         header = None if position in segment.damage else read_header(file, position, offset)
         if header is None:

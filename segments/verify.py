@@ -1,10 +1,11 @@
 """Checking a stream's folder from end to end, without writing anything."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
 from segments import bloom, codec, recovery
+from segments.checkpoint import CHECKPOINT_NAME, checkpoint_path
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import Disk, File
 from segments.errors import FormatError
@@ -33,13 +34,14 @@ class Fault(NamedTuple):
 
 
 def verify(disk: Disk, folder: str) -> Iterator[Fault]:
-    """Yield every fault in the stream's files: segments, indexes, filters, tracking.
+    """Yield every fault in the stream's files: segments, indexes, filters, tracking, checkpoint.
 
     Raises:
         CorruptError: a segment is not one, so that nothing in it can be checked.
         StorageError: the system refused to read.
     """
     plan = recovery.examine(disk, folder, trust_indexes=False)
+    names = disk.list(folder)
     if not plan.segments:
         yield Fault(folder, 0, "there are no segment files here")
     for step in plan.steps:
@@ -47,6 +49,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
     for loss in plan.losses:
         yield Fault(loss.path, loss.position, loss.reason)
     new = {(loss.path, loss.position) for loss in plan.losses}
+    is_ours = False  # a folder that another program wrote has no checkpoint
     for segment in plan.segments:
         for damage in segment.damage.values():
             if (segment.path(), damage.position) not in new:
@@ -54,14 +57,28 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
         file = segment.acquire()
         try:
             for position, header in walk_headers(segment, file):
+                is_ours = is_ours or bool(header.header_check)
                 fault = _chunk_fault(file, position, header)
                 if fault:
                     yield Fault(segment.path(), position, fault)
         finally:
             segment.release()
         yield from _filter_index_faults(segment)
-    if JOURNAL_NAME in disk.list(folder):
+    yield from _checkpoint_faults(plan, folder, names, is_ours=is_ours)
+    if JOURNAL_NAME in names:
         yield from _journal_faults(disk, folder)
+
+
+def _checkpoint_faults(
+    plan: recovery.Plan, folder: str, names: Collection[str], *, is_ours: bool
+) -> Iterator[Fault]:
+    path = checkpoint_path(folder)
+    if plan.checkpoint_fault:
+        yield Fault(path, 0, f"{plan.checkpoint_fault}; the server makes it anew")
+    elif is_ours and CHECKPOINT_NAME not in names:
+        yield Fault(path, 0, "the file is missing; the server makes it anew")
+    elif plan.checkpoint and plan.checkpoint.has_tracking and JOURNAL_NAME not in names:
+        yield Fault(str(PurePath(folder, JOURNAL_NAME)), 0, "the file is missing")
 
 
 def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:

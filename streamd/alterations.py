@@ -64,7 +64,7 @@ class Alterations:
             if before is not None and before.token == row.token:
                 return
             # Evaluated first, stamped then: no chunk from `since` on goes without.
-            row = row._replace(since=self._host.find(name).log.committed_offset)
+            row = row._replace(since=self._host.find(name).log.next_offset)
             standing.put(row)
             try:
                 await threads.in_thread(

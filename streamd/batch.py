@@ -59,7 +59,7 @@ class Batch:
     def _sequence(self, reference: bytes) -> int | None:
         if reference in self._sequences:
             return self._sequences[reference]
-        return self._log.tracking.sequence(reference)
+        return self._log.sequence(reference)
 
     def _fits(self, entries: Entries) -> bool:
         """Whether entries go into this chunk; into an empty one they always do (see `split`)."""

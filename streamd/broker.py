@@ -13,6 +13,7 @@ from streamd import threads
 from streamd.catalog import Catalog, CatalogError, Contents
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
+from streamd.flushing import Flusher, FlushMode
 from streamd.indexing import Indexer
 from streamd.poller import open_poller
 from streamd.shared import Shared, StreamRoom
@@ -36,6 +37,7 @@ class Broker:
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
         max_streams: that there may be, in all virtual hosts.
+        flusher: gets what streams write onto the device; default as the system likes.
 
     Attributes:
         virtual_hosts: by name.
@@ -51,6 +53,7 @@ class Broker:
         nursery: trio.Nursery,
         now_ms: Callable[[], int] = wall_clock_ms,
         max_streams: int = 10_000,
+        flusher: Flusher | None = None,
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
@@ -63,6 +66,7 @@ class Broker:
             now_ms,
             trio.Lock(),
             Indexer(),
+            flusher or Flusher(FlushMode.OS, 1),
             self.poller,
             StreamRoom(max_streams),
         )
@@ -87,6 +91,7 @@ class Broker:
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)
         self._shared.nursery.start_soon(self._shared.indexer.run)
+        self._shared.nursery.start_soon(self._shared.flusher.run)
         if self.poller is not None:
             self._shared.nursery.start_soon(self.poller.run)
 
@@ -113,7 +118,7 @@ class Broker:
                 details = f"there is no virtual host {name}"
                 raise Refused(ResponseCode.PRECONDITION_FAILED, details)
             await self._change(self._shared.catalog.remove_virtual_host, name)
-            self.virtual_hosts.pop(name).remove()
+            await self.virtual_hosts.pop(name).remove()
 
     async def _change(self, change: Callable[[str], None], name: str) -> None:
         try:

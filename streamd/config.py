@@ -21,6 +21,7 @@ LOGIN_SECONDS = 10  # for each step before a connection is open
 REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows down guessing
 CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
+FLUSH_BYTES = 8 << 20  # of one stream that wait no longer for `flush_ms`
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
 RETENTION_SECONDS = 60  # between looks at the age of idle streams
 UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate
@@ -67,6 +68,10 @@ class Config:
     max_connections: int = _setting(10_000, "connections at once; more are closed at once")
     max_http_connections: int = _setting(200, "the same for HTTP; more are answered with 503")
     max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be made")
+    flush: str = _setting(
+        "interval", "a confirm follows the flush to the disk: always; else flush: interval, or os"
+    )
+    flush_ms: int = _setting(1_000, "with flush interval, the ms between two flushes")
     user: str = _setting("guest", "the first user, who is made when the data folder is new")
     password: str = _setting("guest", "that user's password")
     anonymous_user: str = _setting("", "who clients are that log in as ANONYMOUS; empty: refused")
@@ -79,6 +84,9 @@ class Config:
         for name in ("tls_port", "amqp_tls_port"):
             if getattr(self, name) is not None and not self.tls_certificate:
                 raise ConfigError(f"{name} needs tls_certificate, the file with the certificate")
+        if self.flush not in _FLUSH_MODES:
+            expected = " or ".join(_FLUSH_MODES)
+            raise ConfigError(f"flush is {self.flush!r}, expected {expected}")
         if self.default_queue_type not in _QUEUE_TYPES:
             expected = " or ".join(_QUEUE_TYPES)
             found = self.default_queue_type
@@ -102,8 +110,10 @@ _RANGES = (
     ("max_connections", 1, 1 << 20),
     ("max_http_connections", 1, 1 << 20),
     ("max_streams", 0, 1 << 20),
+    ("flush_ms", 10, 3_600_000),
 )
 PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "amqp_tls_port", "http_port"})
+_FLUSH_MODES = ("os", "interval", "always")
 _QUEUE_TYPES = ("stream", "classic")
 OFF = "off"
 

@@ -25,6 +25,7 @@ from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections import Connections
 from streamd.entrance import Entrance, Peer
+from streamd.flushing import Flusher, FlushMode
 from streamd.http_api import Service, make_app
 from streamd.link import Link
 from streamd.login import Login
@@ -217,7 +218,8 @@ async def open_server(
         except CatalogError as error:
             raise StartError(str(error)) from error
         async with trio.open_nursery() as writers:
-            broker = Broker(config.data, catalog, writers, now_ms, config.max_streams)
+            flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
+            broker = Broker(config.data, catalog, writers, now_ms, config.max_streams, flusher)
             try:
                 await broker.open(contents)
                 yield Server(broker, access, config)

@@ -7,6 +7,7 @@ import trio
 
 from streamd.catalog import Catalog
 from streamd.errors import Refused
+from streamd.flushing import Flusher
 from streamd.indexing import Indexer
 from streamd.poller import Poller
 from streamd.wire import ResponseCode
@@ -46,6 +47,7 @@ class Shared(NamedTuple):
         now_ms: the wall clock.
         changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
+        flusher: gets what streams write onto the device.
         poller: waits for connections; None where there is none.
         room: how many streams there may be.
     """
@@ -56,5 +58,6 @@ class Shared(NamedTuple):
     now_ms: Callable[[], int]
     changes: trio.Lock
     indexer: Indexer
+    flusher: Flusher
     poller: Poller | None
     room: StreamRoom

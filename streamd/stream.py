@@ -5,6 +5,12 @@ chunks and appends them; then it confirms and wakes consumers. Appends go to the
 are made on the event loop: a hop to a thread costs more than the write, and with Python's lock
 a busy loop would make it wait.
 
+With `flush = always` the log holds back what is appended. The task has it synced in a thread, and
+then confirms and wakes consumers: nobody is told of what a power failure can take away. What
+arrives meanwhile stays queued and shares the next sync. Else somebody calls `flush` now and then.
+A sync that fails is not tried again, as the system may have dropped what it could not write, and
+would say next time that all is well: the stream fails.
+
 A disk that is full stops publishing to the stream, not the stream: what has been received stays
 queued in its order, connections that would send more are not read, and the write is tried again
 every second. Any other refusal to write fails the stream: what is committed can still be read.
@@ -18,8 +24,8 @@ from typing import Protocol
 import trio
 
 from segments import Log, StorageError
+from segments.flush import Flush
 from segments.policy import LogPolicy, RecordLimit
-from segments.segment import Segment
 from streamd import threads
 from streamd.batch import Batch
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
@@ -67,6 +73,7 @@ class Stream:
         standing: the registered selectors.
         failed: why it takes no more messages, None while it does.
         leave: has something done at the end of a round of connections, see poller.Poller.
+        on_written: told of this stream when something was written that is not flushed.
     """
 
     def __init__(
@@ -83,11 +90,17 @@ class Stream:
         self.standing = Standing(standing)
         self.failed: str | None = None
         self.leave: Callable[[Callable[[], None]], bool] = lambda _work: False
+        self.on_written: Callable[[Stream], None] = lambda _stream: None
         self._now_ms = now_ms
         self._queue: deque[Publication] = deque()
         self._queued_bytes = 0
         self._is_full = False
-        self._has_rolled = False
+        self._has_rolled = self._is_flushing = self._is_stopped = False
+        self._disk_work = trio.Lock()  # one flush, or removal of segments, at a time
+        self._told_offset = log.committed_offset
+        self._newest = log.segments[-1]
+        # Publications and stored offsets: that came, were written, and are as safe as promised.
+        self._num_asked = self._num_written = self._num_settled = 0
         self._work = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
         self._waiters: set[Waiter] = set()
@@ -121,6 +134,7 @@ class Stream:
             code = ResponseCode.STREAM_NOT_AVAILABLE
             publication.publisher.refuse(publication.entries.publishing_ids, code)
             return
+        self._num_asked += 1
         publisher, entries = publication
         has_values = entries.filter_values is not None
         max_records = self._limit.current(has_filter_values=has_values)
@@ -141,8 +155,9 @@ class Stream:
             await self._settled.park()
 
     async def settled(self) -> None:
-        """Return when everything queued so far is stored or refused, or cannot be for now."""
-        while self._queue and not self._is_full:
+        """Return when all that came so far is stored or refused, or cannot be for now."""
+        asked = self._num_asked
+        while self._num_settled < asked and not (self._is_full or self.failed):
             await self._settled.park()
 
     def store_offset(self, reference: str, offset: int) -> None:
@@ -152,6 +167,7 @@ class Stream:
             ValueError: the reference cannot be stored.
         """
         self.log.store_offset(reference.encode(), offset)
+        self._num_asked += 1
         self._work.set()
 
     # -- consuming
@@ -203,6 +219,8 @@ class Stream:
         while True:
             await self._work.wait()
             self._write()
+            if self.log.holds_back and not self.log.is_flushed:
+                await self.flush()
             if self._has_rolled:
                 self._has_rolled = False
                 self._wake_everybody()
@@ -213,38 +231,92 @@ class Stream:
 
     def _write_now(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
-        if not self._is_full:  # then the task tries, now and then
+        if not (self._is_full or self._is_flushing):  # then the task writes, when it can
             self._write()
-        if self._has_rolled or self._is_full:
+        if self._has_rolled or self._is_full or self.log.holds_back:
             self._work.set()
 
     def _write(self) -> None:
-        segments_before = len(self.log.segments)
         try:
             self._take_turn()
         except Exception as error:  # a bug: it stays in this stream
             logger.exception("stream %s failed", self.name)
             self._fail(str(error))
-        if len(self.log.segments) != segments_before:
-            self._has_rolled = True
 
     def _take_turn(self) -> None:
-        """Write everything that is queued now, confirm it, and wake who waits for it."""
-        committed = self.log.committed_offset
-        try:
-            self._write_queue()
-            self.log.write_tracking()
-        except StorageError as error:
-            self._refused(error)
+        """Write everything that is queued now; tell of it, unless it has to be flushed before."""
+        if self.failed is None:
+            self._num_written = self._num_asked
+            try:
+                self._write_queue()
+                self.log.write_tracking()
+            except StorageError as error:
+                self._refused(error)
+            else:
+                if self._is_full:
+                    logger.info("stream %s: there is room on the disk again", self.name)
+                    self._is_full = False
+        if self.log.holds_back and not self.log.is_flushed:
+            self._settled.unpark_all()  # there is room in the queue
         else:
-            if self._is_full:
-                logger.info("stream %s: there is room on the disk again", self.name)
-                self._is_full = False
+            self._settle()
+
+    def _settle(self) -> None:
+        """What was written is as safe as promised: confirm it, and wake who waits for it."""
         self._send_confirms()
-        if self.log.committed_offset != committed and (self._waiters or self._waiters_for):
-            self._wake_waiters()
+        log = self.log
+        if log.committed_offset != self._told_offset:
+            self._told_offset = log.committed_offset
+            if self._waiters or self._waiters_for:
+                self._wake_waiters()
+        if not log.is_flushed:
+            self.on_written(self)
+        if log.segments[-1] is not self._newest:
+            self._newest = log.segments[-1]
+            self._has_rolled = True
+        self._num_settled = self._num_written
         if self._settled:
             self._settled.unpark_all()
+
+    async def flush(self, *, only_sealed: bool = False) -> None:
+        """Return once what is written is on the device, or the stream has failed.
+
+        Args:
+            only_sealed: leave the newest segment to the system.
+        """
+        async with self._disk_work:
+            if self._is_stopped or self.log.is_closed or self.log.failed is not None:
+                return
+            try:
+                flush = self.log.begin_flush(only_sealed=only_sealed)
+            except StorageError as error:
+                self._refused(error)
+                return
+            self._is_flushing = self.log.holds_back
+            failure = await self._run(flush)
+            self._is_flushing = False
+            self.log.end_flush(flush, failure)
+        if flush.fault:
+            logger.warning("stream %s: no checkpoint was written: %s", self.name, flush.fault)
+        if failure is not None:
+            self._fail(str(failure))
+        if self.log.holds_back:
+            self._settle()
+
+    async def _run(self, flush: Flush) -> StorageError | None:
+        """Run a flush in a thread; returns what it failed with."""
+        try:
+            with trio.CancelScope(shield=True):  # a thread cannot be cancelled
+                await threads.in_thread(flush.run)
+        except StorageError as error:
+            return error
+        return None
+
+    async def stop(self) -> None:
+        """Return when nothing is done with its files in a thread any more, nor ever will be."""
+        self._is_stopped = True
+        async with self._disk_work:
+            pass
 
     def _refused(self, error: StorageError) -> None:
         if not error.is_full:
@@ -254,10 +326,19 @@ class Stream:
             self._is_full = True
 
     def _fail(self, reason: str) -> None:
+        reason = f"{reason}; look at the disk, then restart the server"
         logger.error("stream %s takes no more messages: %s", self.name, reason)
         self.failed = reason
         self._is_full = False
+        if self.log.failed is not None:
+            self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
         self._refuse_queue(ResponseCode.STREAM_NOT_AVAILABLE)
+
+    def _refuse_written(self, code: ResponseCode) -> None:
+        """What was written will not be flushed any more."""
+        for publisher, ids in self._confirms.items():
+            publisher.refuse(b"".join(ids), code)
+        self._confirms.clear()
 
     def _refuse_queue(self, code: ResponseCode) -> None:
         for publisher, entries in self._queue:
@@ -269,6 +350,7 @@ class Stream:
     def remove(self) -> None:
         """The stream is deleted: nobody waits for it any longer."""
         self.failed = "it was deleted"
+        self._refuse_written(ResponseCode.STREAM_DOES_NOT_EXIST)
         self._refuse_queue(ResponseCode.STREAM_DOES_NOT_EXIST)
         self._waiters.clear()
         self._waiters_for.clear()
@@ -282,7 +364,7 @@ class Stream:
         if not self._queue:
             return
         batches = self._make_batches()
-        chunk_end = self.log.committed_offset
+        chunk_end = self.log.next_offset
         try:
             builders = [batch.builder for batch in batches if batch.builder.num_entries]
             for builder in builders:
@@ -293,7 +375,7 @@ class Stream:
         finally:
             for batch in batches:
                 chunk_end += batch.builder.num_records
-                if chunk_end > self.log.committed_offset:
+                if chunk_end > self.log.next_offset:
                     break
                 self._take_off_queue(batch)
 
@@ -326,18 +408,17 @@ class Stream:
 
         And write down what consumers have asked for.
         """
-        try:
-            self.log.asked.write()
-        except StorageError as error:
-            logger.warning("stream %s: %s", self.name, error)
-        gone = self.log.expire(self._now_ms())
-        if gone:
+        async with self._disk_work:
+            if self._is_stopped or self.log.is_closed:
+                return
             try:
-                await threads.in_thread(_remove_all, gone)
+                self.log.asked.write()
+            except StorageError as error:
+                logger.warning("stream %s: %s", self.name, error)
+            try:
+                removal = self.log.expire(self._now_ms())
+                if removal.segments:
+                    with trio.CancelScope(shield=True):
+                        await threads.in_thread(removal.run)
             except StorageError as error:
                 logger.error("stream %s: %s", self.name, error)
-
-
-def _remove_all(segments: list[Segment]) -> None:
-    for segment in segments:
-        segment.remove()

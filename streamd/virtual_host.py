@@ -1,8 +1,9 @@
 """The streams and super streams of one virtual host: creating, finding, deleting them."""
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -10,7 +11,9 @@ from uuid import uuid4
 import trio
 
 from segments import Log, LogPolicy, SegmentsError
+from segments.codec import Damage
 from segments.disk import OsDisk
+from segments.segment import Segment
 from streamd import threads
 from streamd.alterations import Alterations
 from streamd.arguments import Arguments, policy_of, read_arguments
@@ -19,6 +22,7 @@ from streamd.checks import MAX_PARTITIONS, check_number, checked_key, checked_na
 from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.exchanges import Exchanges
+from streamd.flushing import FlushMode
 from streamd.groups import NO_PARTITION, Groups
 from streamd.names import stream_folder
 from streamd.shared import Shared
@@ -73,7 +77,7 @@ class VirtualHost:
         """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
         try:
             log = await threads.in_thread(
-                _open_existing, self.folder(row.name), policy_of(row.effective)
+                self._open_existing, self.folder(row.name), policy_of(row.effective)
             )
         except (SegmentsError, OSError) as error:
             logger.error("stream %s is not available: %s", row.name, error)
@@ -88,10 +92,21 @@ class VirtualHost:
         stream = self._start(row, log, standing)
         await stream.expire()
 
+    def _open_existing(self, folder: str, policy: LogPolicy) -> Log:
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"its folder {folder} is missing")
+        return self._open_log(folder, policy)
+
+    def _open_log(self, folder: str, policy: LogPolicy) -> Log:
+        holds_back = self._shared.flusher.mode is FlushMode.ALWAYS
+        return Log.open(folder, policy, holds_back=holds_back)
+
     def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
         contract = contract_of(row.arguments)
         log.on_wanted = self._shared.indexer.wanted
+        log.on_fence = partial(_report_damage, row.name)
         stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
+        stream.on_written = self._shared.flusher.wrote
         if self._shared.poller is not None:
             stream.leave = self._shared.poller.leave
         scope = trio.CancelScope()
@@ -329,7 +344,11 @@ class VirtualHost:
                 folder = self.folder(row.name)
                 if Path(folder).exists():  # left by a stop half-way, while this server runs
                     OsDisk().remove_folder(folder)
-                logs.append(Log.open(folder, policy_of(row.effective)))
+                logs.append(self._open_log(folder, policy_of(row.effective)))
+            # So that no power failure takes the folders away, or brings that of a stream back
+            # which had such a name before.
+            for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 3):
+                OsDisk().sync_folder(str(parent))
             self._shared.catalog.add_streams(rows, super_stream)
         except BaseException:
             for row, log in zip(rows, logs, strict=False):
@@ -374,6 +393,7 @@ class VirtualHost:
             await threads.in_thread(remove, self.name, names, super_stream)
         except CatalogError as error:
             raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        await self._stop(names)
         if super_stream is not None:
             del self.super_streams[super_stream]
         gone = [stream for name in names if (stream := self._forget(name)) is not None]
@@ -383,6 +403,13 @@ class VirtualHost:
         self.exchanges.forget_streams(names, super_stream)
         return gone
 
+    async def _stop(self, names: Iterable[str]) -> None:
+        """Nothing is written into the folders of streams after this: they may be others' soon."""
+        for name in names:
+            stream = self._streams.get(name)
+            if stream is not None:
+                await stream.stop()
+
     def _forget(self, name: str) -> Stream | None:
         del self._rows[name]
         self._shared.room.used -= 1
@@ -391,8 +418,7 @@ class VirtualHost:
         if stream is not None:
             self._writers.pop(name).cancel()
             stream.remove()
-            with suppress(SegmentsError):  # its files go anyway
-                stream.log.close()
+            stream.log.abandon()
         self._move_to_trash(name)
         return stream
 
@@ -413,10 +439,11 @@ class VirtualHost:
             for user in list(self.users):
                 user.stream_is_gone(stream)
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """The virtual host is out of the catalog: drop everything in it."""
         self.super_streams.clear()
         self._is_removed = True
+        await self._stop(self.names())
         self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
         for user in list(self.users):
             user.host_is_gone()
@@ -447,10 +474,17 @@ def trash_folder(data: str) -> Path:
     return Path(data, _TRASH)
 
 
-def _open_existing(folder: str, policy: LogPolicy) -> Log:
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"its folder {folder} is missing")
-    return Log.open(folder, policy)
+def _report_damage(name: str, segment: Segment, damage: Damage) -> None:
+    lost = damage.next_offset - damage.first_offset
+    logger.error(
+        "stream %s: %s is damaged at byte %s, a reader came upon it: %s messages from offset %s on "
+        "are lost; look at the disk, and at `python -m segments verify`",
+        name,
+        segment.path(),
+        damage.position,
+        lost,
+        damage.first_offset,
+    )
 
 
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:

@@ -278,8 +278,9 @@ class Consumers:
         try:
             self._context.rights.require(Right.READ, command.stream)
             check_reference(command.reference)
-            tracking = self._context.host.find(command.stream).log.tracking
-            offset = tracking.offset(command.reference.encode())
+            stream = self._context.host.find(command.stream)
+            await stream.settled()  # what is told is as safe as what is confirmed
+            offset = stream.log.tracking.offset(command.reference.encode())
             code = ResponseCode.NO_OFFSET if offset is None else OK
         except Refused as refused:
             code = refused.code

@@ -275,6 +275,7 @@ def _description(log: Log) -> tuple[Statistic, ...]:
     first_time = next(
         (s.first_timestamp_ms for s in log.segments if s.first_timestamp_ms is not None), 0
     )
+    lost = log.num_lost
     return (
         *_statistics(log),
         Statistic("messages", log.committed_offset - log.first_offset),
@@ -283,4 +284,5 @@ def _description(log: Log) -> tuple[Statistic, ...]:
         Statistic("segments", len(log.segments)),
         Statistic("first_timestamp_ms", first_time),
         Statistic("last_timestamp_ms", log.last_timestamp_ms or 0),
+        *((Statistic("lost_messages", lost),) if lost else ()),
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from segments import codec, layout
-from segments.codec import Block, ChunkHeader, Damage, IndexRecord, JournalRecord
+from segments.codec import Block, Checkpoint, ChunkHeader, Damage, IndexRecord, JournalRecord
 from segments.errors import FormatError
 from tests.support.logs import entry, sub_batch
 
@@ -187,6 +187,28 @@ def test_damage_agrees_with_layout(ranges: list[Damage]) -> None:
     for number, damage in enumerate(ranges):
         declared = layout.DAMAGE_RECORD.parse(raw[8 + 36 * number :])
         assert [declared[name] for name in Damage._fields] == list(damage)
+
+
+CHECKPOINTS = st.builds(Checkpoint, U64, U64, U64, U64, U64, U64, st.booleans())
+
+
+@given(CHECKPOINTS)
+def test_checkpoint_agrees_with_layout(checkpoint: Checkpoint) -> None:
+    raw = codec.encode_checkpoint(checkpoint)
+    assert codec.decode_checkpoint(raw) == checkpoint
+    assert layout.CHECKPOINT_HEADER.parse(raw).magic == b"SCKP"
+    declared = layout.CHECKPOINT.parse(raw[8:])
+    assert [declared[name] for name in Checkpoint._fields] == list(checkpoint)
+
+
+@given(CHECKPOINTS, st.data())
+def test_changed_checkpoints_are_refused(checkpoint: Checkpoint, data: st.DataObject) -> None:
+    raw = bytearray(codec.encode_checkpoint(checkpoint))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(FormatError):
+        codec.decode_checkpoint(bytes(raw))
+    with pytest.raises(FormatError):
+        codec.decode_checkpoint(codec.encode_checkpoint(checkpoint)[:-1])
 
 
 @given(st.lists(st.builds(Damage, U64, U64, U64, U64), min_size=1, max_size=3), st.data())

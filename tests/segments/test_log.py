@@ -20,6 +20,7 @@ from segments import (
     at_time,
 )
 from segments.codec import INDEX_RECORD_SIZE
+from segments.errors import OtherVersionError
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
@@ -163,7 +164,8 @@ def test_last_is_found_in_an_older_segment_when_the_newest_is_empty(tmp_path: Pa
     newest = max(tmp_path.glob("*.segment"))
     newest.write_bytes(newest.read_bytes()[:8])
     log = Log.open(str(tmp_path), SMALL)
-    assert (start_of(log, LAST), start_of(log, NEXT), log.last_chunk_id) == (1, 2, 1)
+    assert (start_of(log, LAST), start_of(log, NEXT), log.last_chunk_id) == (1, 4, 1)
+    assert append(log, [b"y"]) == 4  # an offset that was used is not used again
     log.close()
 
 
@@ -179,29 +181,29 @@ class TestRetention:
         log = self.fill(tmp_path, policy, [0] * 10)
         gone = log.expire(0)
         assert sum(s.size for s in log.segments) <= 800
-        assert sum(s.size for s in log.segments) + gone[-1].size > 800
-        assert log.first_offset == len(gone)
-        assert log.expire(0) == []
+        assert sum(s.size for s in log.segments) + gone.segments[-1].size > 800
+        assert log.first_offset == len(gone.segments)
+        assert not log.expire(0).segments
         log.close()
 
     def test_the_newest_segment_always_stays(self, tmp_path: Path) -> None:
         policy = LogPolicy(max_segment_bytes=100, max_length_bytes=1, max_age_ms=1)
         log = self.fill(tmp_path, policy, [0] * 5)
-        assert len(log.expire(10**9)) == 4
+        assert len(log.expire(10**9).segments) == 4
         assert len(log.segments) == 1
         log.close()
 
     def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
         policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
         log = self.fill(tmp_path, policy, [0, 500, 600, 1500, 1600, 2000])
-        assert [s.base_offset for s in log.expire(1500)] == []
-        assert [s.base_offset for s in log.expire(1501)] == [0]
-        assert [s.base_offset for s in log.expire(2501)] == [2]
+        assert [s.base_offset for s in log.expire(1500).segments] == []
+        assert [s.base_offset for s in log.expire(1501).segments] == [0]
+        assert [s.base_offset for s in log.expire(2501).segments] == [2]
         log.close()
 
     def test_no_limits_keep_everything(self, tmp_path: Path) -> None:
         log = self.fill(tmp_path, LogPolicy(max_segment_bytes=100), [0] * 5)
-        assert log.expire(10**15) == []
+        assert not log.expire(10**15).segments
         log.close()
 
     def test_a_reader_finishes_what_it_has_open_then_goes_on_with_what_is_kept(
@@ -211,8 +213,7 @@ class TestRetention:
         log = self.fill(tmp_path, policy, [0] * 8)
         reader = Reader(log, log.find(FIRST))
         first = reader.read(1, 1 << 20, 10)
-        for segment in log.expire(0):
-            segment.remove()
+        log.expire(0).run()
         rest = [reader.read(100, 1 << 20, 100) for _ in range(2)]  # each is of one segment
         offsets = [c.header.chunk_id for c in sum(rest, first)]
         assert offsets == [0, 1, 6, 7]
@@ -224,8 +225,7 @@ class TestRetention:
     def test_removal_leaves_no_file_of_the_segment(self, tmp_path: Path) -> None:
         policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
         log = self.fill(tmp_path, policy, [0] * 4)
-        for segment in log.expire(0):
-            segment.remove()
+        log.expire(0).run()
         assert sorted(p.name[:20] for p in tmp_path.glob("0*")) == [f"{2:020d}"] * 2
         log.close()
         assert Log.open(str(tmp_path)).first_offset == 2
@@ -251,8 +251,7 @@ class TestTracking:
         append(log, [b"x"], sequences={b"old": 5})
         for _ in range(9):
             append(log, [b"x"])
-            for segment in log.expire(0):
-                segment.remove()
+            log.expire(0).run()
         log.close()
         assert Log.open(str(tmp_path), policy).tracking.sequence(b"old") == 5
 
@@ -333,7 +332,8 @@ class TestTracking:
         log = Log.open(str(tmp_path), policy)
         append(log, [b"a"], sequences={b"p": 1})
         append(log, [b"b"], sequences={b"p": 2})
-        log.close()
+        log.write_tracking()
+        log.abandon()
         for path in tmp_path.glob(f"{1:020d}.*"):
             path.unlink()  # as if the process had died right after the snapshot
         log = Log.open(str(tmp_path), policy)
@@ -382,7 +382,7 @@ class TestRefusals:
             append(log, [b"two"])
         assert read_bodies(log) == [b"one"]
 
-    @pytest.mark.parametrize("operation", ["create", "write", "rename"])
+    @pytest.mark.parametrize("operation", ["create", "write"])
     def test_a_roll_that_fails_can_be_tried_again(self, operation: str) -> None:
         disk = FaultyDisk()
         log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
@@ -405,7 +405,9 @@ class TestRefusals:
 
     def test_a_later_format_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / f"{0:020d}.segment").write_bytes(b"OSIL\0\0\0\2")
-        with pytest.raises(CorruptError, match="version is 2"):
+        with pytest.raises(
+            OtherVersionError, match=r"version is 2.*start the program that wrote it"
+        ):
             Log.open(str(tmp_path))
 
     def test_stray_files_are_ignored(self, tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import pytest
 from segments import ChunkBuilder, Log, LogPolicy, Matcher
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
-from segments.recovery import Cut, Plan, Remove, Replace, examine
+from segments.errors import OtherVersionError
+from segments.recovery import Plan, examine
+from segments.repairs import Cut, Remove, Replace
 from tests.segments.test_codec import vector
+from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks
 
 ROLLING = LogPolicy(max_segment_chunks=3, filter_size=16)
@@ -21,12 +24,20 @@ def bodies(count: int) -> list[bytes]:
     return [b"message %d" % n for n in range(count)]
 
 
-def fill(folder: Path, count: int, policy: LogPolicy = ROLLING) -> list[bytes]:
-    """A log of `count` one-message chunks, all with filter, sequence and history."""
+def fill(
+    folder: Path, count: int, policy: LogPolicy = ROLLING, *, is_flushed: bool = True
+) -> list[bytes]:
+    """A log of `count` one-message chunks, all with filter, sequence and history.
+
+    Of one that is not flushed any part may be missing after a power failure.
+    """
     log = Log.open(str(folder), policy)
     for number, body in enumerate(bodies(count)):
         append(log, [body], [b"v%d" % (number % 2)], sequences={b"p": number + 1})
-    log.close()
+    if is_flushed:
+        log.close()
+    else:
+        log.abandon()
     return bodies(count)
 
 
@@ -77,7 +88,7 @@ def check_writable(folder: Path, kept: list[bytes], policy: LogPolicy = ROLLING)
 def test_every_cut_of_the_last_two_chunks_leaves_the_longest_whole_prefix(tmp_path: Path) -> None:
     original = tmp_path / "original"
     original.mkdir()
-    written = fill(original, 5)
+    written = fill(original, 5, is_flushed=False)
     path, start = chunk_starts(original)[3]
     _, middle = chunk_starts(original)[4]
     size = path.stat().st_size
@@ -181,7 +192,7 @@ def test_temporary_files_are_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 8])
 def test_an_emptied_newest_segment_keeps_its_base_offset(tmp_path: Path, size: int) -> None:
-    written = fill(tmp_path, 5)
+    written = fill(tmp_path, 5, is_flushed=False)
     path = segment_of(tmp_path, 3)
     path.write_bytes(path.read_bytes()[:size])
     found, log = reopened(tmp_path)
@@ -193,6 +204,7 @@ def test_an_emptied_newest_segment_keeps_its_base_offset(tmp_path: Path, size: i
 
 def test_a_sole_segment_without_a_whole_chunk_does_not_use_offsets_again(tmp_path: Path) -> None:
     fill(tmp_path, 5)
+    (tmp_path / "checkpoint").unlink()
     for suffix in ("segment", "index"):
         (tmp_path / f"{0:020d}.{suffix}").unlink()
     path = segment_of(tmp_path, 3)
@@ -216,30 +228,62 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("where", [0, 5, 24, 36, 60, 70, -1])
-@pytest.mark.parametrize("index", ["kept", "removed"])
-def test_damage_in_the_middle_of_the_newest_segment(tmp_path: Path, where: int, index: str) -> None:
-    """With the index, or a sound header, only the damaged chunk is lost. Nothing after it is."""
+WHERE = [0, 5, 24, 36, 60, 70, -1]  # of a chunk: header, filter, data, trailer
+
+
+def is_fatal(where: int) -> bool:
+    """A byte of a chunk without which its messages cannot be read; the rest costs its filter."""
+    return where in (0, 5, 24, 36) or 64 <= where < 64 + 13
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_what_follows_damage_that_was_not_on_the_device_goes_into_quarantine(
+    tmp_path: Path, where: int
+) -> None:
+    """Power failure: a page is lost, later ones survived. The log ends before it."""
+    policy = LogPolicy()
+    written = fill(tmp_path, 9, policy, is_flushed=False)
+    path, start = chunk_starts(tmp_path)[4]
+    _, end = chunk_starts(tmp_path)[5]
+    flip(path, start + where if where >= 0 else end - 1)
+    raw = path.read_bytes()
+    found, log = reopened(tmp_path, policy)
+    if is_fatal(where):
+        assert found == written[:4]
+        assert log.tracking.sequence(b"p") == 4  # what is sent again is no duplicate
+        assert log.report.steps[0].endswith("; they are kept in quarantine")
+        kept = tmp_path / "quarantine" / f"{path.name}.from-byte-{start}"
+        assert kept.read_bytes() == raw[start:]
+    else:
+        assert found == written
+        assert "left out tracking" in log.report.steps[-1]
+    log.close()
+    check_writable(tmp_path, found, policy)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_damage_of_what_was_on_the_device_is_stepped_over(tmp_path: Path, where: int) -> None:
+    """With a sound header only the damaged chunk is lost, without its index all behind it is."""
     policy = LogPolicy()
     written = fill(tmp_path, 9, policy)
     path, start = chunk_starts(tmp_path)[4]
     _, end = chunk_starts(tmp_path)[5]
     flip(path, start + where if where >= 0 else end - 1)
-    if index == "removed":
-        index_of(tmp_path, 0).unlink()
+    index_of(tmp_path, 0).unlink()  # so that it is read through
     found, log = reopened(tmp_path, policy)
-    is_data = 64 <= where < 64 + 13
-    header_is_broken = where in (0, 5, 24, 36)
-    if is_data or (header_is_broken and index == "kept"):
+    if where in (0, 5, 24, 36):
+        assert found == written[:4]
+        assert "5 messages from offset 4 on are lost" in log.report.losses[0]
+    elif is_fatal(where):
         assert found == written[:4] + written[5:]
         assert "1 messages from offset 4 on are lost" in log.report.losses[0]
-    elif header_is_broken:
-        assert found == written[:4]  # nothing says where the next chunk begins
     else:
-        assert found == written  # only filter or trailer: the messages are whole
-        assert "left out tracking" in log.report.steps[-1]
+        assert found == written
+    size = path.stat().st_size
+    assert log.next_offset == 9
     log.append([builder_of(b"after")], 0)
     log.close()
+    assert path.stat().st_size >= size
     again, log = reopened(tmp_path, policy)
     assert again == [*found, b"after"]
     assert log.report.losses == ()
@@ -249,16 +293,138 @@ def test_damage_in_the_middle_of_the_newest_segment(tmp_path: Path, where: int, 
 def test_a_lost_page_with_its_index_records(tmp_path: Path) -> None:
     """Power failure: a page in the middle reads as zeros, later ones survived."""
     policy = LogPolicy()
-    written = fill(tmp_path, 9, policy)
+    written = fill(tmp_path, 9, policy, is_flushed=False)
     (path, first), (_, last) = chunk_starts(tmp_path)[2], chunk_starts(tmp_path)[6]
     raw = bytearray(path.read_bytes())
     raw[first + 10 : last - 10] = bytes(last - first - 20)
     path.write_bytes(raw)
-    found, log = reopened(tmp_path, policy)
-    assert found == written[:2] + written[6:]
-    assert "4 messages from offset 2 on are lost" in log.report.losses[0]
+    check_writable(tmp_path, written[:2], policy)
+
+
+def test_segments_behind_a_fault_go_into_quarantine(tmp_path: Path) -> None:
+    """Power failure: the first segment lost its end, the ones behind it survived."""
+    written = fill(tmp_path, 8, is_flushed=False)
+    path, start = chunk_starts(tmp_path)[2]
+    later = {p.name: p.read_bytes() for base in (3, 6) for p in tmp_path.glob(f"{base:020d}.*")}
+    torn = path.read_bytes()[start : start + 20]
+    path.write_bytes(path.read_bytes()[: start + 20])
+    found, log = reopened(tmp_path)
+    assert found == written[:2]
+    assert (log.next_offset, log.tracking.sequence(b"p")) == (2, 2)
+    assert f"moved {segment_of(tmp_path, 3)} into quarantine" in "\n".join(log.report.steps)
     log.close()
-    check_writable(tmp_path, found, policy)
+    kept = {p.name: p.read_bytes() for p in (tmp_path / "quarantine").iterdir()}
+    assert kept == later | {f"{path.name}.from-byte-{start}": torn}
+    check_writable(tmp_path, found)
+
+
+def test_quarantine_replaces_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        fill(tmp_path, 4, is_flushed=False)
+        path, start = chunk_starts(tmp_path)[1]
+        path.write_bytes(path.read_bytes()[:start])
+        log = Log.open(str(tmp_path), ROLLING)
+        log.close()
+        for old in (*tmp_path.glob("0*"), tmp_path / "checkpoint", tmp_path / "tracking"):
+            old.unlink(missing_ok=True)
+    names = [p.name for p in (tmp_path / "quarantine").iterdir()]
+    assert sorted(names) == sorted(
+        f"{3:020d}.{suffix}" for suffix in ("segment", "segment.2", "index", "index.2")
+    )
+
+
+def test_an_offset_that_the_checkpoint_knew_is_not_used_again(tmp_path: Path) -> None:
+    """Somebody removed, or cut, what had been flushed."""
+    written = fill(tmp_path, 8)
+    for path in tmp_path.glob(f"{6:020d}.*"):
+        path.unlink()
+    found, log = reopened(tmp_path)
+    assert found == written[:6]
+    assert log.next_offset == 8
+    assert "2 messages from offset 6 on are lost" in log.report.losses[0]
+    assert append(log, [b"after"]) == 8
+    log.close()
+    found, log = reopened(tmp_path)
+    assert found == [*written[:6], b"after"]
+    assert log.report.losses == log.report.steps == ()
+    log.close()
+    for path in tmp_path.glob("0*"):
+        path.unlink()
+    log = Log.open(str(tmp_path), ROLLING)
+    assert (log.first_offset, log.next_offset) == (9, 9)
+    assert "9 messages from offset 0 on are lost" in log.report.losses[0]
+    log.close()
+
+
+def test_a_missing_first_segment_is_missed(tmp_path: Path) -> None:
+    written = fill(tmp_path, 8)
+    segment_of(tmp_path, 0).unlink()
+    losses = examine(OsDisk(), str(tmp_path)).losses
+    assert [(loss.path, loss.reason) for loss in losses] == [
+        (str(segment_of(tmp_path, 0)), "the file is missing")
+    ]
+    check_writable(tmp_path, written[3:])
+
+
+def test_what_retention_had_begun_is_finished(tmp_path: Path) -> None:
+    """A power failure right after the checkpoint brings the files of removed segments back."""
+    policy = LogPolicy(max_segment_chunks=3, filter_size=16, max_length_bytes=1)
+    written = fill(tmp_path, 8, policy)
+    before = {p: p.read_bytes() for p in tmp_path.glob("0*")}
+    log = Log.open(str(tmp_path), policy)
+    log.expire(0).run()
+    log.close()
+    for path, raw in before.items():
+        if not path.name.startswith(f"{3:020d}"):  # any part of them
+            path.write_bytes(raw)
+    found, log = reopened(tmp_path, policy)
+    assert found == written[6:]
+    assert log.report.losses == ()
+    assert log.tracking.sequence(b"p") == 8
+    log.close()
+    assert not segment_of(tmp_path, 0).exists()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"noise", b"SCKP\0\0\0\1" + bytes(53)])
+def test_a_lost_checkpoint_costs_nothing_else(tmp_path: Path, content: bytes | None) -> None:
+    written = fill(tmp_path, 8)
+    if content is None:
+        (tmp_path / "checkpoint").unlink()
+    else:
+        (tmp_path / "checkpoint").write_bytes(content)
+    check_writable(tmp_path, written)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "tracking", f"{0:020d}.segment"])
+def test_files_of_another_version_are_left_alone(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, 8)
+    raw = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(raw[:4] + b"\0\0\0\2" + raw[8:])
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    message = f"cannot use .*{name}: its format version is 2, this program knows 1; start the prog"
+    with pytest.raises(OtherVersionError, match=message):
+        Log.open(str(tmp_path), ROLLING)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_what_is_flushed_is_not_read_again() -> None:
+    """Opening takes as long for a large log as for a small one."""
+    reads = {}
+    for count in (30, 600):
+        disk = FaultyDisk()
+        policy = LogPolicy(max_segment_chunks=10_000)
+        log = Log.open("s", policy, disk)
+        for number in range(count):
+            append(log, [b"x"], sequences={b"p": number})
+        log.flush(with_checkpoint=True)
+        append(log, [b"y"], sequences={b"p": count})
+        log.abandon()  # killed
+        disk.reads = 0
+        log = Log.open("s", policy, disk)
+        assert (log.next_offset, log.tracking.sequence(b"p")) == (count + 1, count)
+        reads[count] = disk.reads
+    assert reads[600] <= reads[30] + 20  # binary search
+    assert reads[600] < 60
 
 
 def test_sealed_segments_are_never_cut(tmp_path: Path) -> None:
@@ -343,15 +509,17 @@ def test_a_damage_file_of_a_whole_segment_is_removed(tmp_path: Path) -> None:
     written = fill(tmp_path, 2)
     path, start = chunk_starts(tmp_path)[0]
     flip(path, start + 68)
+    index_of(tmp_path, 0).unlink()
     Log.open(str(tmp_path), ROLLING).close()
     flip(path, start + 68)  # whole again
     assert path.with_suffix(".damage").exists()
+    index_of(tmp_path, 0).unlink()
     check_writable(tmp_path, written)
     assert not path.with_suffix(".damage").exists()
 
 
 class TestTrackingJournal:
-    @pytest.mark.parametrize("content", [b"", b"STRK", b"noise and more noise", b"STRK\0\0\0\2"])
+    @pytest.mark.parametrize("content", [b"", b"STRK", b"noise and more noise"])
     def test_a_damaged_journal_is_written_anew_from_the_chunks(
         self, tmp_path: Path, content: bytes
     ) -> None:
@@ -390,7 +558,7 @@ class TestTrackingJournal:
 
     def test_sequences_of_lost_chunks_go_with_them(self, tmp_path: Path) -> None:
         """The journal was synced at the roll, the chunks before it were not, and the power went."""
-        fill(tmp_path, 4)  # the snapshot as of offset 3 knows p = 3
+        fill(tmp_path, 4, is_flushed=False)  # the snapshot as of offset 3 knows p = 3
         for path in tmp_path.glob(f"{3:020d}.*"):
             path.unlink()
         path, start = chunk_starts(tmp_path)[1]
@@ -408,7 +576,7 @@ class TestTrackingJournal:
 
     def test_a_damaged_trailer_costs_its_own_tracking_only(self, tmp_path: Path) -> None:
         policy = LogPolicy()
-        written = fill(tmp_path, 5, policy)
+        written = fill(tmp_path, 5, policy, is_flushed=False)
         (path, _), (_, end) = chunk_starts(tmp_path)[2], chunk_starts(tmp_path)[3]
         flip(path, end - 1)
         found, log = reopened(tmp_path, policy)
@@ -419,7 +587,7 @@ class TestTrackingJournal:
 
 
 def test_applying_a_plan_twice_changes_nothing(tmp_path: Path) -> None:
-    fill(tmp_path, 8)
+    fill(tmp_path, 8, is_flushed=False)
     path, start = chunk_starts(tmp_path)[7]
     path.write_bytes(path.read_bytes()[: start + 30])
     index_of(tmp_path, 0).unlink()

@@ -1,0 +1,31 @@
+"""Giving a file new content in one step."""
+
+from pathlib import PurePath
+
+from segments.disk import Disk, File
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> File:
+    """Give `path` new content in one step: written beside it, synced, renamed over it.
+
+    Returns:
+        The new file, open for writing.
+
+    Raises:
+        StorageError: the system refused; the old file stays.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    if PurePath(temporary).name in disk.list(str(PurePath(path).parent)):
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        file.write([content], 0)
+        file.sync()
+        disk.rename(temporary, path)
+    except BaseException:
+        file.close()
+        raise
+    file.path = path
+    return file
