@@ -8,7 +8,8 @@ async with connect() as client:
         async for message in messages: ...
 """
 
-from clients.client import Client, StreamInfo, connect
+from clients.administration import StreamInfo
+from clients.client import Client, connect
 from clients.consumer import Consumer, DamagedChunk
 from clients.errors import (
     AccessRefused,

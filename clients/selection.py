@@ -16,7 +16,7 @@ from segments.selector import (
 from streamd.wire import ResponseCode
 
 if TYPE_CHECKING:
-    from clients.client import Client
+    from clients.administration import Administration
 
 _TAGS = "tags"
 _PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
@@ -75,7 +75,7 @@ def parse(kind: str, text: str) -> Selector:
     return parse_sql(text, dialect)
 
 
-async def selector_filter(client: "Client", stream: str, asked: Asked) -> SelectorFilter:
+async def selector_filter(client: "Administration", stream: str, asked: Asked) -> SelectorFilter:
     """What a consumer with a selector asks for.
 
     Raises:
@@ -99,7 +99,7 @@ async def selector_filter(client: "Client", stream: str, asked: Asked) -> Select
     return SelectorFilter(selector, selector.push_down(declared, is_strict=is_strict), basis)
 
 
-async def _of_group(client: "Client", stream: str, asked: Asked) -> SelectorFilter:
+async def _of_group(client: "Administration", stream: str, asked: Asked) -> SelectorFilter:
     found = next((s for s in await client.selectors(stream) if s.group == asked.group), None)
     if found is None:
         raise _precondition(f"group {asked.group} has registered no selector with {stream}")

@@ -1,0 +1,316 @@
+"""What a client asks of a server besides messages: streams, super streams, users, selectors."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from clients.errors import PreconditionFailed, StreamDoesNotExist, Unsupported, refusal
+from clients.link import Link
+from clients.selection import Asked, StandingSelector
+from segments.selector import Dialect
+from streamd.wire import ResponseCode, commands as c
+from streamd.wire.fields import Pair
+
+OK = ResponseCode.OK
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a streamd server tells about a stream.
+
+    Attributes:
+        name: of the stream.
+        code: 1 when it can be used, else the reason.
+        arguments: what it was declared with.
+        figures: messages, chunks, bytes, segments, first_chunk_id, last_chunk_id,
+            committed_offset, first_timestamp_ms, last_timestamp_ms.
+    """
+
+    name: str
+    code: int
+    arguments: dict[str, str]
+    figures: dict[str, int]
+
+
+class Administration:
+    """What can be looked at and changed on one server."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def is_streamd(self) -> bool:
+        """The server knows what only a streamd knows."""
+        return self._link.is_streamd
+
+    @property
+    def server_properties(self) -> dict[str, str]:
+        """What the server says of itself."""
+        return dict(self._link.server)
+
+    # -- streams
+
+    async def create(
+        self,
+        stream: str,
+        *,
+        filter_size: int | str | None = None,
+        max_length_bytes: int | None = None,
+        max_age: str | None = None,
+        segment_size: int | None = None,
+        arguments: dict[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream.
+
+        Args:
+            stream: its name.
+            filter_size: bytes of a chunk's filter, 16 to 255, or "auto".
+            max_length_bytes: drop the oldest segments while it is larger.
+            max_age: drop segments that are older; a number and Y, M, D, h, m or s, as in "7D".
+            segment_size: bytes after which a new segment begins.
+            arguments: further ones, by their name in the protocol.
+            exist_ok: it may be there already, declared with the same arguments.
+
+        Raises:
+            StreamExists: it is there already.
+            PreconditionFailed: bad name or argument, or it is there with other arguments.
+        """
+        given = {
+            "stream-filter-size-bytes": filter_size,
+            "max-length-bytes": max_length_bytes,
+            "max-age": max_age,
+            "stream-max-segment-size-bytes": segment_size,
+        }
+        merged = {name: str(value) for name, value in given.items() if value is not None}
+        merged |= arguments or {}
+        pairs = tuple(Pair(*item) for item in merged.items())
+        code = (await self._link.request(c.Create, stream, pairs)).code
+        if code == ResponseCode.PRECONDITION_FAILED:  # the protocol does not say which
+            reason = "a stream of that name exists with other arguments"
+            if not await self.exists(stream):
+                given_text = ", ".join(f"{name}={value}" for name, value in merged.items())
+                reason = f"bad name or argument ({given_text or 'no arguments'})"
+            raise PreconditionFailed(code, f"cannot create {stream!r}: {reason}")
+        if code != OK and not (exist_ok and code == ResponseCode.STREAM_EXISTS):
+            raise refusal(code, f"cannot create {stream}")
+
+    async def delete(self, stream: str, *, missing_ok: bool = False) -> None:
+        """Delete a stream with everything in it.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        code = (await self._link.request(c.Delete, stream)).code
+        if code != OK and not (missing_ok and code == ResponseCode.STREAM_DOES_NOT_EXIST):
+            raise refusal(code, f"cannot delete {stream}")
+
+    async def exists(self, stream: str) -> bool:
+        """Whether there is a stream of that name."""
+        answer = await self._link.ask(c.Metadata, (stream,))
+        return any(found.code == OK for found in answer.streams)
+
+    async def stats(self, stream: str) -> dict[str, int]:
+        """first_chunk_id, last_chunk_id, committed_chunk_id, committed_offset; -1 when empty.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        answer = await self._link.ask(c.StreamStats, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at {stream}")
+        return dict(answer.statistics)
+
+    async def describe(self, *streams: str) -> list[StreamInfo]:
+        """What the server knows of streams, by name; of all when none is named.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            StreamDoesNotExist: one that was named does not exist.
+        """
+        if not self._link.is_streamd:
+            raise Unsupported("only a streamd server describes its streams")
+        answer = await self._link.ask(c.DescribeStreams, streams)
+        found = [
+            StreamInfo(name, code, dict(arguments), dict(figures))
+            for name, code, arguments, figures in answer.streams
+        ]
+        for info in found:
+            if info.code == ResponseCode.STREAM_DOES_NOT_EXIST:
+                raise StreamDoesNotExist(info.code, f"cannot look at {info.name}")
+        return found
+
+    async def describe_filters(self, stream: str) -> dict[str, int]:
+        """How well the filters of the newest chunks of a stream do.
+
+        Returns:
+            The number of `chunks` with a filter and of different `values` in them, and in parts
+            per million how many bits are set (`fill_ppm`) and how many chunks a value passes that
+            they do not hold, `predicted_ppm` by the bits and `observed_ppm` as counted. Empty
+            where no chunk has a filter.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            ServerError: the server refused.
+        """
+        if not self._link.is_streamd:
+            raise Unsupported("only a streamd server describes its filters")
+        answer = await self._link.ask(c.DescribeFilters, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at the filters of {stream}")
+        return dict(answer.statistics)
+
+    async def query_offset(self, stream: str, name: str) -> int:
+        """The offset that the consumer `name` has stored.
+
+        Raises:
+            NoOffset: it has stored none.
+        """
+        answer = await self._link.ask(c.QueryOffset, name, stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"no offset of {name} in {stream}")
+        offset: int = answer.offset
+        return offset
+
+    # -- super streams
+
+    async def create_super_stream(
+        self,
+        name: str,
+        partitions: int | Collection[str],
+        *,
+        arguments: dict[str, str] | None = None,
+    ) -> None:
+        """Create a super stream: streams that together are one.
+
+        Args:
+            name: of it; partitions are called name-0, name-1, …, or after their routing keys.
+            partitions: how many, or a routing key for each.
+            arguments: of each partition, by their name in the protocol.
+
+        Raises:
+            StreamExists: it, or a stream of a partition's name, is there already.
+            PreconditionFailed: bad name or argument, no partitions or too many.
+        """
+        keys = list(map(str, range(partitions))) if isinstance(partitions, int) else partitions
+        streams = tuple(f"{name}-{key}" for key in keys)
+        pairs = tuple(Pair(*item) for item in (arguments or {}).items())
+        answer = await self._link.request(c.CreateSuperStream, name, streams, tuple(keys), pairs)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot create super stream {name}")
+
+    async def delete_super_stream(self, name: str) -> None:
+        """Delete a super stream with everything in its partitions.
+
+        Raises:
+            StreamDoesNotExist: there is none.
+        """
+        code = (await self._link.request(c.DeleteSuperStream, name)).code
+        if code != OK:
+            raise refusal(code, f"cannot delete super stream {name}")
+
+    async def partitions(self, super_stream: str) -> list[str]:
+        """The streams of a super stream, in their order.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        answer = await self._link.ask(c.Partitions, super_stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at super stream {super_stream}")
+        return list(answer.streams)
+
+    async def route(self, super_stream: str, routing_key: str) -> list[str]:
+        """The streams of a super stream that a routing key leads to, possibly none.
+
+        Raises:
+            StreamDoesNotExist: there is no such super stream.
+        """
+        answer = await self._link.ask(c.Route, routing_key, super_stream)
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot look at super stream {super_stream}")
+        return list(answer.streams)
+
+    # -- users, permissions, virtual hosts
+
+    async def manage(self, operation: str, **arguments: str) -> list[dict[str, str]]:
+        """Look at or change users, permissions and virtual hosts, as an administrator.
+
+        Args:
+            operation: user.add, user.list, user.delete, user.passwd, vhost.add, vhost.list,
+                vhost.delete, permission.set, permission.list or permission.clear.
+            arguments: name, password and tags of a user; name of a virtual host; user, vhost,
+                configure, write and read of a permission.
+
+        Returns:
+            What a list found.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            AccessRefused: the user is no administrator.
+            PreconditionFailed: it does not fit; says why.
+        """
+        if not self._link.is_streamd:
+            raise Unsupported("only a streamd server is managed over the stream protocol")
+        pairs = tuple(Pair(*item) for item in arguments.items())
+        answer = await self._link.request(c.Manage, operation, pairs)
+        if answer.code != OK:
+            raise refusal(answer.code, f"{operation} is refused", answer.reason)
+        return [dict(row) for row in answer.rows]
+
+    async def set_arguments(self, stream: str, arguments: dict[str, str]) -> None:
+        """Change what a stream was declared with; holds from the next chunk on.
+
+        Args:
+            stream: its name.
+            arguments: by their name in the protocol, as of a filter, chunks, segments or
+                retention; an empty text is the default.
+
+        Raises:
+            PreconditionFailed: one of them cannot be changed or read; says which.
+            StreamDoesNotExist: there is no such stream.
+        """
+        await self.manage("stream.set", stream=stream, **arguments)
+
+    # -- standing selectors
+
+    async def register_selector(
+        self,
+        stream: str,
+        group: str,
+        *,
+        sql: str | None = None,
+        tags: str | None = None,
+        dialect: str = Dialect.UNION,
+    ) -> None:
+        """Have the server find a group's messages while they are published.
+
+        From now on each chunk that holds a match is marked for the group, and its consumers
+        (`consumer(…, group=…)`) pass over all others, whatever the selector says. Registering
+        the same selector again changes nothing.
+
+        Raises:
+            PreconditionFailed: it is no selector, it uses UTC(), too many groups, or the group's
+                consumers rely on another one.
+            StreamDoesNotExist: there is no such stream.
+        """
+        kind, text = Asked(sql, tags, dialect).kind_and_text()
+        arguments = {"stream": stream, "group": group, "dialect": kind, "text": text}
+        await self.manage("selector.add", **arguments)
+
+    async def unregister_selector(self, stream: str, group: str) -> None:
+        """Take a group's selector back; its consumers must be gone.
+
+        Raises:
+            PreconditionFailed: the group has none, or its consumers rely on it.
+        """
+        await self.manage("selector.delete", stream=stream, group=group)
+
+    async def selectors(self, stream: str) -> list[StandingSelector]:
+        """The standing selectors of a stream, by group."""
+        rows = await self.manage("selector.list", stream=stream)
+        return [
+            StandingSelector(
+                row["group"], row["dialect"], row["text"], int(row["since"]), int(row["consumers"])
+            )
+            for row in rows
+        ]
