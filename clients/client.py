@@ -25,7 +25,6 @@ from clients.super_stream import (
 )
 from clients.uri import DEFAULT_URI, parse_uri
 from segments.selector import Dialect
-from streamd.wire import ResponseCode
 from streamd.wire.fields import OffsetSpecification
 
 _STORED = "stored"
