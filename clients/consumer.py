@@ -8,7 +8,6 @@ messages that do.
 When the connection was lost and is back, reading goes on behind the last chunk that arrived.
 """
 
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from clients.connection import Connection
 from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
 from clients.filters import ArrivedChunk, ReceivedMessage, SelectorFilter, Wanted
 from clients.link import Link
+from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
 from streamd.wire import ResponseCode, commands as c
@@ -338,7 +338,7 @@ class Consumer:
         try:
             header = decode_chunk_header(chunk)
             data = chunk[CHUNK_HEADER_SIZE:]
-            if len(data) != header.data_size or zlib.crc32(data) != header.data_crc:
+            if len(data) != header.data_size or crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
             end = self._end_offset
             asked, wanted = self._wanted.pick(

@@ -1,13 +1,13 @@
 """Building one chunk: entries in, the bytes of header, filter, data and trailer out."""
 
 import struct
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from segments import bloom, codec
 from segments.bloom import filter_keys, history_form
+from segments.checksum import crc32
 from segments.codec import Block, ChunkHeader
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
@@ -111,7 +111,7 @@ class ChunkBuilder:
             timestamp_ms,
             epoch,
             chunk_id,
-            zlib.crc32(data),
+            crc32(data),
             len(data),
             len(trailer),
             len(filter_bytes),

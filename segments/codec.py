@@ -5,10 +5,10 @@ FormatError with what it found. Nothing here knows files or positions; callers a
 """
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from segments.checksum import crc32
 from segments.errors import FormatError, VersionError
 from segments.layout import (
     CHECKPOINT_MAGIC,
@@ -162,7 +162,7 @@ def header_check(checked_header: bytes, filter_bytes: bytes, trailer: bytes) -> 
         filter_bytes: the chunk's filter, possibly empty.
         trailer: the chunk's trailer, possibly empty.
     """
-    return zlib.crc32(trailer, zlib.crc32(filter_bytes, zlib.crc32(checked_header))) & 0xFFFF
+    return crc32(trailer, crc32(filter_bytes, crc32(checked_header))) & 0xFFFF
 
 
 def append_header_check(checked_header: bytes, check: int) -> bytes:
@@ -376,7 +376,7 @@ _JOURNAL_HEAD_SIZE = _JOURNAL_CRC.size + _JOURNAL_HEAD.size
 def encode_journal_record(record: JournalRecord) -> bytes:
     """The bytes of `record`, its checksum first."""
     rest = _JOURNAL_HEAD.pack(len(record.body), record.kind, record.next_offset) + record.body
-    return _JOURNAL_CRC.pack(zlib.crc32(rest)) + rest
+    return _JOURNAL_CRC.pack(crc32(rest)) + rest
 
 
 def decode_journal(raw: bytes) -> tuple[list[JournalRecord], int]:
@@ -393,7 +393,7 @@ def decode_journal(raw: bytes) -> tuple[list[JournalRecord], int]:
         end = body + size
         if end > len(raw) or kind not in (JOURNAL_DELTA, JOURNAL_SNAPSHOT):
             break
-        if zlib.crc32(raw[position + _JOURNAL_CRC.size : end]) != crc:
+        if crc32(raw[position + _JOURNAL_CRC.size : end]) != crc:
             break
         records.append(JournalRecord(kind, next_offset, raw[body:end]))
         position = end
@@ -422,7 +422,7 @@ def encode_damage(ranges: Iterable[Damage]) -> bytes:
     parts = [DAMAGE_HEADER]
     for damage in ranges:
         raw = _DAMAGE.pack(*damage)
-        parts += [raw, _LENGTH.pack(zlib.crc32(raw))]
+        parts += [raw, _LENGTH.pack(crc32(raw))]
     return b"".join(parts)
 
 
@@ -438,7 +438,7 @@ def decode_damage(raw: bytes) -> list[Damage]:
         if position + _DAMAGE_SIZE > len(raw):
             raise FormatError("the last damage record is cut off")
         (crc,) = _LENGTH.unpack_from(raw, position + _DAMAGE.size)
-        if zlib.crc32(raw[position : position + _DAMAGE.size]) != crc:
+        if crc32(raw[position : position + _DAMAGE.size]) != crc:
             raise FormatError("a damage record fails its checksum")
         ranges.append(Damage._make(_DAMAGE.unpack_from(raw, position)))
     return ranges
@@ -463,7 +463,7 @@ _CHECKPOINT_SIZE = FILE_HEADER_SIZE + _CHECKPOINT.size + _LENGTH.size
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """A whole checkpoint file."""
     raw = _CHECKPOINT.pack(*checkpoint)
-    return CHECKPOINT_HEADER + raw + _LENGTH.pack(zlib.crc32(raw))
+    return CHECKPOINT_HEADER + raw + _LENGTH.pack(crc32(raw))
 
 
 def decode_checkpoint(raw: bytes) -> Checkpoint:
@@ -476,6 +476,6 @@ def decode_checkpoint(raw: bytes) -> Checkpoint:
     if len(raw) != _CHECKPOINT_SIZE:
         raise FormatError(f"the file is {len(raw)} bytes long, expected {_CHECKPOINT_SIZE}")
     body, end = raw[FILE_HEADER_SIZE : -_LENGTH.size], raw[-_LENGTH.size :]
-    if _LENGTH.unpack(end) != (zlib.crc32(body),):
+    if _LENGTH.unpack(end) != (crc32(body),):
         raise FormatError("it fails its checksum")
     return Checkpoint._make(_CHECKPOINT.unpack(body))

@@ -11,7 +11,6 @@ check, somebody else wrote it) is `uncertain`: it is always looked at.
 import mmap
 import struct
 import sys
-import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import NamedTuple, TypeAlias, Union
 import mmh3
 
 from segments import codec
+from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE
 from segments.errors import FormatError
 
@@ -131,7 +131,7 @@ class FilterIndex:
             len(ordinals),
             len(self.bare),
             len(self.uncertain),
-            zlib.crc32(body),
+            crc32(body),
         )
         return codec.FILTER_INDEX_HEADER + fields + bytes(_PADDING) + body
 
@@ -174,7 +174,7 @@ class FilterFile:
             raise FormatError(
                 f"the filter file has {len(raw)} bytes, which does not fit its counts"
             )
-        if zlib.crc32(view) != crc:
+        if crc32(view) != crc:
             raise FormatError("the filter file fails its checksum")
         columns: list[Numbers] = []
         for count, kind, width in (*((n, "Q", 8) for n in words), *((n, "I", 4) for n in halves)):

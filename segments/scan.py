@@ -1,8 +1,7 @@
 """Testing stored chunks one by one with everything that can be tested."""
 
-import zlib
-
 from segments import codec
+from segments.checksum import crc32
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError
@@ -79,5 +78,5 @@ def check_entries(file: File, position: int, header: ChunkHeader) -> None:
 def _data_crc(file: File, start: int, size: int) -> int:
     crc = 0
     for offset in range(0, size, _READ_BYTES):
-        crc = zlib.crc32(file.read(min(_READ_BYTES, size - offset), start + offset), crc)
+        crc = crc32(file.read(min(_READ_BYTES, size - offset), start + offset), crc)
     return crc
