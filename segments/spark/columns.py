@@ -203,7 +203,7 @@ class _Batch:
 
     def timestamps(self) -> pa.Array:
         times = self._of_chunks([header.timestamp_ms * 1000 for header in self.block.headers])
-        return pa.array(times).cast(TIMESTAMP)
+        return pa.array(times).view(TIMESTAMP)
 
     def chunk_ids(self) -> pa.Array:
         return pa.array(self._of_chunks([header.chunk_id for header in self.block.headers]))

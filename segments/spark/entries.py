@@ -5,11 +5,11 @@ own, so that what follows sees messages only.
 """
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32  # in a twentieth of zlib's time
 
 from segments import codec
 from segments.codec import ChunkHeader
@@ -23,7 +23,7 @@ from segments.spark.plan import Piece
 from segments.spark.walk import message_ends
 
 _LENGTH_SIZE = 4
-_BLOCK_BYTES = 32 << 20  # enough chunks to find their messages together
+_BLOCK_BYTES = 16 << 20  # enough chunks to find their messages together
 
 
 class Block(NamedTuple):
@@ -150,15 +150,16 @@ def _read_chunks(file: File, piece: Piece, rows: range) -> Bytes:
     """The bytes of some chunks back to back; neighbours in the file from one read."""
     positions, sizes = piece.positions[rows.start : rows.stop], piece.sizes[rows.start : rows.stop]
     breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
-    buffer = np.zeros(int(sizes.sum()) + PADDING, np.uint8)
+    buffer = np.empty(int(sizes.sum()) + PADDING, np.uint8)
+    buffer[-PADDING:] = 0
     view, start = buffer.data, 0
     for run in np.split(np.arange(len(positions)), breaks):
         size = int(sizes[run].sum())
         try:
-            # Straight into place; what is missing at the end stays zero, and fails its checks.
-            os.preadv(file.fileno(), [view[start : start + size]], int(positions[run[0]]))
+            read = os.preadv(file.fileno(), [view[start : start + size]], int(positions[run[0]]))
         except OSError as error:
             raise StorageError("read", file.path, error) from error
+        buffer[start + read : start + size] = 0  # what is missing at the end fails its checks
         start += size
     return buffer
 
@@ -171,7 +172,7 @@ def _check(raw: memoryview, chunk_id: int, *, verify: bool) -> ChunkHeader:
         raise FormatError(f"chunk has {header.total_size} bytes, {len(raw)} when it was listed")
     if verify:
         data = raw[header.data_start : header.data_start + header.data_size]
-        if zlib.crc32(data) != header.data_crc:
+        if crc32(data) != header.data_crc:
             raise FormatError("data fails its checksum")
     return header
 
@@ -188,28 +189,29 @@ def _messages(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[Bl
     """Find the messages in the data sections; the chunks in which that fails are gaps."""
     first = np.array([chunk.start for chunk in chunks], np.int64)
     last = first + np.array([chunk.header.data_size for chunk in chunks], np.int64)
-    simple = message_ends(buffer, first, last, [chunk.header for chunk in chunks])
-    run: list[tuple[Numbers, Numbers]] = []
-    whole: list[_Chunk] = []
-    for chunk, ends in zip(chunks, simple, strict=True):
+    found = message_ends(buffer, first, last, [chunk.header for chunk in chunks])
+    ends = np.split(found.ends, np.cumsum(found.counts))
+    run: list[_Chunk] = []
+    whole: list[Numbers] = []
+    for n, chunk in enumerate(chunks):
         try:
-            if ends is None:
+            if not found.is_simple[n]:
                 # Its messages stand in a buffer of their own, so they make a block of their own.
-                if whole:
-                    yield _block(buffer, run, whole)
+                if run:
+                    yield _block(buffer, whole, run)
                 run, whole = [], []
                 yield _unpacked_block(buffer, chunk)
                 continue
-            _check_count(chunk.header, len(ends))
+            _check_count(chunk.header, len(ends[n]))
         except FormatError as error:
             header = chunk.header
             end = chunk.position + header.total_size
             yield Gap(path, chunk.position, end, header.chunk_id, header.next_offset, str(error))
             continue
-        run.append((np.concatenate(([chunk.start], ends[:-1])) + _LENGTH_SIZE, ends))
-        whole.append(chunk)
-    if whole:
-        yield _block(buffer, run, whole)
+        run.append(chunk)
+        whole.append(ends[n])
+    if run:
+        yield _block(buffer, whole, run)
 
 
 def _check_count(header: ChunkHeader, found: int) -> None:
@@ -226,8 +228,8 @@ def _unpacked_block(buffer: Bytes, chunk: _Chunk) -> Block:
     _check_count(header, len(bodies))
     lengths = np.array([len(body) for body in bodies], np.int64)
     ends = np.cumsum(lengths)
-    block = _block(buffer, [(ends - lengths, ends)], [chunk])
-    return block._replace(buffer=np.frombuffer(b"".join((*bodies, bytes(PADDING))), np.uint8))
+    joined = np.frombuffer(b"".join((*bodies, bytes(PADDING))), np.uint8)
+    return _block(buffer, [ends], [chunk])._replace(buffer=joined, starts=ends - lengths)
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
@@ -239,21 +241,27 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
             yield from unpack(raw, entry.compression, entry.uncompressed_size, entry.num_records)
 
 
-def _block(
-    buffer: Bytes, parts: Sequence[tuple[Numbers, Numbers]], chunks: Sequence[_Chunk]
-) -> Block:
-    counts = [len(starts) for starts, _ in parts]
-    offsets = [np.arange(c.header.chunk_id, c.header.next_offset, dtype=np.int64) for c in chunks]
+def _block(buffer: Bytes, ends: Sequence[Numbers], chunks: Sequence[_Chunk]) -> Block:
+    """The block of some chunks, of whose messages it is known where they end."""
+    counts = np.array([len(some) for some in ends], np.int64)
+    first = np.cumsum(counts) - counts
+    all_ends = np.concatenate(ends)
+    starts = np.empty_like(all_ends)
+    starts[1:] = all_ends[:-1]
+    starts[first] = [chunk.start for chunk in chunks]
+    starts += _LENGTH_SIZE
+    of_chunk = np.repeat(np.arange(len(chunks)), counts)
+    shift = np.array([chunk.header.chunk_id for chunk in chunks], np.int64) - first
     trailers = []
     for chunk in chunks:
         start = chunk.start + chunk.header.data_size
         trailers.append(buffer[start : start + chunk.header.trailer_size].tobytes())
     return Block(
         buffer,
-        np.concatenate([starts for starts, _ in parts]),
-        np.concatenate([ends for _, ends in parts]),
-        np.repeat(np.arange(len(chunks)), counts),
-        np.concatenate(offsets),
+        starts,
+        all_ends,
+        of_chunk,
+        np.arange(len(all_ends)) + shift[of_chunk],
         [chunk.header for chunk in chunks],
         trailers,
     )

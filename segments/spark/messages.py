@@ -1,6 +1,6 @@
 """Finding the sections of many messages at once.
 
-All messages of a block advance together, one section per step, so that the usual ones cost no
+Messages that begin alike advance together, one section per step, so that the usual ones cost no
 Python each. A message of any other form is left to `segments.message.MessageView`, whose answers
 are the measure: a property test compares the two.
 
@@ -36,6 +36,13 @@ _FIRST, _PROPERTIES, _APPLICATION, _BODY, _FOOTER = (
 )
 
 
+_OTHERS = (*range(_FIRST, _BODY), _FOOTER)
+_ONCE = (_PROPERTIES, _APPLICATION, _BODY)
+_NO_SECTION = 1 << 24  # heads from here on do not begin with the zero of a descriptor
+_HEAD_SIZE = 4  # the descriptor and the type of what it describes
+_FEW = 8  # so few messages alike are as fast one by one
+
+
 class Sections(NamedTuple):
     """Where the parts of some messages are, as positions in their buffer.
 
@@ -52,6 +59,29 @@ class Sections(NamedTuple):
     odd: Mask
 
 
+class _Alike(NamedTuple):
+    """Messages that begin with the same kinds of sections, and how far these were followed.
+
+    Attributes:
+        rows: their numbers; a slice of all.
+        at: where the next section of each begins.
+        limits: where each ends.
+        seen: the sections that were passed.
+    """
+
+    rows: Numbers | slice
+    at: Numbers
+    limits: Numbers
+    seen: frozenset[int] = frozenset()
+
+    def some(self, which: Mask) -> "_Alike":
+        """Some of them."""
+        if which.all():
+            return self
+        rows = np.flatnonzero(which) if isinstance(self.rows, slice) else self.rows[which]
+        return self._replace(rows=rows, at=self.at[which], limits=self.limits[which])
+
+
 def find_sections(buffer: Bytes, starts: Numbers, ends: Numbers) -> Sections:
     """Find the sections of the messages that stand in `buffer` from `starts` to `ends`.
 
@@ -61,62 +91,83 @@ def find_sections(buffer: Bytes, starts: Numbers, ends: Numbers) -> Sections:
         ends: where they end.
     """
     count = len(starts)
-    body, body_end = starts.copy(), ends.copy()
-    properties = np.full(count, _MISSING)
-    application = np.full(count, _MISSING)
-    has_body = np.zeros(count, np.bool_)
-    odd = np.zeros(count, np.bool_)
-    # What does not begin like a section is all body.
-    rows = np.flatnonzero((starts < ends) & (buffer[starts] == 0))
-    at = starts[rows]
+    found = Sections(
+        body=starts.copy(),
+        body_end=ends.copy(),
+        properties=np.full(count, _MISSING),
+        application=np.full(count, _MISSING),
+        odd=np.zeros(count, np.bool_),
+    )
     numbers = words(buffer)
-    while len(rows):
-        head = numbers[at]
-        kind = (head & 0xFF).astype(np.uint8)
-        code = head >> 8
-        end, value = _value_end(buffer, numbers, at, kind)
-        limit = ends[rows]
-        is_body = (code == _BODY) & ((kind == _SHORT_BINARY) | (kind == _LONG_BINARY))
-        plain = (is_body & ~has_body[rows]) | (code >= _FIRST) & (code < _BODY) | (code == _FOOTER)
-        plain &= end <= limit
-        for section, places in ((_PROPERTIES, properties), (_APPLICATION, application)):
-            here = np.flatnonzero(code == section)
-            if len(here):
-                there = rows[here]
-                plain[here] &= places[there] == _MISSING
-                places[there] = at[here] + 3
-        is_body &= plain
-        bodies = rows[is_body]
-        body[bodies], body_end[bodies] = value[is_body], end[is_body]
-        has_body[bodies] = True
-        odd[rows[~plain]] = True
-        further = plain & (end < limit)
-        done = rows[plain & ~further]
-        odd[done[~has_body[done]]] = True
-        rows, at = rows[further], end[further]
-    return Sections(body, body_end, properties, application, odd)
+    everything = _Alike(slice(None), starts, ends)
+    # What does not begin like a section is all body.
+    is_section = (numbers[starts] < _NO_SECTION) & (starts < ends)
+    groups = [everything.some(is_section)]
+    while groups:
+        group = groups.pop()
+        if len(group.at) < _FEW:
+            found.odd[group.rows] = True
+            continue
+        heads = numbers[group.at]
+        is_same = heads == heads[0]
+        if not is_same.all():
+            groups.append(group.some(~is_same))
+            group = group.some(is_same)
+        further = _pass_section(buffer, numbers, int(heads[0]), group, found)
+        if further is not None:
+            groups.append(further)
+    return found
 
 
-def _value_end(
-    buffer: Bytes, numbers: Numbers, at: Numbers, kind: Bytes
-) -> tuple[Numbers, Numbers]:
-    """Where the values of sections end, and where what is in them begins.
+def _pass_section(
+    buffer: Bytes, numbers: Numbers, head: int, group: _Alike, found: Sections
+) -> _Alike | None:
+    """Note the section with which all messages of a group go on.
 
     Args:
         buffer: see find_sections.
         numbers: `words` of it.
-        at: where the sections begin.
-        kind: the type codes of their values.
+        head: the four bytes with which the section begins.
+        group: the messages.
+        found: what to note it in.
+
+    Returns:
+        The group behind it; None when there is nothing more.
     """
-    width = _WIDTHS[kind >> 4]
-    size = np.where(width == _NONE, len(buffer), width)  # reaches beyond the message: odd
-    value = at + 4
-    short, long = np.flatnonzero(width == _SHORT_LENGTH), np.flatnonzero(width == _LONG_LENGTH)
-    size[short] = buffer[value[short]]
-    value[short] += 1
-    size[long] = numbers[value[long]]
-    value[long] += 4
-    return value + size, value
+    code, kind = head >> 8, head & 0xFF
+    is_body = code == _BODY
+    width = int(_WIDTHS[kind >> 4])
+    is_known = kind in (_SHORT_BINARY, _LONG_BINARY) if is_body else code in _OTHERS
+    if not is_known or width == _NONE or (code in group.seen and code in _ONCE):
+        found.odd[group.rows] = True
+        return None
+    value = group.at + _HEAD_SIZE
+    if width == _SHORT_LENGTH:
+        end = value + buffer[value]
+        end += 1
+        value += 1
+    elif width == _LONG_LENGTH:
+        end = value + numbers[value]
+        end += 4
+        value += 4
+    else:
+        end = value + width
+    fits = end <= group.limits
+    if not fits.all():
+        found.odd[group.some(~fits).rows] = True
+        value, end, group = value[fits], end[fits], group.some(fits)
+    if code == _PROPERTIES:
+        found.properties[group.rows] = group.at + _HEAD_SIZE - 1
+    elif code == _APPLICATION:
+        found.application[group.rows] = group.at + _HEAD_SIZE - 1
+    elif is_body:
+        found.body[group.rows] = value
+        found.body_end[group.rows] = end
+    group = group._replace(at=end, seen=group.seen | {code})
+    goes_on = end < group.limits
+    if _BODY not in group.seen:
+        found.odd[group.some(~goes_on).rows] = True
+    return group.some(goes_on) if goes_on.any() else None
 
 
 def view_of(buffer: Bytes, start: int, end: int) -> MessageView:

@@ -47,7 +47,8 @@ class SparkMissing(Exception):
 
 def check_installed() -> None:
     """Raise SparkMissing when a session cannot be had."""
-    missing = [name for name in ("pyspark", "pyarrow", "numpy", "pandas") if not find_spec(name)]
+    needed = ("pyspark", "pyarrow", "numpy", "pandas", "isal")
+    missing = [name for name in needed if not find_spec(name)]
     if missing:
         raise SparkMissing(f"{', '.join(missing)} is missing: pip install 'streamd[spark]'")
     _java()

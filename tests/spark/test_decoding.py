@@ -3,6 +3,7 @@
 import re
 import struct
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import ChunkBuilder, CorruptError, Log, LogPolicy, Matcher, bloom, codec
+from segments.codec import ChunkHeader
 from segments.compression import pack
 from segments.errors import FormatError
 from segments.layout import GZIP, LZ4, SNAPPY, ZSTD
@@ -22,6 +24,7 @@ from segments.spark.options import read_options
 from segments.spark.plan import Wanted, deal, pieces
 from segments.spark.reading import Task, read_task, tasks_of
 from segments.spark.texts import READINGS, text_of
+from segments.spark.walk import message_ends
 from tests.selector.strategies import messages
 from tests.support.logs import append, entry, read_chunks, sub_batch
 
@@ -66,24 +69,34 @@ def view_row(raw: bytes) -> dict[str, Any]:
 
 
 VECTORS = Path(__file__).parent.parent / "vectors"
+BODIES = st.one_of(
+    messages(),
+    st.binary(max_size=30),
+    st.tuples(messages(), st.integers(-3, 3)).map(  # cut off, or with something behind
+        lambda made: made[0][: made[1]] if made[1] < 0 else made[0] + bytes(made[1])
+    ),
+)
 _KINDS = ("string", "bigint", "double", "boolean", "binary", "timestamp")
 
 
 @pytest.mark.parametrize("kind", _KINDS)
 @settings(max_examples=40, deadline=None)
-@given(bodies=st.lists(st.one_of(messages(), st.binary(max_size=30)), min_size=1, max_size=25))
+@given(bodies=st.lists(BODIES, min_size=1, max_size=25))
 def test_the_columns_are_what_the_messages_say(
     tmp_path_factory: pytest.TempPathFactory, kind: str, bodies: list[bytes]
 ) -> None:
     folder = tmp_path_factory.mktemp("s")
     log = Log.open(str(folder), LogPolicy(max_segment_chunks=3))
-    for n in range(0, len(bodies), 2):
-        append(log, bodies[n : n + 2])
+    repeated = bodies * 8  # so that there are enough of each form to be looked at together
+    for n in range(0, len(repeated), 50):
+        append(log, repeated[n : n + 50])
     log.close()
     asked = "offset,body,subject,application_properties"
     found = rows(folder, columns=asked, properties=f"p {kind}, `properties.subject` {kind}")
-    assert [row["offset"] for row in found] == list(range(len(bodies)))
-    for raw, row in zip(bodies, found, strict=True):
+    assert [row["offset"] for row in found] == list(range(len(repeated)))
+    for n, row in enumerate(found[len(bodies) :]):
+        assert row | {"offset": n % len(bodies)} == found[n % len(bodies)]
+    for raw, row in zip(bodies, found, strict=False):
         expected = view_row(raw)
         assert {name: row[name] for name in expected} == expected
         for name in ("p", "properties.subject"):
@@ -96,6 +109,70 @@ def test_the_columns_are_what_the_messages_say(
                 assert round(row[name].timestamp() * 1_000_000) == wanted
             else:
                 assert row[name] == wanted
+
+
+def lookalikes(sizes: list[int]) -> bytes:
+    """A body that is full of what could be entries."""
+    return b"".join(entry(b"\0" * size) for size in sizes)
+
+
+SECTIONS = st.lists(
+    st.one_of(
+        st.integers(0, 40).map(lambda size: b"m" * size),
+        st.integers(0, 40).map(bytes),
+        st.lists(st.integers(0, 12), max_size=4).map(lookalikes),
+        st.integers(300, 3000).map(bytes),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kinds=st.lists(SECTIONS, min_size=1, max_size=4),
+    chunks=st.sampled_from([1, 7, 8, 12]),
+    times=st.sampled_from([1, 100, 300]),
+    change=st.none() | st.tuples(st.integers(0, 1 << 20), st.integers(0, 3), st.integers(1, 255)),
+    seed=st.randoms(use_true_random=False),
+)
+def test_the_messages_of_many_chunks_are_where_a_walk_over_each_finds_them(
+    kinds: list[list[bytes]],
+    chunks: int,
+    times: int,
+    change: tuple[int, int, int] | None,
+    seed: Random,
+) -> None:
+    sections = []
+    for n in range(chunks):
+        some = kinds[n % len(kinds)] * times
+        seed.shuffle(some)
+        sections.append(b"".join(map(entry, some[:1000])))
+    counts = [len(codec.simple_ends(section) or ()) for section in sections]
+    if change is not None:  # in the length of some entry
+        entry_number, byte, bits = change
+        changed = bytearray(sections[-1])
+        places = [0, *(codec.simple_ends(sections[-1]) or ())]
+        changed[places[entry_number % counts[-1]] + byte] ^= bits
+        sections[-1] = bytes(changed)
+    joined = b"gap".join(sections) + bytes(16)
+    sizes = np.array([len(section) for section in sections])
+    starts = np.cumsum(sizes + 3) - sizes - 3
+    headers = [
+        ChunkHeader(0, count, count, 0, 0, 0, 0, size, 0, 0, 0, 0)
+        for count, size in zip(counts, sizes.tolist(), strict=True)
+    ]
+    found = message_ends(np.frombuffer(joined, np.uint8), starts, starts + sizes, headers)
+    expected: list[int] = []
+    for n, start in enumerate(starts.tolist()):
+        try:
+            ends = codec.simple_ends(sections[n])
+        except FormatError:
+            ends = None
+        assert bool(found.is_simple[n]) is (ends is not None)
+        assert found.counts[n] == len(ends or ())
+        expected += [start + end for end in ends or ()]
+    assert found.ends.tolist() == expected
 
 
 def test_all_types_of_values_at_once(tmp_path: Path) -> None:
