@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from isal.isal_zlib import crc32  # in a twentieth of zlib's time
 
 from segments import codec
+from segments.checksum import crc32
 from segments.codec import ChunkHeader
 from segments.compression import unpack
 from segments.disk import File, OsDisk

@@ -47,7 +47,7 @@ class SparkMissing(Exception):
 
 def check_installed() -> None:
     """Raise SparkMissing when a session cannot be had."""
-    needed = ("pyspark", "pyarrow", "numpy", "pandas", "isal")
+    needed = ("pyspark", "pyarrow", "numpy", "pandas")
     missing = [name for name in needed if not find_spec(name)]
     if missing:
         raise SparkMissing(f"{', '.join(missing)} is missing: pip install 'streamd[spark]'")
