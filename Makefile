@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz soak interop check format bench compare clean
+.PHONY: help demo test test-fast search fuzz crashes kills soak interop check format bench compare clean
 
 help:
 	@echo "make demo       real flights in, only the wanted chunks out, then tuned; 90 seconds"
@@ -14,6 +14,8 @@ help:
 	@echo "make test-fast  the same without the tests marked slow"
 	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"
 	@echo "make fuzz       conversations with clients, changed and sent to a server; SECONDS=60, SEED=another"
+	@echo "make crashes    crash states of recorded runs, each opened and compared; STATES=30000"
+	@echo "make kills      kill -9 under load, again and again, some ten minutes; KILLS=200"
 	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
@@ -47,6 +49,16 @@ search: $(VENV)/.test
 fuzz: SECONDS := 60
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# What a kill or a power failure can leave of a run, other runs with another SEED.
+crashes: STATES := 30000
+crashes: $(VENV)/.test
+	$(BIN)/python -m tests.support.crashes --states $(STATES) $(if $(SEED),--seed $(SEED))
+
+# A real server, real clients, kill -9; what was confirmed is compared after each.
+kills: KILLS := 200
+kills: $(VENV)/.test
+	$(BIN)/python -m tests.support.kills --kills $(KILLS)
 
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"

@@ -32,6 +32,7 @@ class Flush:
         num_held: groups of chunks that may be shown to readers afterwards.
         newest: the writer of the newest segment.
         newest_size: bytes of that segment that are synced.
+        is_partial: the newest segment was left out.
         fault: why the checkpoint could not be written. Nothing depends on that but how long the
             next start takes.
     """
@@ -45,6 +46,7 @@ class Flush:
     num_held: int
     newest: SegmentWriter
     newest_size: int
+    is_partial: bool
     fault: str = field(default="", init=False)
 
     def run(self) -> None:
@@ -198,7 +200,16 @@ class FlushState:
         num_held = 0 if only_sealed else len(self.held)
         size = self._flushed_size if only_sealed else writer.size
         return Flush(
-            disk, folder, files, has_new_names, checkpoint, indexes, num_held, writer, size
+            disk,
+            folder,
+            files,
+            has_new_names,
+            checkpoint,
+            indexes,
+            num_held,
+            writer,
+            size,
+            only_sealed,
         )
 
     def end(self, flush: Flush) -> list[Appended]:

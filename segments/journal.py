@@ -4,8 +4,8 @@ Records are appended: stored offsets as they come, a snapshot now and then so th
 does not have to read all chunks. When enough has gathered the file is replaced by a fresh snapshot
 under its own name in one step. A torn last record is cut off on opening.
 
-A snapshot may know of chunks that a power failure then takes away (see restore.py): then one
-before it counts, or all chunks are read.
+A snapshot may know of chunks that a power failure then takes away. So the last one before it of
+which all chunks are on the device stays in the file; segments that it does not cover are kept.
 """
 
 from pathlib import PurePath
@@ -19,6 +19,7 @@ from segments.replacing import replace_file
 from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"
+_NONE = JournalRecord(JOURNAL_SNAPSHOT, 0, b"")
 _COMPACT_BYTES = 1 << 20  # deltas that gather beyond the snapshot before it is written anew
 
 
@@ -38,6 +39,7 @@ class Journal:
         self._size = 0
         self._snapshot_size = 0
         self._borrowed: File | None = None
+        self._latest = self._borrowed_snapshot = self._safe = _NONE
         self.is_dirty = False
         self.records: list[JournalRecord] = []
         self.fault: str | None = None
@@ -67,6 +69,9 @@ class Journal:
             file.close()
             return
         self.records, used = codec.decode_journal(raw[FILE_HEADER_SIZE:])
+        for record in self.records:
+            if record.kind == JOURNAL_SNAPSHOT:
+                self._latest = record
         self._file, self._size = file, FILE_HEADER_SIZE + used
         if self._size < len(raw):
             self.fault = f"the last {len(raw) - self._size} bytes are not a whole record"
@@ -99,39 +104,62 @@ class Journal:
         if self._file is None or self._size > self._snapshot_size + _COMPACT_BYTES:
             self.replace(tracking, next_offset)
             return
-        body = codec.encode_blocks(tracking.snapshot_blocks())
-        self._append(self._file, JournalRecord(JOURNAL_SNAPSHOT, next_offset, body))
+        record = _snapshot(tracking, next_offset)
+        self._append(self._file, record)
+        self._latest = record
         tracking.pending_written()
 
     def _append(self, file: File, record: JournalRecord) -> None:
         self.is_dirty = True
         self._size += file.write([codec.encode_journal_record(record)], self._size)
 
-    def replace(self, tracking: Tracking, next_offset: int) -> None:
-        """Write the journal anew, a snapshot as of `next_offset`.
+    def replace(self, tracking: Tracking, next_offset: int, *, keeps_safe: bool = True) -> None:
+        """Write the journal anew, a snapshot as of `next_offset`; its name is on the device then.
+
+        Args:
+            tracking: the state.
+            next_offset: of the stream; no later chunk is in it.
+            keeps_safe: put the last snapshot before it of which all chunks are on the device.
 
         Raises:
             StorageError: the system refused; the old journal stays.
         """
-        body = codec.encode_blocks(tracking.snapshot_blocks())
-        record = JournalRecord(JOURNAL_SNAPSHOT, next_offset, body)
-        content = codec.TRACKING_HEADER + codec.encode_journal_record(record)
+        record = _snapshot(tracking, next_offset)
+        parts = [codec.TRACKING_HEADER, codec.encode_journal_record(record)]
+        if keeps_safe and self._safe.next_offset:
+            parts.insert(1, codec.encode_journal_record(self._safe))
+        content = b"".join(parts)
         file = replace_file(self._disk, self._path, content)
         self._disk.sync_folder(str(PurePath(self._path).parent))
         self.close()
         self._file, self._size = file, len(content)
         self._snapshot_size = self._size
+        self._latest = record
         self.is_dirty = False
         tracking.pending_written()
 
+    @property
+    def covers(self) -> int:
+        """The offset before which no chunk is needed to know the tracking, whatever happens."""
+        return self._safe.next_offset
+
     def borrow(self) -> File | None:
-        """The file, to be synced in a thread; stays open until `give_back`."""
+        """The file if it has to be synced, maybe in a thread; stays open until `give_back`."""
+        self._borrowed_snapshot = self._latest
+        if not self.is_dirty:
+            return None
         self.is_dirty = False
         self._borrowed = self._file
         return self._file
 
-    def give_back(self) -> None:
-        """The file that was borrowed is synced."""
+    def give_back(self, *, is_safe: bool) -> None:
+        """What was borrowed is synced.
+
+        Args:
+            is_safe: and all chunks that were there when it was borrowed.
+        """
+        if is_safe:
+            self._safe = self._borrowed_snapshot
         borrowed, self._borrowed = self._borrowed, None
         if borrowed is not None and borrowed is not self._file:
             borrowed.close()
@@ -141,3 +169,8 @@ class Journal:
         if self._file is not None and self._file is not self._borrowed:
             self._file.close()
         self._file = None
+
+
+def _snapshot(tracking: Tracking, next_offset: int) -> JournalRecord:
+    body = codec.encode_blocks(tracking.snapshot_blocks())
+    return JournalRecord(JOURNAL_SNAPSHOT, next_offset, body)

@@ -276,33 +276,36 @@ class Log:
         if self.tracking.has_pending:
             self._journal.write_pending(self.tracking, self.committed_offset)
 
+    def has_outlived(self, now_ms: int) -> bool:
+        """Segments have outlived the policy. Flush with a checkpoint, then `expire`."""
+        return expired(self.segments, self.policy, now_ms) > 0
+
     def expire(self, now_ms: int) -> Removal:
         """Take segments that have outlived the policy out of the log.
+
+        Those stay that the tracking may have to be read from after a power failure: what the last
+        flush with a checkpoint has not covered.
 
         Returns:
             What removes their files, to be run in a thread if the caller likes; without segments
             where all stay. Readers on them can finish. No flush may be going on meanwhile.
-
-        Raises:
-            StorageError: the system refused to write down what their chunks say of publishers.
         """
         number = expired(self.segments, self.policy, now_ms)
+        if self._has_tracking:
+            covered = self._journal.covers
+            while number and self.segments[number - 1].next_offset > covered:
+                number -= 1
         if not number:
             return Removal(self._disk, self.folder, (), None)
         gone, self.segments = self.segments[:number], self.segments[number:]
         self.tracking.forget_offsets_below(self.first_offset)
-        self._keep_tracking()
         checkpoint = self._state.without(gone, self.segments[0])
         return Removal(self._disk, self.folder, gone, checkpoint)
 
-    def _keep_tracking(self) -> None:
-        """Before chunks go that know of publishers."""
-        if self._journal.exists or not self.tracking.is_empty:
-            try:
-                self._journal.replace(self.tracking, self.committed_offset)
-            except StorageError as error:
-                if not error.is_full:  # then room matters more than who published long ago
-                    raise
+    @property
+    def _has_tracking(self) -> bool:
+        """The journal has to know something, or chunks do that are not shown yet."""
+        return self._journal.exists or bool(self._ahead) or not self.tracking.is_empty
 
     def find(self, spec: OffsetSpec) -> Position:
         """The chunk boundary at which a reader with `spec` begins; see `finding.find`."""
@@ -393,12 +396,13 @@ class Log:
         checkpoint = None
         if with_checkpoint or state.wants_checkpoint:
             checkpoint = self._next_checkpoint(only_sealed=only_sealed)
-        own = journal.borrow() if journal.is_dirty else None
-        return state.begin(self._disk, self.folder, own, checkpoint, only_sealed=only_sealed)
+        return state.begin(
+            self._disk, self.folder, journal.borrow(), checkpoint, only_sealed=only_sealed
+        )
 
     def _next_checkpoint(self, *, only_sealed: bool) -> Checkpoint | None:
         """What can be said after a flush, with a snapshot of the tracking; None for nothing new."""
-        has_tracking = self._journal.exists or bool(self._ahead) or not self.tracking.is_empty
+        has_tracking = self._has_tracking
         checkpoint = self._state.next_checkpoint(
             self.first_offset, has_tracking=has_tracking, only_sealed=only_sealed
         )
@@ -418,8 +422,9 @@ class Log:
             flush: from `begin_flush`.
             error: that it raised; then nothing can be appended any more.
         """
-        self._journal.give_back()
-        if error is None and self._writer.failed is None:
+        is_done = error is None and self._writer.failed is None
+        self._journal.give_back(is_safe=is_done and not flush.is_partial)
+        if is_done:
             for appended in self._state.end(flush):
                 self._commit(appended)
         else:

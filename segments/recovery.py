@@ -226,7 +226,10 @@ class _Examiner:
         segment, checkpoint = self.segment, self._checkpoint
         file = segment.acquire()
         try:
-            self._check_file_header(plan, file, is_newest=next_base is None)
+            is_sealed = next_base is not None
+            if checkpoint is not None:
+                is_sealed = segment.base_offset < checkpoint.segment
+            self._check_file_header(plan, file, is_sealed=is_sealed)
             self._load_damage()
             with self._open_index():
                 size = file.size()
@@ -249,19 +252,18 @@ class _Examiner:
                 if segment.size < size or checkpoint is None:
                     plan.unflushed.append(segment)
                 following = next_base if ends_at is None else ends_at
-                self._read_through(plan, file, size, durable, following)
+                self._read_through(plan, file, size, durable, following, is_before=is_before)
         finally:
             segment.release()
             plan.last_epoch = max(plan.last_epoch, self.epoch)
         self._add_side_file_steps(plan)
         return segment
 
-    def _check_file_header(self, plan: Plan, file: File, *, is_newest: bool) -> None:
+    def _check_file_header(self, plan: Plan, file: File, *, is_sealed: bool) -> None:
         raw = file.read(FILE_HEADER_SIZE, 0)
-        is_blank = not raw.strip(b"\0")
-        if is_blank or (len(raw) < FILE_HEADER_SIZE and codec.SEGMENT_HEADER.startswith(raw)):
+        if raw != codec.SEGMENT_HEADER and codec.SEGMENT_HEADER.startswith(raw.rstrip(b"\0")):
             # A crash lost the header. A sealed file stays as it is; its chunks speak for it.
-            if is_newest:
+            if not is_sealed:
                 plan.steps.append(WriteHeader(file.path, "a crash had lost it"))
             return
         try:
@@ -345,14 +347,26 @@ class _Examiner:
         return True
 
     def _read_through(
-        self, plan: Plan, file: File, size: int, durable: int, next_base: int | None
+        self,
+        plan: Plan,
+        file: File,
+        size: int,
+        durable: int,
+        next_base: int | None,
+        *,
+        is_before: bool,
     ) -> None:
         """Read from where trust ends to the end, or to where the log ends."""
-        segment, is_before = self.segment, durable >= size
+        segment = self.segment
         while segment.size < size:
             try:
                 header = check_chunk(
-                    file, size, segment.size, segment.next_offset, epoch=self.epoch
+                    file,
+                    size,
+                    segment.size,
+                    segment.next_offset,
+                    epoch=self.epoch,
+                    is_strict=segment.size >= durable,
                 )
             except FormatError as error:
                 resumed = self._resume(file, size)

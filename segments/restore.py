@@ -40,7 +40,7 @@ def restore_tracking(
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
     if journal.fault is not None or restorer.snapshot_was_ahead:
-        journal.replace(restorer.tracking, committed_offset)
+        journal.replace(restorer.tracking, committed_offset, keeps_safe=False)
     return restorer.tracking, tuple(restorer.notes)
 
 

@@ -11,12 +11,19 @@ _READ_BYTES = 1 << 20  # data sections are tested in pieces: some writers know n
 
 
 def check_chunk(
-    file: File, size: int, position: int, expected_offset: int, *, epoch: int = 0
+    file: File,
+    size: int,
+    position: int,
+    expected_offset: int,
+    *,
+    epoch: int = 0,
+    is_strict: bool = False,
 ) -> ChunkHeader:
     """Test the chunk at `position`: header, bounds, continuity, both checksums.
 
     A chunk whose header check alone fails passes if its counts agree with its entries: the
-    messages are whole, and readers do not trust its filter.
+    messages are whole, and readers do not trust its filter. Not so if `is_strict`: what its
+    trailer says of publishers is needed, too.
 
     Args:
         file: a segment file.
@@ -24,6 +31,7 @@ def check_chunk(
         position: of the chunk's header.
         expected_offset: the chunk id it must have.
         epoch: the chunk may not be of an earlier one.
+        is_strict: see above.
 
     Raises:
         FormatError: what is wrong with it.
@@ -40,6 +48,8 @@ def check_chunk(
     if _data_crc(file, position + header.data_start, header.data_size) != header.data_crc:
         raise FormatError("data fails its checksum")
     if not header_is_sound(file, position, header, raw):
+        if is_strict:
+            raise FormatError("header, filter and trailer fail their checksum")
         check_entries(file, position, header)
     return header
 

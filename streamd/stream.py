@@ -231,7 +231,7 @@ class Stream:
 
     def _write_now(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
-        if not (self._is_full or self._is_flushing):  # then the task writes, when it can
+        if not self._is_full:  # then the task tries, now and then
             self._write()
         if self._has_rolled or self._is_full or self.log.holds_back:
             self._work.set()
@@ -245,6 +245,8 @@ class Stream:
 
     def _take_turn(self) -> None:
         """Write everything that is queued now; tell of it, unless it has to be flushed before."""
+        if self._is_stopped or self._is_flushing:
+            return  # its folder may be gone; and what a flush does not cover is not told with it
         if self.failed is None:
             self._num_written = self._num_asked
             try:
@@ -278,17 +280,20 @@ class Stream:
         if self._settled:
             self._settled.unpark_all()
 
-    async def flush(self, *, only_sealed: bool = False) -> None:
+    async def flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> None:
         """Return once what is written is on the device, or the stream has failed.
 
         Args:
             only_sealed: leave the newest segment to the system.
+            with_checkpoint: write one in any case.
         """
         async with self._disk_work:
             if self._is_stopped or self.log.is_closed or self.log.failed is not None:
                 return
             try:
-                flush = self.log.begin_flush(only_sealed=only_sealed)
+                flush = self.log.begin_flush(
+                    only_sealed=only_sealed, with_checkpoint=with_checkpoint
+                )
             except StorageError as error:
                 self._refused(error)
                 return
@@ -302,6 +307,7 @@ class Stream:
             self._fail(str(failure))
         if self.log.holds_back:
             self._settle()
+            self._work.set()  # for what came meanwhile
 
     async def _run(self, flush: Flush) -> StorageError | None:
         """Run a flush in a thread; returns what it failed with."""
@@ -408,6 +414,8 @@ class Stream:
 
         And write down what consumers have asked for.
         """
+        if self.log.has_outlived(self._now_ms()):
+            await self.flush(with_checkpoint=True)
         async with self._disk_work:
             if self._is_stopped or self.log.is_closed:
                 return

@@ -347,7 +347,7 @@ class VirtualHost:
                 logs.append(self._open_log(folder, policy_of(row.effective)))
             # So that no power failure takes the folders away, or brings that of a stream back
             # which had such a name before.
-            for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 3):
+            for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
                 OsDisk().sync_folder(str(parent))
             self._shared.catalog.add_streams(rows, super_stream)
         except BaseException:
