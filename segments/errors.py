@@ -46,10 +46,12 @@ class StorageError(SegmentsError):
 
     Attributes:
         is_full: the disk or the quota is used up, so the same write may succeed later.
+        is_missing: the file is not there.
     """
 
     def __init__(self, operation: str, path: str, cause: OSError) -> None:
         self.is_full = cause.errno in _FULL
+        self.is_missing = cause.errno == errno.ENOENT
         advice = "; free some space" if self.is_full else ""
         super().__init__(f"cannot {operation} {path}: {cause.strerror or cause}{advice}")
         self.path = path

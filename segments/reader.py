@@ -13,7 +13,7 @@ from segments import codec
 from segments.bloom import Matcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
-from segments.errors import FormatError
+from segments.errors import FormatError, StorageError
 from segments.finding import Position
 from segments.layout import USER
 from segments.log import Log
@@ -80,11 +80,11 @@ class Reader:
         self.next_offset = start.offset
         self._log = log
         self._matcher = matcher
-        self._segment = start.segment
-        self._file = start.segment.acquire()
-        self._position = start.position
+        self._segment, self._file = self._acquire(start.segment)
+        is_there = self._segment is start.segment
+        self._position = start.position if is_there else FILE_HEADER_SIZE
         self._window = b""
-        self._window_start = start.position
+        self._window_start = self._position
         self._read_size = _HEAD_READ
 
     @property
@@ -164,13 +164,25 @@ class Reader:
             following = self._log.segment_holding(max(self.next_offset, self._segment.next_offset))
             if following is self._segment:
                 return False
-            file = following.acquire()
+            following, file = self._acquire(following)
             self._segment.release()
             self._segment, self._file = following, file
             self._position = self._window_start = FILE_HEADER_SIZE
             self._window = b""
             self._pass_to(following.base_offset)
         return True
+
+    def _acquire(self, segment: Segment) -> tuple[Segment, File]:
+        """A segment to be read, or the one after it when somebody has removed its file."""
+        while True:
+            try:
+                return segment, segment.acquire()
+            except StorageError as error:
+                if not error.is_missing or segment is self._log.segments[-1]:
+                    raise
+                segment.fence_all()
+                self._pass_to(segment.next_offset)
+                segment = self._log.segment_holding(segment.next_offset)
 
     def _pass_to(self, offset: int) -> None:
         self.counts.lost_records += offset - self.next_offset

@@ -126,6 +126,13 @@ class Segment:
         self.on_fence(self, damage)
         return damage
 
+    def fence_all(self) -> None:
+        """Its file is gone: readers step over all of it."""
+        damage = Damage(FILE_HEADER_SIZE, self.size, self.base_offset, self.next_offset)
+        if self.damage != {damage.position: damage}:
+            self.damage = {damage.position: damage}
+            self.on_fence(self, damage)
+
     @property
     def num_lost(self) -> int:
         """Records that are damaged."""

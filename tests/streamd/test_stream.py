@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from segments import Log, LogPolicy
+from segments import Log, LogPolicy, StorageError
+from segments.flush import Flush
 from streamd.errors import Refused
 from streamd.outbox import Outbox
 from streamd.publishing import Publication, Publisher
@@ -19,16 +20,36 @@ from tests.support.logs import read_bodies
 class Bench:
     """A stream on a faulty disk, and a publisher whose answers can be read."""
 
-    def __init__(self, nursery: trio.Nursery, reference: str = "p") -> None:
+    def __init__(
+        self, nursery: trio.Nursery, reference: str = "p", *, holds_back: bool = False
+    ) -> None:
         self.disk = FaultyDisk()
-        self.log = Log.open("s", LogPolicy(max_segment_chunks=50), self.disk)
+        policy = LogPolicy(max_segment_chunks=50)
+        self.log = Log.open("s", policy, self.disk, holds_back=holds_back)
+        self.num_flushes = 0
+        self._begin_flush = self.log.begin_flush
+        self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
         self.stream = Stream("s", self.log, lambda: 0)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = Publisher(1, reference, self.outbox)
         nursery.start_soon(self.stream.run)
 
-    def publish(self, *ids: int) -> None:
-        raw = encode_entries([Outgoing(n, b"m%d" % n) for n in ids])
+    def _count_flush(self, **options: bool) -> Flush:
+        self.num_flushes += 1
+        return self._begin_flush(**options)
+
+    def block_flushes(self, gate: trio.Event) -> None:
+        """Have them wait until the gate is open."""
+        run = self.stream._run
+
+        async def wait_and_run(flush: Flush) -> StorageError | None:
+            await gate.wait()
+            return await run(flush)
+
+        self.stream._run = wait_and_run  # type: ignore[method-assign]
+
+    def publish(self, *ids: int, size: int = 0) -> None:
+        raw = encode_entries([Outgoing(n, (b"m%d" % n).ljust(size, b" ")) for n in ids])
         for entries in decode_entries(raw, len(ids)).groups:
             self.stream.publish(Publication(self.publisher, entries))
 

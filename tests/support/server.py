@@ -303,7 +303,7 @@ class Harness:
         return peer
 
 
-async def _inline(work: Callable[..., Any], *arguments: object) -> Any:
+async def inline(work: Callable[..., Any], *arguments: object) -> Any:
     await trio.lowlevel.checkpoint()
     return work(*arguments)
 
@@ -311,7 +311,7 @@ async def _inline(work: Callable[..., Any], *arguments: object) -> Any:
 @asynccontextmanager
 async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
-    original, threads.in_thread = threads.in_thread, _inline
+    original, threads.in_thread = threads.in_thread, inline
     cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
     synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
     try:
