@@ -209,7 +209,10 @@ class Link:
 
     async def _await_close_response(self, session: Session) -> None:
         while self._connection.state is not State.CLOSED:
-            command = await self._next_command()
+            try:
+                command = await self._next_command()
+            except RemoteProtocolError as error:  # it was told to go already
+                raise Ended from error
             if isinstance(command, c.Close):
                 await self._say_last(session, command)
 
