@@ -134,10 +134,12 @@ class Server:
         return [(protocol, address) for protocol, address in listeners if address is not None]
 
     async def drain(self) -> None:
-        """Return once all connections have the answers that are due to them."""
+        """Return once all connections have what is due to them, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
-            for link in list(self._links):
-                await link.flushed()
+            async with trio.open_nursery() as nursery:
+                for link in self._links:
+                    if link.is_open:
+                        nursery.start_soon(link.stop)
 
 
 async def serve(

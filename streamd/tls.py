@@ -5,8 +5,10 @@ TLS, one flow of bytes.
 """
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -136,6 +138,10 @@ class TlsTransport:
             await trio.lowlevel.wait_writable(self._stream.transport_stream.socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:  # noqa: D102 - see Transport
         self._stream.transport_stream.socket.close()

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import trio
@@ -113,6 +114,9 @@ class Transport(Protocol):
         Raises:
             TransportClosed: the connection broke.
         """
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
 
     def close(self) -> None:
         """End the connection at once."""
@@ -295,6 +299,10 @@ class SocketTransport:
             await trio.lowlevel.wait_writable(self._socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:  # noqa: D102 - see Transport
         self._stop_feeding()
