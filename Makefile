@@ -14,6 +14,7 @@ help:
 	@echo "make test-fast  the same without the tests marked slow"
 	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"
 	@echo "make fuzz       conversations with clients, changed and sent to a server; SECONDS=60, SEED=another"
+	@echo "make soak       mixed load, kills, restarts and pauses, each message checked; SECONDS=600, and soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
@@ -69,6 +70,10 @@ bench: $(VENV)/.demo
 COMPARE :=
 compare: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)
+
+soak: SECONDS := 600
+soak: $(VENV)/.test $(VENV)/.bench
+	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
