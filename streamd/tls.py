@@ -19,6 +19,7 @@ from streamd.transport import (
     TransportClosed,
     feed_from,
     is_local_address,
+    keep_alive,
     set_unsent_limit,
     unsent_is_high,
 )
@@ -95,6 +96,7 @@ class TlsTransport:
         self._stream = stream
         self._pending: list[Buffer] = []
         set_unsent_limit(stream.transport_stream.socket)
+        keep_alive(stream.transport_stream.socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:

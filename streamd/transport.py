@@ -30,6 +30,8 @@ _UNSENT_BYTES = 256 << 10
 _UNSENT_QUESTION = 0x894B if sys.platform == "linux" else None  # SIOCOUTQNSD: unsent bytes
 _INT = struct.Struct("@i")
 _UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+# Seconds of silence, between questions, and how many go unanswered: then the connection is over.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 120), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4))
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
 
 
@@ -131,6 +133,15 @@ class _Settable(Protocol):
     def setsockopt(self, level: int, option: int, value: int, /) -> object: ...
 
 
+def keep_alive(connection: _Settable) -> None:
+    """Have the kernel find out that a peer is gone that has not said so, heartbeats or not."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def set_unsent_limit(connection: _Settable) -> None:
     """Have the kernel say "writable" as this module wants it."""
     if _UNSENT_OPTION is not None:
@@ -187,6 +198,7 @@ class SocketTransport:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         set_unsent_limit(self._socket)
+        keep_alive(self._socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:

@@ -11,7 +11,7 @@ from benchmarks.soak.child import Fault, Sample
 
 _COLORS = {"kill": "#c0392b", "stop": "#e08a2e", "pause": "#8e9aa6"}
 _LINE = "#2a7f9e"
-_WARM_SECONDS = 5  # of each life
+_WARM_SECONDS = 15  # of each life
 
 
 def slope(samples: Sequence[Sample]) -> float:
