@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz       conversations with clients, changed and sent to a server; SECONDS=60, SEED=another"
 	@echo "make crashes    crash states of recorded runs, each opened and compared; STATES=30000"
 	@echo "make kills      kill -9 under load, again and again, some ten minutes; KILLS=200"
+	@echo "make soak       mixed load, kills, restarts and pauses, each message checked; SECONDS=600, and soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     let ruff format the code"
@@ -81,6 +82,10 @@ bench: $(VENV)/.demo
 COMPARE :=
 compare: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)
+
+soak: SECONDS := 600
+soak: $(VENV)/.test $(VENV)/.bench
+	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

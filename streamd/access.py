@@ -21,6 +21,7 @@ import trio
 from streamd import threads
 from streamd.catalog import Catalog, CatalogError, PermissionRow, UserRow
 from streamd.errors import Refused
+from streamd.guesses import Guesses
 from streamd.passwords import check_password, hash_password, is_own
 from streamd.wire import ResponseCode
 
@@ -101,6 +102,7 @@ class Access:
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
         self._changes = trio.Lock()
+        self._guesses = Guesses()
 
     async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
         """Read the catalog; a new one gets a first user, an administrator with all rights.
@@ -121,13 +123,33 @@ class Access:
 
     # -- entering
 
-    async def authenticate(self, name: str, password: bytes) -> bool:
-        """Whether this is a user and the password is right; takes as long when it is not."""
-        user = self._users.get(name)
+    async def authenticate(self, name: str, password: bytes, address: str) -> bool:
+        """Whether this is a user and the password is right; takes as long when it is not.
+
+        Args:
+            name: of the user.
+            password: as it was sent.
+            address: where it comes from; too many wrong ones from there are not looked at.
+        """
         seen = hmac.digest(self._key, password, "sha256")
-        known = self._known.get(name)
-        if user is not None and known is not None and hmac.compare_digest(known, seen):
+        if self._is_known(name, seen):
             return True
+
+        async def look() -> bool:
+            return self._is_known(name, seen) or await self._check(name, password, seen)
+
+        is_right = await self._guesses.judge(address, look)
+        if is_right is None:
+            logger.warning("%s: a password is not looked at, after so many wrong ones", address)
+        return bool(is_right)
+
+    def _is_known(self, name: str, seen: bytes) -> bool:
+        """Whether the user's password was found to be this one."""
+        known = self._known.get(name)
+        return known is not None and name in self._users and hmac.compare_digest(known, seen)
+
+    async def _check(self, name: str, password: bytes, seen: bytes) -> bool:
+        user = self._users.get(name)
         kept = user.password_hash if user else ""
         async with self._checks:
             is_right: bool = await threads.in_thread(check_password, password, kept)

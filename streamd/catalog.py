@@ -137,6 +137,9 @@ class UserRow(NamedTuple):
     password_hash: str
     tags: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"UserRow({self.name!r}, <secret>, {self.tags})"
+
 
 class PermissionRow(NamedTuple):
     """What a user may do in a virtual host: patterns on the names of streams."""

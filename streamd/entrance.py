@@ -20,10 +20,12 @@ class Peer(NamedTuple):
     """What the transport knows of the other end.
 
     Attributes:
+        host: its address.
         is_local: it is on this machine.
         certificate_user: the name in the certificate it has proved to own, None without one.
     """
 
+    host: str
     is_local: bool
     certificate_user: str | None = None
 
@@ -86,7 +88,8 @@ class Entrance:
             read = _read_plain if mechanism == PLAIN else _read_amqplain
             name, password = read(data)
             user = name.decode("utf-8", "replace")
-            if not password or not await self._access.authenticate(user, password):
+            host = self._peer.host
+            if not password or not await self._access.authenticate(user, password, host):
                 raise Denied(ResponseCode.AUTHENTICATION_FAILURE)
         if not self._access.is_user(user):
             raise Denied(ResponseCode.AUTHENTICATION_FAILURE)

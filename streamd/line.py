@@ -23,10 +23,15 @@ from streamd.wakeup import Wakeup
 logger = logging.getLogger(__name__)
 
 _MISSED_HEARTBEATS = 2
+LINGER_SECONDS = 1  # for the peer to end its side
 
 
 class Ended(Exception):
     """The connection is over, in order or not."""
+
+
+class Stopped(Exception):
+    """The server stops, and nothing more is taken from the peer."""
 
 
 class LoggedIn(Protocol):
@@ -81,6 +86,9 @@ class Line:
         self.is_listening = True
         self._heartbeat = heartbeat
         self._has_heard = self._has_sent = False
+        self._is_stopped = False
+        self._listening = trio.CancelScope()
+        self._quiet = trio.Event()
 
     # -- in
 
@@ -102,6 +110,7 @@ class Line:
 
         Raises:
             Ended: the peer has ended its side.
+            Stopped: `stop_listening` was called.
             TransportClosed: the connection broke.
         """
 
@@ -109,8 +118,36 @@ class Line:
             self._has_heard = True
             return take(data)
 
-        if not await self.transport.feed(heard):
-            raise Ended
+        with trio.CancelScope() as self._listening:
+            if self._is_stopped:
+                raise Stopped
+            if not await self.transport.feed(heard):
+                raise Ended
+        if self._listening.cancelled_caught:
+            raise Stopped
+
+    def stop_listening(self) -> None:
+        """Take nothing more from the peer than what has arrived."""
+        self._is_stopped = True
+        self._listening.cancel()
+
+    async def farewell(self) -> None:
+        """Send what waits to be sent, and tell the peer that this was all.
+
+        Its side is read for a moment: to close with something unread would take from the peer
+        what it has not read yet; see RFC 1122, 4.2.2.13.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        await self.outbox.emptied()
+        if not self.outbox.is_idle:  # a chunk is being sent
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+        self.transport.end_sending()
+        with trio.move_on_after(LINGER_SECONDS):
+            while await self.transport.receive():
+                pass
 
     # -- out
 
@@ -137,6 +174,7 @@ class Line:
                 await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
             else:
                 outbox.is_idle = True
+                self._quiet.set()
                 try:
                     await self.work.wait()
                 finally:

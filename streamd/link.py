@@ -13,7 +13,7 @@ import trio
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections import STREAM_PROTOCOL, Connections
 from streamd.delivery import Delivery
-from streamd.line import Ended, Line
+from streamd.line import Ended, Line, Stopped
 from streamd.login import Login, LoginFailed
 from streamd.session import Session
 from streamd.transport import Transport, TransportClosed
@@ -43,7 +43,12 @@ class Link:
         login: decides who may enter.
         frame_max: bytes that a frame may have.
         connections: where it stands while it is open.
+
+    Attributes:
+        is_open: somebody has logged in.
     """
+
+    is_open = False
 
     def __init__(
         self, transport: Transport, login: Login, frame_max: int, connections: Connections
@@ -55,6 +60,7 @@ class Link:
         self._line = line = Line(transport, _HEARTBEAT)
         self._outbox = line.outbox
         self._delivery = Delivery(line.work, line.outbox, line.is_clear)
+        self._ended = trio.Event()
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
@@ -105,6 +111,7 @@ class Link:
 
     async def _serve(self) -> None:
         login = self._login
+        self.is_open = True
         session = Session(login.context(self._outbox, self._delivery))
         try:
             async with trio.open_nursery() as nursery:
@@ -121,9 +128,10 @@ class Link:
                     session.consumers,
                 ):
                     await self._read(session)
-        except* (Ended, TransportClosed):
+        except* (Ended, Stopped, TransportClosed):
             pass
         finally:
+            self._ended.set()
             session.close()
 
     async def _read(self, session: Session) -> None:
@@ -138,6 +146,11 @@ class Link:
                 await session.handle(command)
                 await self._outbox.room()
                 self._line.is_listening = True
+        except Stopped:
+            await session.settled()
+            session.close()
+            await self._line.farewell()
+            raise Ended from None
         except RemoteProtocolError as error:
             logger.info("%s: %s", self._transport.peer, error)
             session.close()
@@ -209,10 +222,17 @@ class Link:
 
     async def _await_close_response(self, session: Session) -> None:
         while self._connection.state is not State.CLOSED:
-            command = await self._next_command()
+            try:
+                command = await self._next_command()
+            except RemoteProtocolError as error:  # it was told to go already
+                raise Ended from error
             if isinstance(command, c.Close):
                 await self._say_last(session, command)
 
-    async def flushed(self) -> None:
-        """Return once all answers made so far have been sent."""
-        await self._outbox.emptied()
+    async def stop(self) -> None:
+        """The server stops: confirm what has arrived, and end as clients like it best.
+
+        That is without a Close: told so, some do not come back when the server does.
+        """
+        self._line.stop_listening()
+        await self._ended.wait()

@@ -71,14 +71,14 @@ class Server:
     async def serve_transport(self, transport: Transport) -> None:
         """Serve one connection of the stream protocol until it ends."""
         address = self._announced(is_tls=transport.is_tls)
-        peer = Peer(transport.is_local, transport.certificate_user)
+        peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
         login = Login(self._config, self.broker, self.access, address, peer)
         await self._run(Link(transport, login, self._config.frame_max, self.connections), transport)
 
     async def serve_amqp(self, transport: Transport) -> None:
         """Serve one connection of AMQP 0-9-1 until it ends."""
         config = self._config
-        peer = Peer(transport.is_local, transport.certificate_user)
+        peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
         entrance = Entrance(config, self.broker, self.access, peer)
         login = AmqpLogin(entrance, self.broker, config.heartbeat)
         link = AmqpLink(transport, login, self.connections, config.default_queue_type)
@@ -134,10 +134,12 @@ class Server:
         return [(protocol, address) for protocol, address in listeners if address is not None]
 
     async def drain(self) -> None:
-        """Return once all connections have the answers that are due to them."""
+        """Return once all connections have what is due to them, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
-            for link in list(self._links):
-                await link.flushed()
+            async with trio.open_nursery() as nursery:
+                for link in self._links:
+                    if link.is_open:
+                        nursery.start_soon(link.stop)
 
 
 async def serve(

@@ -5,8 +5,10 @@ TLS, one flow of bytes.
 """
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -17,6 +19,7 @@ from streamd.transport import (
     TransportClosed,
     feed_from,
     is_local_address,
+    keep_alive,
     set_unsent_limit,
     unsent_is_high,
 )
@@ -93,6 +96,7 @@ class TlsTransport:
         self._stream = stream
         self._pending: list[Buffer] = []
         set_unsent_limit(stream.transport_stream.socket)
+        keep_alive(stream.transport_stream.socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
@@ -136,6 +140,10 @@ class TlsTransport:
             await trio.lowlevel.wait_writable(self._stream.transport_stream.socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:  # noqa: D102 - see Transport
         self._stream.transport_stream.socket.close()

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import trio
@@ -29,6 +30,8 @@ _UNSENT_BYTES = 256 << 10
 _UNSENT_QUESTION = 0x894B if sys.platform == "linux" else None  # SIOCOUTQNSD: unsent bytes
 _INT = struct.Struct("@i")
 _UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+# Seconds of silence, between questions, and how many go unanswered: then the connection is over.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 120), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4))
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
 
 
@@ -114,6 +117,9 @@ class Transport(Protocol):
             TransportClosed: the connection broke.
         """
 
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
+
     def close(self) -> None:
         """End the connection at once."""
 
@@ -125,6 +131,15 @@ def is_local_address(host: str) -> bool:
 
 class _Settable(Protocol):
     def setsockopt(self, level: int, option: int, value: int, /) -> object: ...
+
+
+def keep_alive(connection: _Settable) -> None:
+    """Have the kernel find out that a peer is gone that has not said so, heartbeats or not."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def set_unsent_limit(connection: _Settable) -> None:
@@ -183,6 +198,7 @@ class SocketTransport:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         set_unsent_limit(self._socket)
+        keep_alive(self._socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
@@ -295,6 +311,10 @@ class SocketTransport:
             await trio.lowlevel.wait_writable(self._socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:  # noqa: D102 - see Transport
         self._stop_feeding()

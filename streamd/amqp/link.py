@@ -22,13 +22,12 @@ from streamd.amqp091.errors import ConnectionFault, ReplyCode
 from streamd.amqp091.states import State
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections import AMQP_PROTOCOL, Connections
-from streamd.line import Ended, Line
+from streamd.line import LINGER_SECONDS, Ended, Line
 from streamd.transport import Transport, TransportClosed
 
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 512  # messages and acknowledgements
-_LINGER_SECONDS = 1  # for the peer to end its side, once it has been told that this is the end
 
 
 class AmqpLink:
@@ -39,7 +38,12 @@ class AmqpLink:
         login: decides who may enter.
         connections: where it stands while it is open.
         default_queue_type: of queues that do not say.
+
+    Attributes:
+        is_open: somebody has logged in.
     """
+
+    is_open = False
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class AmqpLink:
         self._connections = connections
         self._default_queue_type = default_queue_type
         self._line = Line(transport, HEARTBEAT_FRAME)
+        self._ended = trio.Event()
         self._outbox = self._line.outbox
         self._session: Session | None = None
         self._waiting: Request | None = None
@@ -69,7 +74,7 @@ class AmqpLink:
             pass
         except NotAmqp as error:
             logger.info("%s: %s", self._transport.peer, error)
-            await self._send_last(PROTOCOL_HEADER, _LINGER_SECONDS)
+            await self._send_last(PROTOCOL_HEADER, LINGER_SECONDS)
         except NotLetIn as refused:
             await self._refuse(refused)
         except ConnectionFault as fault:  # before the connection was open
@@ -130,6 +135,7 @@ class AmqpLink:
 
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
+        self.is_open = True
         deliveries = Deliveries(self._line.work, connection.frame_max, self._cannot_read)
         publishing = Publishing(
             login.host,
@@ -169,6 +175,7 @@ class AmqpLink:
         except* (Ended, TransportClosed):
             pass
         finally:
+            self._ended.set()
             session.close()
 
     async def _read(self, session: Session) -> None:
@@ -244,7 +251,7 @@ class AmqpLink:
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._outbox.emptied()
                 # To close with something unread would take the answer away from the client.
-                with trio.move_on_after(_LINGER_SECONDS):
+                with trio.move_on_after(LINGER_SECONDS):
                     while await self._transport.receive():
                         pass
             case m.ConnectionUpdateSecret():  # who is here has proved it; passwords do not expire
@@ -282,8 +289,15 @@ class AmqpLink:
             is_closing = self._connection.state is State.CLOSING
             session.check_rights()
 
-    async def flushed(self) -> None:
-        """Tell the client that the server stops; returns once all answers have been sent."""
+    async def stop(self) -> None:
+        """The server stops: confirm what has arrived, then say so, and wait for the answer."""
+        session = self._session
+        if session is not None:
+            session.flush()
+            await session.settled()
         reason = "broker forced connection closure with reason 'shutdown'"
         self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+        with trio.move_on_after(LINGER_SECONDS):
+            await self._ended.wait()
         await self._outbox.emptied()
+        self._transport.end_sending()

@@ -6,6 +6,7 @@ given to the stream together.
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
+from weakref import WeakSet
 
 from streamd.access import Right, Rights
 from streamd.amqp.channel import Channel
@@ -151,6 +152,7 @@ class Publishing:
         self._places: dict[tuple[str, str], list[_Target]] = {}
         self._version = -1
         self._written: set[Stream] = set()
+        self._used: WeakSet[Stream] = WeakSet()
 
     def publish(self, channel: Channel, content: Content) -> None:
         """Take a message; `flush` gives it to its streams.
@@ -201,9 +203,15 @@ class Publishing:
             filter_values = values if any(values) else None
             group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
             self._written.add(stream)
+            self._used.add(stream)
             publisher = self.publisher(channel)
             publisher.published += count
             stream.publish(Publication(publisher, group))
+
+    async def settled(self) -> None:
+        """Return when what was given to streams is stored, or cannot be for now."""
+        for stream in list(self._used):
+            await stream.settled()
 
     def has_room(self) -> bool:
         """Whether `room` would return at once; what was written to needs no asking again then."""

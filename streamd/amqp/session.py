@@ -130,6 +130,10 @@ class Session:
         """Give streams what was published so far."""
         self._context.publishing.flush()
 
+    async def settled(self) -> None:
+        """Return when what was published is stored, or cannot be for now."""
+        await self._context.publishing.settled()
+
     def has_room(self) -> bool:
         """Whether `room` would return at once."""
         return self._context.publishing.has_room()

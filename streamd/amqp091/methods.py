@@ -35,6 +35,9 @@ class ConnectionStartOk(NamedTuple):  # noqa: D101
     response: LongText
     locale: ShortText = "en_US"
 
+    def __repr__(self) -> str:
+        return f"ConnectionStartOk({self.mechanism!r}, <secret>)"
+
 
 class ConnectionSecure(NamedTuple):  # noqa: D101
     challenge: LongText
@@ -42,6 +45,9 @@ class ConnectionSecure(NamedTuple):  # noqa: D101
 
 class ConnectionSecureOk(NamedTuple):  # noqa: D101
     response: LongText
+
+    def __repr__(self) -> str:
+        return "ConnectionSecureOk(<secret>)"
 
 
 class ConnectionTune(NamedTuple):  # noqa: D101
@@ -88,6 +94,9 @@ class ConnectionUnblocked(NamedTuple):  # noqa: D101
 class ConnectionUpdateSecret(NamedTuple):  # noqa: D101
     secret: LongText
     reason: ShortText
+
+    def __repr__(self) -> str:
+        return f"ConnectionUpdateSecret(<secret>, {self.reason!r})"
 
 
 class ConnectionUpdateSecretOk(NamedTuple):  # noqa: D101

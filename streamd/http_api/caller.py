@@ -106,10 +106,11 @@ class BasicAuthentication(AuthenticationBackend):
     async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser]:  # type: ignore[override]
         """See starlette; a wrong password waits for its answer, which slows down guessing."""
         name, password = _read_credentials(conn.headers.get("authorization", ""))
-        is_local = conn.client is not None and is_local_address(conn.client.host)
-        is_right = bool(password) and await self._access.authenticate(name, password)
+        host = conn.client.host if conn.client else ""
+        is_local = is_local_address(host)
+        is_right = bool(password) and await self._access.authenticate(name, password, host)
         if not is_right or (name == LOOPBACK_ONLY and not is_local):
-            logger.warning("%s: login refused", conn.client.host if conn.client else "?")
+            logger.warning("%s: login refused", host or "?")
             await trio.sleep(REFUSAL_SECONDS)
             raise AuthenticationError("user or password is wrong")
         if not any(self._access.has_tag(name, tag) for tag in _TAGS):

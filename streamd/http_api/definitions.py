@@ -131,7 +131,7 @@ class DefinitionPaths:
                     left_out += filter(None, [await takers[name](row)])
                 except (BadRequest, Refused) as error:
                     reason = error.details if isinstance(error, Refused) else error
-                    raise BadRequest(f"{name}, {row.get('name', row)!r}: {reason}") from error
+                    raise BadRequest(f"{name}, {_shown(row)!r}: {reason}") from error
         return json_answer({"left_out": left_out}) if left_out else done()
 
     async def _take_host(self, caller: Caller, row: Row) -> str:
@@ -180,6 +180,11 @@ class DefinitionPaths:
         if host is None:
             raise BadRequest(f"there is no virtual host {name[:40]!r}")
         return host
+
+
+def _shown(row: Row) -> object:
+    """Which row it is, its secrets left out."""
+    return row.get("name") or {k: v for k, v in row.items() if not k.startswith("password")}
 
 
 async def _declared(host: VirtualHost) -> dict[str, list[Row]]:

@@ -32,6 +32,7 @@ ORDER = "x-stream-partition-order"
 DIRECT = "direct"
 _ONE = "/api/exchanges/{vhost}/{name}"
 _BETWEEN = "/api/bindings/{vhost}/e/{name}/q/{stream}"
+_MAX_ORDER = (1 << 31) - 1
 
 
 class ExchangePaths:
@@ -151,8 +152,8 @@ def _order(order: Any) -> int | None:  # noqa: ANN401 - as JSON has it
     if order is None:
         return None
     try:
-        return max(0, int(order))
-    except (TypeError, ValueError):
+        return min(max(0, int(order)), _MAX_ORDER)
+    except (TypeError, ValueError, OverflowError):  # JSON has numbers without end
         raise BadRequest(f"{ORDER} is {order!r}, expected a number") from None
 
 

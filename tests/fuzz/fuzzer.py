@@ -93,7 +93,7 @@ class Amqp:
         return connect(server).stream
 
 
-class _Named:
+class Named:
     """What Hypercorn asks of a socket."""
 
     family = socket.AF_INET
@@ -120,7 +120,7 @@ class Http:
 
     def connect(self, server: Harness) -> trio.StapledStream[Any, Any]:
         ours, theirs = memory_stream_pair()
-        theirs.socket = _Named()  # type: ignore[attr-defined]
+        theirs.socket = Named()  # type: ignore[attr-defined]
         server.start(serving.Server(server.server.http_app(), 100).serve, theirs)
         return ours
 

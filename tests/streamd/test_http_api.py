@@ -66,8 +66,17 @@ async def add_user(server: Harness, name: str, *tags: str, patterns: str = ".*")
 async def test_nobody_enters_without_a_password(server: Harness) -> None:
     transport = httpx.ASGITransport(server.server.http_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://streamd") as client:
-        for header in (None, "", "Bearer x", "Basic", "Basic ?", "Basic Z3Vlc3Q=", "Basic //8="):
-            headers = {"authorization": header} if header is not None else {}
+        for header in (
+            None,
+            "",
+            "Bearer x",
+            "Basic",
+            "Basic ?",
+            "Basic Z3Vlc3Q=",
+            "Basic //8=",
+            "Basic \xff",
+        ):
+            headers = {"authorization": header.encode("latin-1")} if header is not None else {}
             for path in ("/api/overview", "/api/nothing", "/"):
                 answer = await client.get(path, headers=headers)
                 assert answer.status_code == 401
@@ -334,6 +343,19 @@ async def test_super_streams_from_exchanges_and_bindings(
     assert await http.code("DELETE", "exchanges/%2F/i") == 204
     assert await http.code("DELETE", "exchanges/%2F/i") == 404
     assert await peer.code(c.StreamStats, "i-0") == OK
+
+
+@pytest.mark.parametrize("order", [float("inf"), float("nan"), "x", [], 1 << 70, -1])
+async def test_orders_that_are_none_or_too_large(http: Http, order: object) -> None:
+    await http.ask("PUT", "queues/%2F/s", {})
+    await http.ask("PUT", "exchanges/%2F/e", {"type": "direct"})
+    binding = {"routing_key": "k", "arguments": {"x-stream-partition-order": order}}
+    assert await http.code("POST", "bindings/%2F/e/e/q/s", binding) in (201, 400)
+
+
+async def test_texts_that_are_no_unicode(http: Http) -> None:
+    body = rb'{"users": [{"name": "\ud800", "tags": ""}]}'
+    assert await http.reason("POST", "definitions", body) == "not_json"
 
 
 async def test_bindings_without_an_order_come_last(http: Http, peer: Peer) -> None:

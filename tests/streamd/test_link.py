@@ -109,6 +109,16 @@ class TestBadInput:
         await peer.send(c.CloseResponse(1, OK))
         await peer.ended()
 
+    @pytest.mark.parametrize("raw", [b"\0\x16\0\0\0\0", b"\0\x16\0\1\0\0\0\1\0\1\xff"])
+    async def test_a_damaged_close_instead_of_the_answer(
+        self, peer: Peer, raw: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await peer.stream.send_all(bytes(4))
+        await peer.expect(c.Close)
+        await peer.stream.send_all(len(raw).to_bytes(4, "big") + raw)
+        await peer.ended()
+        assert "failed" not in caplog.text
+
     async def test_the_frame_size_is_what_was_agreed(self, server: Harness) -> None:
         peer = await server.peer(frame_max=10_000)
         await peer.create("s")

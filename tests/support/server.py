@@ -84,6 +84,9 @@ class MemoryTransport:
     async def drained(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    def end_sending(self) -> None:
+        self._stream.send_stream.close()
+
     def close(self) -> None:
         self._stream.send_stream.close()
         self._stream.receive_stream.close()

@@ -1,0 +1,1 @@
+"""`make soak`: mixed load, kills, restarts and pauses; every message is checked by its content."""

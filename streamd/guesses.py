@@ -1,0 +1,91 @@
+"""Slows down who guesses passwords, also over many connections, by the address they come from.
+
+A wrong password already waits for its answer; that bounds what one connection can try. Here two
+passwords of an address are looked at at once, and after ten wrong ones one a second. Who
+is known to have the right password does not come here (see access.py), and when the guessing
+stops all is forgotten within seconds: nobody is kept out for long by what others do. Memory is
+bounded: beyond so many addresses the one that was seen longest ago is forgotten.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+
+import trio
+
+_AT_ONCE = 2  # looked at, of one address: whoever comes from elsewhere has its turn soon
+_FREE = 10  # wrong ones before others have to wait
+_SECONDS_EACH = 1.0
+_WAITING = 5  # that many wait for that; more are refused unseen
+MAX_ADDRESSES = 10_000
+_PREFIX_6 = 64  # of an IPv6 address: who has one has all behind it
+
+
+class _Address:
+    """What is known of one address.
+
+    Attributes:
+        turns: who is looked at.
+        users: connections that wait for it, or have it.
+        paid_at: when its wrong passwords are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.turns = trio.Semaphore(_AT_ONCE)
+        self.users = 0
+        self.paid_at = 0.0
+
+    @property
+    def seconds_to_wait(self) -> float:
+        """Until the next one is looked at."""
+        return max(0.0, self.paid_at - trio.current_time() - _FREE * _SECONDS_EACH)
+
+
+class Guesses:
+    """Passwords that are tried, by address."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, _Address] = {}
+
+    async def judge(self, address: str, look: Callable[[], Awaitable[bool]]) -> bool | None:
+        """What `look` says of a password, in its turn; None when it is not asked.
+
+        Args:
+            address: where the password comes from.
+            look: whether it is right.
+        """
+        name = _place(address)
+        found = self._addresses.pop(name, None) or _Address()
+        self._addresses[name] = found  # the last one: the order is by use
+        self._trim()
+        found.users += 1
+        try:
+            async with found.turns:
+                if found.seconds_to_wait and found.users > _WAITING:
+                    return None
+                await trio.sleep(found.seconds_to_wait)
+                is_right = await look()
+                if not is_right:
+                    found.paid_at = max(found.paid_at, trio.current_time()) + _SECONDS_EACH
+                return is_right
+        finally:
+            found.users -= 1
+
+    def _trim(self) -> None:
+        if len(self._addresses) > MAX_ADDRESSES:
+            unused = (name for name, found in self._addresses.items() if not found.users)
+            oldest = next(unused, None)
+            if oldest is not None:  # else there are as many connections, which have their limit
+                del self._addresses[oldest]
+
+
+def _place(address: str) -> str:
+    """What counts as one address."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, _PREFIX_6), strict=False))
