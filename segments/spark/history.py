@@ -79,9 +79,10 @@ def _from_trailers(content: Bytes, piece: Piece, first_ordinal: int) -> History:
     found = columns.gather(content, piece.positions)
     begins = columns.trailer_positions(found, piece.positions)
     sizes = found["trailer_size"].astype(np.int64)
+    view = content.data
     parts = [
-        content[begin : begin + size].data
-        for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)
+        view[begin:end]
+        for begin, end in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
     ]
     buffer = np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8)
     ends = np.cumsum(sizes)
@@ -147,10 +148,11 @@ def _history(
     counts: Numbers,
 ) -> History:
     """Put together, without what stands for messages without a value or for selectors."""
-    names = encoded.dictionary.to_pylist()
+    names = encoded.dictionary
     values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    is_value = np.array([bool(n) and not n.startswith(TOKEN_PREFIX) for n in names], np.bool_)
-    keep: Mask = is_value[values] if len(names) else np.zeros(0, np.bool_)
+    is_none = pc.equal(pc.binary_length(names), 0)
+    is_left_out = pc.or_(is_none, pc.starts_with(names, TOKEN_PREFIX))
+    keep: Mask = ~is_left_out.to_numpy(zero_copy_only=False)[values]
     return History(
         first_ordinal + np.arange(len(headers)),
         headers["num_records"].astype(np.int64),
@@ -159,5 +161,5 @@ def _history(
         chunks[keep],
         values[keep],
         counts[keep],
-        names,
+        names.to_pylist(),
     )

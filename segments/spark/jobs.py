@@ -6,10 +6,14 @@ Never a group per chunk or per stream: partial sums are few, and Spark adds them
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest, nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from isal.isal_zlib import crc32
 
 from segments.spark.history import History, read_history
 from segments.spark.plan import Piece
@@ -22,6 +26,8 @@ _TASK_CHUNKS = 8192
 _RUN_CHUNKS = 512  # neighbours, where only some of the chunks are looked at
 _TASKS_PER_CORE = 2
 _MOST_FREQUENT, _OTHERS = 96, 32  # values that stand for all when each counts by its frequency
+_MANY_VALUES = 250_000  # counted at once
+_BATCH_ROWS = 10_000
 _CENSUS = "value binary, distinct bigint, chunks bigint, messages double, data_bytes double"
 _TYPES = {"is_newer": "boolean", "size": "bigint"}
 _REPLAYED = ", ".join(f"`{name}` {_TYPES.get(name, 'double')}" for name in Row._fields)
@@ -52,35 +58,36 @@ class Census:
 
 def take_census(spark: "SparkSession", listed: list[Piece], source: str | None) -> Census:
     """Count the filter values of a history; see history.read_history for `source`."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
-
-    parts = _mapped(spark, _tasks(listed, 1), _counted, _CENSUS, source)
-    sums = [F.sum(name).alias(name) for name in ("chunks", "messages", "data_bytes")]
-    counted = parts.groupBy("value", "distinct").agg(*sums).persist()
-    try:
-        per_number = counted.where("value is null").orderBy("distinct").collect()
-        values = counted.where("value is not null")
-        num_values, messages = values.agg(F.count("*"), F.sum("messages")).first()  # type: ignore[misc]
-        top = values.orderBy(F.desc("messages"), "value").limit(_MOST_FREQUENT)
-        frequencies = {bytes(row.value): row.messages for row in top.collect()}
-        if num_values > len(frequencies):
-            rest = messages - sum(frequencies.values())
-            # By their hash: any of them, and the same ones every time.
-            others = values.orderBy(F.xxhash64("value"), "value")
-            found = others.limit(_OTHERS + _MOST_FREQUENT).select("value").collect()
-            some = [bytes(row.value) for row in found if bytes(row.value) not in frequencies]
-            some = some[:_OTHERS]
-            frequencies |= dict.fromkeys(some, rest / len(some))
-    finally:
-        counted.unpersist()
+    found = _mapped(spark, _tasks(listed, 1), _counted, _CENSUS, source).toArrow()
+    # In the driver: a Spark of one's own would take longer to compile a job for it.
+    is_value = pc.is_valid(found["value"])
+    values = found.filter(is_value).group_by("value").aggregate([("messages", "sum")])
+    sums = [(name, "sum") for name in ("chunks", "messages", "data_bytes")]
+    per_number = found.filter(pc.invert(is_value)).group_by("distinct").aggregate(sums)
+    rows = per_number.sort_by("distinct").to_pylist()
     return Census(
-        chunks=sum(row.chunks for row in per_number),
-        messages=round(sum(row.messages for row in per_number)),
-        data_bytes=round(sum(row.data_bytes for row in per_number)),
-        distinct={row.distinct: (row.chunks, round(row.data_bytes)) for row in per_number},
-        frequencies=frequencies,
-        num_values=num_values,
+        chunks=sum(row["chunks_sum"] for row in rows),
+        messages=round(sum(row["messages_sum"] for row in rows)),
+        data_bytes=round(sum(row["data_bytes_sum"] for row in rows)),
+        distinct={
+            row["distinct"]: (row["chunks_sum"], round(row["data_bytes_sum"])) for row in rows
+        },
+        frequencies=_frequencies(values["value"].to_pylist(), values["messages_sum"].to_pylist()),
+        num_values=len(values),
     )
+
+
+def _frequencies(values: Sequence[bytes], messages: Sequence[float]) -> dict[bytes, float]:
+    """See Census."""
+    most = nlargest(_MOST_FREQUENT, zip(messages, values, strict=True))
+    found = {value: number for number, value in most}
+    if len(values) > len(found):
+        rest = sum(messages) - sum(found.values())
+        # By their hash: any of them, and the same ones every time.
+        others = (value for value in values if value not in found)
+        some = nsmallest(_OTHERS, others, key=lambda value: (crc32(value), value))
+        found |= dict.fromkeys(some, rest / len(some))
+    return found
 
 
 def replay(
@@ -105,9 +112,9 @@ def replay(
     for scale, size in candidates:
         by_scale.setdefault(scale, []).append(size)
 
-    def work(history: History) -> Iterator[dict[str, Any]]:
-        for scale, sizes in by_scale.items():
-            for row in tried.run(history, scale, sizes):
+    def work(histories: Iterator[History]) -> Iterator[dict[str, Any]]:
+        for history in histories:
+            for row in tried.run(history, by_scale):
                 yield row._asdict()
 
     parts = _mapped(spark, _tasks(listed, step), work, _REPLAYED, source)
@@ -118,29 +125,32 @@ def replay(
     return [added(rows) for _, rows in sorted(found.items())]
 
 
-def _counted(history: History) -> Iterator[dict[str, Any]]:
-    """The census of some chunks."""
-    size = len(history.names)
-    chunks = np.bincount(history.values, minlength=size)
-    messages = np.bincount(history.values, history.counts, minlength=size)
-    for value in np.flatnonzero(chunks).tolist():
-        yield {
-            "value": history.names[value],
-            "distinct": None,
-            "chunks": int(chunks[value]),
-            "messages": float(messages[value]),
-            "data_bytes": 0.0,
-        }
-    distinct = np.bincount(history.chunks, minlength=len(history.records))
-    for number in np.unique(distinct).tolist():
-        same = distinct == number
-        yield {
-            "value": None,
-            "distinct": number,
-            "chunks": int(same.sum()),
-            "messages": float(history.records[same].sum()),
-            "data_bytes": float(history.data_bytes[same].sum()),
-        }
+def _counted(histories: Iterator[History]) -> Iterator[dict[str, Any]]:
+    """The census of some chunks: messages by value, chunks by their number of values."""
+    messages: dict[bytes, float] = {}
+    for history in histories:
+        numbers = np.bincount(history.values, history.counts, minlength=len(history.names))
+        for value, number in zip(history.names, numbers.tolist(), strict=True):
+            if number:
+                messages[value] = messages.get(value, 0) + number
+        distinct = np.bincount(history.chunks, minlength=len(history.records))
+        for number in np.unique(distinct).tolist():
+            same = distinct == number
+            yield {
+                "distinct": number,
+                "chunks": int(same.sum()),
+                "messages": float(history.records[same].sum()),
+                "data_bytes": float(history.data_bytes[same].sum()),
+            }
+        if len(messages) > _MANY_VALUES:
+            yield from _values(messages)
+            messages = {}
+    yield from _values(messages)
+
+
+def _values(messages: dict[bytes, float]) -> Iterator[dict[str, Any]]:
+    for value, number in messages.items():
+        yield {"value": value, "messages": number}
 
 
 def _tasks(listed: list[Piece], step: int) -> list[tuple[Piece, int]]:
@@ -161,7 +171,7 @@ def _tasks(listed: list[Piece], step: int) -> list[tuple[Piece, int]]:
 def _mapped(
     spark: "SparkSession",
     tasks: list[tuple[Piece, int]],
-    work: Callable[[History], Iterator[dict[str, Any]]],
+    work: Callable[[Iterator[History]], Iterator[dict[str, Any]]],
     schema: str,
     source: str | None,
 ) -> "DataFrame":
@@ -169,13 +179,9 @@ def _mapped(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
-        for batch in batches:
-            for raw in batch.column("task").to_pylist():
-                piece, ordinal = pickle.loads(raw)  # noqa: S301 - made a moment ago, by us
-                for history in read_history(piece, ordinal, source):
-                    rows = list(work(history))
-                    if rows:
-                        yield pa.RecordBatch.from_pylist(rows, arrow)
+        found = work(_histories(batches, source))
+        while rows := list(islice(found, _BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(rows, arrow)
 
     inputs = pa.table({"task": [pickle.dumps(task) for task in tasks]})
     frame = spark.createDataFrame(inputs)
@@ -183,6 +189,13 @@ def _mapped(
     frame = frame.repartition(parts)
     arrow = _arrow_schema(schema)
     return frame.mapInArrow(run, schema)
+
+
+def _histories(batches: Iterator[pa.RecordBatch], source: str | None) -> Iterator[History]:
+    for batch in batches:
+        for raw in batch.column("task").to_pylist():
+            piece, ordinal = pickle.loads(raw)  # noqa: S301 - made a moment ago, by us
+            yield from read_history(piece, ordinal, source)
 
 
 def _arrow_schema(ddl: str) -> pa.Schema:

@@ -7,7 +7,7 @@ messages have a value, not where they stand.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import mmh3
@@ -74,9 +74,9 @@ class Row(NamedTuple):
 
 def hashes(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Both halves of each value's hash, as `bloom.bit_positions` reduces them."""
-    pairs = [mmh3.hash64(name, seed=0, x64arch=True, signed=False) for name in names]
-    found = np.array(pairs, np.uint64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    found = np.frombuffer(b"".join([mmh3.hash_bytes(name) for name in names]), "<u8")
+    pairs = found.astype(np.uint64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def bits_of(halves: npt.NDArray[np.uint64], size: int) -> Numbers:
@@ -146,18 +146,24 @@ class Replay:
         self._wanted = hashes(workload.values)
         self._place = {value: n for n, value in enumerate(workload.values)}
 
-    def run(self, history: History, scale: float, sizes: Iterable[int]) -> Iterator[Row]:
-        """A row for each size and part of the history, chunks rescaled."""
-        found = rescaled(history, scale)
-        halves = hashes(found.names)
-        subscribed = np.array([self._place.get(name, -1) for name in found.names], np.int64)
-        lengths = np.array([len(name) for name in found.names], np.int64)
-        is_newer = found.ordinals >= self._newer_from
-        for newer in (False, True):
-            rows = np.flatnonzero(is_newer == newer)
-            if len(rows):  # ordinals ascend: the rows are neighbours
-                part = _part(found, int(rows[0]), int(rows[-1]) + 1)
-                yield from self._tried(part, halves, subscribed, lengths, scale, sizes, newer)
+    def run(self, history: History, tried: Mapping[float, Iterable[int]]) -> Iterator[Row]:
+        """A row for each scale, size, and part of the history.
+
+        Args:
+            history: some chunks.
+            tried: filter sizes by how many times as large chunks are.
+        """
+        halves = hashes(history.names)
+        subscribed = np.array([self._place.get(name, -1) for name in history.names], np.int64)
+        lengths = np.array([len(name) for name in history.names], np.int64)
+        for scale, sizes in tried.items():
+            found = rescaled(history, scale)
+            is_newer = found.ordinals >= self._newer_from
+            for newer in (False, True):
+                rows = np.flatnonzero(is_newer == newer)
+                if len(rows):  # ordinals ascend: the rows are neighbours
+                    part = _part(found, int(rows[0]), int(rows[-1]) + 1)
+                    yield from self._tried(part, halves, subscribed, lengths, scale, sizes, newer)
 
     def _tried(
         self,

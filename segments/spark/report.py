@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from segments.layout import MAX_FILTER_SIZE
 from segments.spark.recommend import Candidate
 from segments.spark.tuning import Tuning
 
@@ -69,7 +70,7 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
         "prices": asdict(tuning.prices),
         "sampled_share": tuning.sampled_share,
         "current": _plain(tuning.current),
-        "recommended": _plain(tuning.recommended),
+        "recommended": {**_plain(tuning.recommended), "filter_error_rate": tuning.error_rate},
         "chunk_limits": [_plain(found) for found in tuning.limits],
         "confidence": tuning.confidence and asdict(tuning.confidence),
         "warnings": list(tuning.warnings),
@@ -219,13 +220,15 @@ def _draw_costs(axes: "Axes", tuning: Tuning) -> None:
     for found, color, word in _marked(tuning):
         cost = found.cost / _MEGABYTE
         axes.plot([found.filter_size], [cost], "o", color=color, markersize=9)
+        is_far_right = found.filter_size > 0.7 * MAX_FILTER_SIZE
         axes.annotate(
             f"{word}\n{cost:,.1f} MB",
             (found.filter_size, cost),
-            xytext=(12, 0),
+            xytext=(0, 14) if is_far_right else (12, 0),
             textcoords="offset points",
             color=color,
-            va="center",
+            ha="right" if is_far_right else "left",
+            va="bottom" if is_far_right else "center",
             fontweight="bold",
             fontsize=9,
         )
@@ -245,6 +248,8 @@ def _draw_values(axes: "Axes", tuning: Tuning) -> None:
     histogram = sorted(tuning.census.distinct.items())
     numbers = [number for number, _ in histogram]
     axes.bar(numbers, [chunks for _, (chunks, _) in histogram], color=_LINE, width=1)
+    axes.set_xlim(numbers[0] - 2, numbers[-1] + 2)
+    axes.locator_params(axis="x", integer=True)
     median = quantile(tuning.census.distinct, 0.5)
     axes.axvline(median, color=_NOW, linestyle="--")
     axes.set_title("Different values in a chunk, now", loc="left")

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
+# For a few jobs whose work is done in Python: the JVM's share of the processor is half of what it
+# is when it compiles for hours to come. Not for reading, where rows pass through the JVM.
+SHORT = {
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+_PREFIX = "streamd-spark-"
 _LOG_CONFIGURATION = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -69,7 +76,9 @@ def local_session(
         SparkMissing: PySpark or Java is not installed.
     """
     check_installed()
-    with tempfile.TemporaryDirectory(prefix="streamd-spark-") as folder, _environment(folder):
+    _sweep(tempfile.gettempdir())
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _environment(folder):
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
         defaults: dict[str, str | bool | int | float | None] = {
@@ -95,6 +104,18 @@ def local_session(
             yield session
         finally:
             _stop(session)
+
+
+def _sweep(folder: str) -> None:
+    """Remove what sessions left in the temporary folder when their process was killed."""
+    for left in Path(folder).glob(f"{_PREFIX}*-*"):
+        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except (ValueError, OverflowError, PermissionError):
+            continue  # not ours
 
 
 def _stop(session: "SparkSession") -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEWER_SHARE = 0.3  # of the history, to test on
+_MIN_RATE, _MAX_RATE = 0.0001, 0.5  # no stream is told to aim for more, or for less
 _NEWEST = 101  # chunks that tell the present filter size
 _EXPLORED_CHUNKS = 4_000  # on so many chunk limits are compared, on
 _REPLAYED_CHUNKS = 25_000  # so many filter sizes; the two that matter on all
@@ -79,6 +80,16 @@ class Tuning:
     wanted: Workload
     prices: Prices
     warnings: tuple[str, ...]
+
+    @property
+    def error_rate(self) -> float:
+        """What the recommended size stands for, as x-stream-filter-error-rate means it.
+
+        With a filter size of auto and this rate the server sizes each chunk's filter by the
+        formula, smaller ones for chunks with fewer values.
+        """
+        rate = min(max(self.recommended.expected_rate, _MIN_RATE), _MAX_RATE)
+        return float(f"{rate:.2g}")
 
     @property
     def limit_changes(self) -> bool:
@@ -264,6 +275,6 @@ def _warnings(
     if scale < 1:
         yield "chunks were cut as if their messages were well mixed"
     if total < 20:  # noqa: PLR2004 - a handful
-        yield f"{total} chunks are too few to rely on"
+        yield f"{total} chunk{'s' * (total > 1)} {'are' if total > 1 else 'is'} too few to rely on"
     if census.num_values == 1:
         yield "there is one filter value: no filter can leave anything out"

@@ -200,7 +200,12 @@ def run_tuning(
 ) -> "Tuning":
     """Tune with a Spark of this process's own; errors that a user has to deal with in one line."""
     from segments import SegmentsError  # noqa: PLC0415 - as below
-    from segments.spark.session import SparkMissing, check_installed, local_session  # noqa: PLC0415
+    from segments.spark.session import (  # noqa: PLC0415
+        SHORT,
+        SparkMissing,
+        check_installed,
+        local_session,
+    )
 
     try:
         check_installed()
@@ -213,7 +218,7 @@ def run_tuning(
     try:
         find_streams(folder)  # before Spark takes its seconds to start
         waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
-        with waiting, local_session() as spark:
+        with waiting, local_session(settings=SHORT) as spark:
             return find(
                 spark,
                 folder,
@@ -234,13 +239,16 @@ def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
         await client.set_arguments(name, changes)
 
     run_client(uri, work)
-    shown = ", ".join(f"{key}={value}" for key, value in changes.items())
+    shown = ", ".join(f"{key}={value}" for key, value in changes.items() if value)
     notes().print(f"changed {name}: {shown}")
 
 
 def changes_of(tuning: "Tuning") -> dict[str, str]:
     """The recommendation as arguments of a stream."""
-    changes = {"stream-filter-size-bytes": str(tuning.recommended.filter_size)}
+    changes = {
+        "stream-filter-size-bytes": str(tuning.recommended.filter_size),
+        "stream-filter-error-rate": "",  # would make filters smaller again
+    }
     if tuning.limit_changes:
         changes["stream-chunk-max-records"] = str(tuning.recommended.chunk_records)
     return changes
@@ -267,12 +275,17 @@ def print_tuning(tuning: "Tuning") -> None:
     half, most = (quantile(census.distinct, share) for share in (0.5, 0.99))
     lines = [
         (
-            f"{census.chunks:,} chunks, {census.messages:,} messages, {size(census.data_bytes)}; "
-            f"{census.num_values:,} filter values, from the {tuning.source}; half of the chunks "
-            f"hold at most {half}, one in a hundred more than {most}."
+            f"Chunks: {census.chunks:,}, with {census.messages:,} messages in "
+            f"{size(census.data_bytes)}; filter values: {census.num_values:,}, from the "
+            f"{tuning.source}; half of the chunks hold at most {half}, one in a hundred more than "
+            f"{most}."
         ),
         f"Asked for: {tuning.workload}.",
     ]
+    lines.append(
+        f"The same in filters sized chunk by chunk: a filter size of auto with the error rate "
+        f"{tuning.error_rate:g}."
+    )
     found = tuning.confidence
     if found is not None:
         lines.append(
@@ -295,7 +308,7 @@ def _rows(now: "Candidate", then: "Candidate") -> list[tuple[str, str, str]]:
         both("filter size, bytes", lambda c: str(c.filter_size)),
         both("messages per chunk", lambda c: f"{c.chunk_records:,}"),
         both("chunks", lambda c: f"{c.chunks:,}"),
-        both("false positives", lambda c: f"{c.false_positive_rate:.2%}"),
+        both("error rate (false positives)", lambda c: f"{c.false_positive_rate:.2%}"),
         both("stored for filters and headers", lambda c: size(round(c.stored_bytes))),
         both("delivered", lambda c: size(round(c.delivered_bytes))),
         both("delivered for each byte needed", times),

@@ -1,6 +1,7 @@
 """Through Spark: what the README shows, and what only Spark can break."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import pack
 from segments.layout import ZSTD
 from segments.message import Message, Properties
+from segments.spark import session
 from segments.spark.inventory import NotAStream
 from segments.spark.scanning import scan
 from tests.spark.test_decoding import damaged_stream
@@ -143,3 +145,13 @@ def test_a_stream_that_grows_and_loses_its_oldest(spark: SparkSession, tmp_path:
         again.collect()
     assert spark.read.format("streamd").load(str(tmp_path)).count() == 5
     log.close()
+
+
+def test_what_a_killed_session_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in (f"{gone.pid}-x", f"{os.getpid()}-y", "other", "other-z"):
+        (tmp_path / f"streamd-spark-{name}" / "conf").mkdir(parents=True)
+    session._sweep(str(tmp_path))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"streamd-spark-{name}" for name in (f"{os.getpid()}-y", "other", "other-z")}

@@ -99,7 +99,7 @@ def test_the_replay_does_what_real_filters_do(
     found = histories(written(tmp_path_factory.mktemp("s"), chunks))
     weights = tuple(float(n + 1) for n in range(len(wanted)))
     replay = Replay(Workload(tuple(wanted), weights), newer_from=10**9)
-    rows = [row for history in found for row in replay.run(history, scale, [size])]
+    rows = [row for history in found for row in replay.run(history, {scale: [size]})]
     negatives = positives = delivered = needed = 0.0
     for start in range(0, len(chunks), 6):  # joined within a segment
         for first in range(start, min(start + 6, len(chunks)), scale):
@@ -162,7 +162,7 @@ def test_the_published_examples(values: int, size: int, rate: float) -> None:
         names,
     )
     wanted = Workload(tuple(b"another %d" % n for n in range(50)), (1.0,) * 50)
-    (row,) = Replay(wanted, 10**9).run(history, 1, [size])
+    (row,) = Replay(wanted, 10**9).run(history, {1: [size]})
     assert row.positives / row.negatives == pytest.approx(rate, abs=0.007)
     assert row.expected / row.negatives == pytest.approx(rate, abs=0.007)
 
@@ -229,6 +229,8 @@ def test_the_report_says_what_was_found(spark: SparkSession, tmp_path: Path) -> 
     ]
     said = json.loads(Path(paths[0]).read_text())
     assert (said["chunks"], said["filter_values"], said["workload"]) == (60, 8, "as given")
+    rate = said["recommended"]["filter_error_rate"]
+    assert rate == found.error_rate == pytest.approx(found.recommended.expected_rate, rel=0.05)
     sizes = pq.read_table(paths[1]).to_pylist()
     assert sum(row["is_recommended"] for row in sizes) == 1
     assert frames(found, spark)["sizes"].where("is_recommended").count() == 1
@@ -264,7 +266,7 @@ def test_odd_histories(spark: SparkSession, tmp_path: Path) -> None:
     one = tune(spark, str(written(tmp_path / "one", [[b"a", b"b" * 300]])))
     assert one.census.num_values == 2
     assert one.confidence is None
-    assert "1 chunks are too few to rely on" in one.warnings
+    assert "1 chunk is too few to rely on" in one.warnings
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
