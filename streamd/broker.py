@@ -76,8 +76,7 @@ class Broker:
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._shared)
         for super_stream in contents.super_streams:
-            host = self.virtual_hosts[super_stream.virtual_host]
-            host.super_streams[super_stream.name] = super_stream
+            self.virtual_hosts[super_stream.virtual_host].super_streams.add(super_stream)
         for host in self.virtual_hosts.values():
             host.exchanges.load(
                 (row for row in contents.exchanges if row.virtual_host == host.name),

@@ -285,6 +285,7 @@ class Catalog:
             if super_stream is not None:
                 _delete_super_stream(db, virtual_host, super_stream)
                 exchange_tables.forget_source(db, virtual_host, super_stream)
+                exchange_tables.forget_destination(db, virtual_host, super_stream, to_exchange=True)
 
     # -- standing selectors
 

@@ -21,11 +21,16 @@ def checked_name(name: str) -> str:
     name = name.replace("\r", "").replace("\n", "")
     if not name or name.startswith(_RESERVED_PREFIX):
         raise Refused(ResponseCode.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
+    check_length("the name of a stream", name)
+    return name
+
+
+def check_length(what: str, name: str) -> None:
+    """Raise Refused when a name is too long to be one."""
     size = len(name.encode())
     if size > MAX_NAME_BYTES:
-        details = f"the name of a stream has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
+        details = f"{what} has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
         raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-    return name
 
 
 def check_number(partitions: int) -> None:
@@ -41,10 +46,7 @@ def checked_key(key: str) -> str:
     Raises:
         Refused: it is too long to be one.
     """
-    size = len(key.encode())
-    if size > MAX_NAME_BYTES:
-        details = f"a routing key has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    check_length("a routing key", key)
     return key
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from streamd.routing import ExchangeRow, RouteRow
+from streamd.routing import ExchangeRow, RouteRow, arguments_text
 
 SCHEMA = """
 CREATE TABLE exchanges (
@@ -93,7 +93,7 @@ class ExchangeTables:
 
 
 def _values(row: RouteRow) -> tuple[object, ...]:
-    return (*row[:5], json.dumps(dict(row.arguments), sort_keys=True))
+    return (*row[:5], arguments_text(row.arguments))
 
 
 def forget_source(db: sqlite3.Connection, virtual_host: str, name: str) -> None:

@@ -21,7 +21,8 @@ from streamd.config import (
     RECEIVE_BYTES,
     Config,
 )
-from streamd.exchanges import MAX_EXCHANGES, MAX_ROUTE_BYTES, MAX_ROUTES
+from streamd.exchange_rules import MAX_ROUTE_BYTES
+from streamd.exchanges import MAX_EXCHANGES, MAX_ROUTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.wire.connection import LOGIN_FRAME_MAX
 

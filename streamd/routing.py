@@ -3,6 +3,7 @@
 Source: rabbitmq/rabbitmq-server, rabbit_exchange_type_*.erl; amqp091 reference, 1.10.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -64,6 +65,11 @@ class RouteRow(NamedTuple):
     to_exchange: bool
     key: str
     arguments: Headers
+
+
+def arguments_text(arguments: Headers) -> str:
+    """Arguments as one text; equal for equal ones, where 1, 1.0 and true are three."""
+    return json.dumps(dict(arguments), sort_keys=True)
 
 
 def follows(kind: str, route: RouteRow, keys: Collection[str], headers: Headers) -> bool:

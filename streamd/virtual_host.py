@@ -17,17 +17,18 @@ from segments.segment import Segment
 from streamd import threads
 from streamd.alterations import Alterations
 from streamd.arguments import Arguments, policy_of, read_arguments
-from streamd.catalog import Binding, CatalogError, StreamRow, SuperStreamRow
-from streamd.checks import MAX_PARTITIONS, check_number, checked_key, checked_name
+from streamd.catalog import CatalogError, StreamRow, SuperStreamRow
+from streamd.checks import checked_name
 from streamd.contract import contract_of
 from streamd.errors import Refused
 from streamd.exchanges import Exchanges
 from streamd.flushing import FlushMode
-from streamd.groups import NO_PARTITION, Groups
+from streamd.groups import Groups
 from streamd.names import stream_folder
 from streamd.shared import Shared
 from streamd.standing import StandingSelector
 from streamd.stream import Stream
+from streamd.super_streams import SuperStreams, new_super_stream, partitions_of
 from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,8 @@ class VirtualHost:
         name: of it.
         users: who is told when a stream is gone.
         groups: the single active consumers.
-        super_streams: by name.
         alterations: changes to streams that exist.
+        super_streams: which streams are partitions of what.
         exchanges: of AMQP 0-9-1.
     """
 
@@ -61,7 +62,6 @@ class VirtualHost:
         self.name = name
         self.users: set[User] = set()
         self.groups = Groups()
-        self.super_streams: dict[str, SuperStreamRow] = {}
         self._shared = shared
         self._streams: dict[str, Stream] = {}
         self._rows: dict[str, StreamRow] = {}
@@ -69,6 +69,7 @@ class VirtualHost:
         self._writers: dict[str, trio.CancelScope] = {}
         self._is_removed = False
         self.alterations = Alterations(self, shared)
+        self.super_streams = SuperStreams(self, shared)
         self.exchanges = Exchanges(self, shared)
 
     # -- opening
@@ -166,23 +167,6 @@ class VirtualHost:
             raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self._unavailable[name])
         raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
 
-    def find_super_stream(self, name: str) -> SuperStreamRow:
-        """The super stream `name`.
-
-        Raises:
-            Refused: there is none.
-        """
-        found = self.super_streams.get(name)
-        if found is None:
-            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
-        return found
-
-    def partition_number(self, super_stream: str, stream: str) -> int:
-        """The place of a stream in a super stream; NO_PARTITION where it has none."""
-        row = self.super_streams.get(super_stream)
-        partitions = partitions_of(row) if row else []
-        return partitions.index(stream) if stream in partitions else NO_PARTITION
-
     # -- creating
 
     async def create(self, name: str, arguments: Iterable[tuple[str, str]]) -> None:
@@ -226,16 +210,8 @@ class VirtualHost:
             Refused: bad names or arguments, too many partitions or one twice, it or one of them
                 exists, or the disk refused.
         """
-        routes = list(routes)
-        check_number(len(routes))
-        bindings = [
-            Binding(checked_key(key), checked_name(s), n) for n, (key, s) in enumerate(routes)
-        ]
-        row = SuperStreamRow(self.name, checked_name(name), tuple(bindings))
+        row = new_super_stream(self.name, name, routes)
         partitions = partitions_of(row)
-        if len(set(partitions)) != len(partitions):
-            details = "a super stream has a partition twice, expected each once"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
         declared = read_arguments(arguments)
         async with self._shared.changes:
             if self.exchanges.has(row.name):  # super streams are exchanges, too
@@ -245,86 +221,18 @@ class VirtualHost:
             self.exchanges.check_room()
             self.exchanges.check_room_for_routes(len(partitions))
             await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
-            self.super_streams[row.name] = row
+            self.super_streams.add(row)
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
 
-    # -- super streams piece by piece, as exchanges and bindings are made
-
-    async def declare_super_stream(self, name: str) -> bool:
-        """Add a super stream that has no partitions yet; whether it is new.
-
-        Raises:
-            Refused: bad name, or the disk refused.
-        """
-        async with self._shared.changes:
-            if name in self.super_streams:
-                return False
-            if self.exchanges.has(name):
-                details = f"{name} is an exchange already, and no super stream"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-            self.exchanges.check_room()
-            await self._put_super_stream(SuperStreamRow(self.name, checked_name(name), ()))
-        return True
-
-    async def bind(self, name: str, key: str, stream: str, order: int | None = None) -> None:
-        """Make a stream a partition; without an order, or one that is taken, the last.
-
-        Raises:
-            Refused: no such super stream or stream, too many partitions, or the disk refused.
-        """
-        async with self._shared.changes:
-            row = self.find_super_stream(name)
-            self.find(stream)
-            checked_key(key)
-            others = [known for known in row.bindings if known[:2] != (key, stream)]
-            if len(others) >= MAX_PARTITIONS:
-                details = f"{name} has {MAX_PARTITIONS} partitions, the most there can be"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-            self.exchanges.check_room_for_routes(1)
-            taken = {known.order for known in others}
-            if order is None or order in taken:
-                order = max(taken, default=-1) + 1
-            bindings = sorted([*others, Binding(key, stream, order)], key=lambda b: b.order)
-            await self._put_super_stream(row._replace(bindings=tuple(bindings)))
-
-    async def unbind(self, name: str, key: str, stream: str) -> None:
-        """Have a stream be no partition any more.
-
-        Raises:
-            Refused: no such super stream, or it is none, or the disk refused.
-        """
-        async with self._shared.changes:
-            row = self.find_super_stream(name)
-            others = tuple(known for known in row.bindings if known[:2] != (key, stream))
-            if len(others) == len(row.bindings):
-                details = f"{stream} is not bound to {name} with the key {key!r}"
-                raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, details)
-            await self._put_super_stream(row._replace(bindings=others))
-
-    async def drop_super_stream(self, name: str) -> None:
-        """Remove a super stream and leave the streams that were its partitions.
-
-        Raises:
-            Refused: there is none, or the disk refused.
-        """
-        async with self._shared.changes:
-            self.find_super_stream(name)
-            await self._delete((), name)
-        logger.info("removed super stream %s, its streams stay", name)
-
-    async def _put_super_stream(self, row: SuperStreamRow) -> None:
-        try:
-            await threads.in_thread(self._shared.catalog.put_super_stream, row)
-        except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
-        self.super_streams[row.name] = row
-        self.exchanges.changed()
+    def check_there(self) -> None:
+        """Raise Refused when the virtual host was deleted: nothing is added to it any more."""
+        if self._is_removed:
+            raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
 
     async def _create(
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
     ) -> None:
-        if self._is_removed:
-            raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
+        self.check_there()
         self._shared.room.check(len(rows))
         try:
             logs = await threads.in_thread(self._create_files, rows, super_stream)
@@ -380,7 +288,7 @@ class VirtualHost:
     async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
         """Delete a super stream with its partitions; see `delete`."""
         async with self._shared.changes:
-            row = self.find_super_stream(name)
+            row = self.super_streams.find(name)
             gone = await self._delete(partitions_of(row), name)
         logger.info("deleted super stream %s", name)
         answer()
@@ -394,13 +302,8 @@ class VirtualHost:
         except CatalogError as error:
             raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
         await self._stop(names)
-        if super_stream is not None:
-            del self.super_streams[super_stream]
         gone = [stream for name in names if (stream := self._forget(name)) is not None]
-        for row in list(self.super_streams.values()):
-            left = tuple(binding for binding in row.bindings if binding.stream not in names)
-            self.super_streams[row.name] = row._replace(bindings=left)
-        self.exchanges.forget_streams(names, super_stream)
+        self.super_streams.forget(names, super_stream)
         return gone
 
     async def _stop(self, names: Iterable[str]) -> None:
@@ -462,11 +365,6 @@ class VirtualHost:
                 stream.log.close()
             except SegmentsError as error:
                 logger.error("stream %s: %s", stream.name, error)
-
-
-def partitions_of(row: SuperStreamRow) -> list[str]:
-    """The partitions of a super stream, in their order."""
-    return [binding.stream for binding in row.bindings]
 
 
 def trash_folder(data: str) -> Path:

@@ -1,5 +1,8 @@
 """What the server refuses, as AMQP 0-9-1 says it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from streamd.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
 from streamd.errors import Refused
 from streamd.wire import ResponseCode
@@ -20,6 +23,15 @@ def fault_of(refused: Refused) -> Fault:
     if code is None:
         return ConnectionFault(ReplyCode.INTERNAL_ERROR, reason)
     return ChannelFault(code, reason)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What is refused in here is told as the fault that it is."""
+    try:
+        yield
+    except Refused as refused:
+        raise fault_of(refused) from refused
 
 
 def not_found(kind: str, name: str, virtual_host: str) -> ChannelFault:

@@ -26,7 +26,7 @@ from streamd.amqp091.values import Field
 from streamd.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
 from streamd.contract import own_value_reader
 from streamd.errors import Refused
-from streamd.exchanges import DEFAULT_EXCHANGE
+from streamd.exchange_rules import DEFAULT_EXCHANGE
 from streamd.outbox import Outbox
 from streamd.publishing import Publication, Publisher
 from streamd.routing import NO_HEADERS, Headers, Scalar

@@ -7,17 +7,16 @@ from streamd.access import Right
 from streamd.amqp.channel import Channel
 from streamd.amqp.context import Context, Handlers, without_line_ends
 from streamd.amqp.declared import Declaration, inequivalent
-from streamd.amqp.faults import access_refused, fault_of, not_found, not_implemented
+from streamd.amqp.faults import access_refused, fault_of, not_implemented, refusals
 from streamd.amqp.publishing import plain_table
 from streamd.amqp091 import methods as m
 from streamd.amqp091.errors import ChannelFault, ReplyCode, precondition_failed
 from streamd.errors import Refused
-from streamd.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX
+from streamd.exchange_rules import RESERVED_PREFIX
 from streamd.routing import RouteRow
 from streamd.wire import ResponseCode
 
 _MAX_COUNT = (1 << 32) - 1
-_ORDER = "x-stream-partition-order"
 
 
 class Queues:
@@ -140,46 +139,24 @@ class Queues:
     # -- binding
 
     async def _bind(self, channel: Channel, method: m.QueueBind) -> None:
-        route = self._route(channel, method)
-        try:
-            if route.source in self._host.super_streams:
-                order = method.arguments.get(_ORDER)
-                number = order.value if order is not None and order.tag in "bBsuIilL" else None
-                await self._host.bind(route.source, route.key, route.destination, number)
-            else:
-                await self._host.exchanges.bind(route)
-        except Refused as refused:
-            raise fault_of(refused) from refused
+        with refusals():
+            await self._host.exchanges.bind(self._route(channel, method))
         self._context.answer(channel, m.QueueBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.QueueUnbind) -> None:
-        route = self._route(channel, method)
-        try:
-            if route.source in self._host.super_streams:
-                await self._host.unbind(route.source, route.key, route.destination)
-            else:
-                await self._host.exchanges.unbind(route)
-        except Refused as refused:
-            if refused.code != ResponseCode.STREAM_DOES_NOT_EXIST:
-                raise fault_of(refused) from refused
+        with refusals():
+            await self._host.exchanges.unbind(self._route(channel, method))
         self._context.answer(channel, m.QueueUnbindOk())
 
     def _route(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> RouteRow:
-        """The binding that is meant, between what exists and may be bound."""
+        """The binding that is meant, which the user may make."""
         host, source = self._host, without_line_ends(method.exchange)
         name = self._context.queue_name(channel, method.queue)
         key = method.key
         if not method.queue and not key:
             key = name
         self._context.require(Right.WRITE, "queue", name)
-        if source == DEFAULT_EXCHANGE:
-            raise access_refused("operation not permitted on the default exchange")
         self._context.require(Right.READ, "exchange", source)
-        self._context.require_queue(name)
-        try:
-            host.exchanges.find(source)
-        except Refused:
-            raise not_found("exchange", source, host.name) from None
         return RouteRow(host.name, source, name, False, key, plain_table(method.arguments))
 
 

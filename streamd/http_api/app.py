@@ -14,6 +14,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamd.errors import Refused
+from streamd.exchange_rules import ReservedName
+from streamd.http_api.bindings import BindingPaths
 from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
@@ -68,6 +70,7 @@ def make_app(service: Service) -> ASGIApp:
         ConnectionPaths(service),
         QueuePaths(service),
         ExchangePaths(service),
+        BindingPaths(service),
         UserPaths(service),
         DefinitionPaths(service),
     )
@@ -81,6 +84,7 @@ def make_app(service: Service) -> ASGIApp:
             )
         ],
         exception_handlers={
+            ReservedName: _reserved,
             Refused: _refused,
             NotFound: _not_found,
             BadRequest: _bad_request,
@@ -108,6 +112,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)  # noqa: S101 - by registration
     logger.info("%s %s: %s", request.method, request.scope["path"], error)
     return refused_answer(error)
+
+
+async def _reserved(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ReservedName)  # noqa: S101 - by registration
+    return error_answer(403, "forbidden", error.details)  # to anybody: no other password helps
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:

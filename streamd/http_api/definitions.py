@@ -1,10 +1,10 @@
 """/api/definitions: everything that was declared, out as one JSON document and in again.
 
-The document is RabbitMQ's, so a cluster's users, virtual hosts, streams and super streams can be
-carried over as they are. What this server has no place for is left out and named in the answer.
+The document is RabbitMQ's, so a cluster's users, virtual hosts, streams, exchanges and bindings
+can be carried over as they are. What this server has no place for is left out and named in the
+answer. Exchanges that are not durable, and bindings from or to them, do not go out.
 """
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,17 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.errors import Refused
+from streamd.exchange_rules import DEFAULT_EXCHANGE
+from streamd.http_api.bindings import bind, declared_binding
 from streamd.http_api.caller import Caller, caller_of
-from streamd.http_api.exchanges import (
-    DIRECT,
-    bind as bind_stream,
-    binding_row,
-    create_exchange,
-    exchange_row,
-)
+from streamd.http_api.exchanges import create_exchange, exchange_row, is_built_in
 from streamd.http_api.messages import (
     MAX_DEFINITIONS_BYTES,
     BadRequest,
+    NotServed,
     Row,
     done,
     json_answer,
@@ -41,11 +38,11 @@ from streamd.http_api.users import (
     read_permission,
     user_row,
 )
+from streamd.routing import NO_HEADERS, RouteRow
 from streamd.virtual_host import VirtualHost
 
 _OURS = ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
-_BUILT_IN = re.compile(r"amq\.|$")  # exchanges that every virtual host of RabbitMQ has
 
 
 class DefinitionPaths:
@@ -158,20 +155,33 @@ class DefinitionPaths:
 
     async def _take_exchange(self, row: Row) -> str:
         name, host = text(row, "name"), self._host(row)
-        if _BUILT_IN.match(name):
+        if is_built_in(name):
             return ""
-        if row.get("type") != DIRECT:
-            return f"exchange {name}: not direct"
-        await create_exchange(host, name, row)
+        try:
+            await create_exchange(host, name, row)
+        except NotServed as reason:
+            return f"exchange {name}: {reason}"
         return ""
 
     async def _take_binding(self, row: Row) -> str:
         host = self._host(row)
         source, destination = text(row, "source"), text(row, "destination")
-        known = source in host.super_streams and destination in host.names()
-        if not known or row.get("destination_type") != "queue":
-            return f"binding {source} to {destination}: not of a super stream to a stream"
-        await bind_stream(host, source, destination, row)
+        if source == DEFAULT_EXCHANGE:  # as every stream has
+            return ""
+        about = f"binding {source} to {destination}"
+        kind = row.get("destination_type")
+        if kind not in ("queue", "exchange"):
+            return f"{about}: its destination_type is neither queue nor exchange"
+        to_exchange = kind == "exchange"
+        ends = RouteRow(host.name, source, destination, to_exchange, "", NO_HEADERS)
+        if not host.exchanges.has(source):
+            return f"{about}: there is no exchange {source}"
+        if not (host.exchanges.has if to_exchange else host.has_stream)(destination):
+            return f"{about}: there is no {kind} {destination}"
+        try:
+            await bind(host, ends, row)
+        except NotServed as reason:
+            return f"{about}: {reason}"
         return ""
 
     def _host(self, row: Row) -> VirtualHost:
@@ -192,13 +202,16 @@ async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
     for name in host.names():
         queues.append(_queue_row(host, name))
         await trio.lowlevel.checkpoint()  # thousands of streams must not stop the messages
-    super_streams = sorted(host.super_streams.values())
-    bindings = [binding_row(row, binding) for row in super_streams for binding in row.bindings]
-    return {
-        "queues": queues,
-        "exchanges": [exchange_row(row) for row in super_streams],
-        "bindings": bindings,
-    }
+    exchanges: list[Row] = []
+    bindings: list[Row] = []
+    for exchange in host.exchanges.rows():
+        if exchange.is_durable and not is_built_in(exchange.name):
+            exchanges.append(exchange_row(host, exchange))
+        if exchange.name != DEFAULT_EXCHANGE:
+            routes = filter(host.exchanges.is_kept, host.exchanges.routes_from(exchange.name))
+            bindings += map(declared_binding, routes)
+        await trio.lowlevel.checkpoint()
+    return {"queues": queues, "exchanges": exchanges, "bindings": bindings}
 
 
 def _queue_row(host: VirtualHost, name: str) -> Row:

@@ -33,6 +33,10 @@ class BadRequest(Exception):
     """The request cannot be understood; one sentence."""
 
 
+class NotServed(BadRequest):
+    """RabbitMQ has it, this server does not; one sentence. Definitions are taken without it."""
+
+
 _STATUS = {
     ResponseCode.STREAM_DOES_NOT_EXIST: (404, "Object Not Found"),
     ResponseCode.ACCESS_REFUSED: (401, "not_authorised"),
@@ -63,13 +67,16 @@ def json_answer(value: object, status: int = 200) -> Response:
     return Response(_dumps(value), status, media_type="application/json")
 
 
-def done(*, is_new: bool = False) -> Response:
-    """An answer that says it was done."""
-    return Response(status_code=_CREATED if is_new else _NO_CONTENT)
+def done(*, is_new: bool = False, location: str | None = None) -> Response:
+    """An answer that says it was done, and where what is new can be found."""
+    headers = None if location is None else {"location": location}
+    return Response(status_code=_CREATED if is_new else _NO_CONTENT, headers=headers)
 
 
 def _dumps(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    # What is no Unicode is written as \\u and its number, which is what JSON has for it.
+    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return written.encode(errors="backslashreplace")
 
 
 def part(request: Request, name: str) -> str:
@@ -115,7 +122,7 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     try:
         value = json.loads(data)
         if b"\\u" in data:  # texts that are no Unicode can be written so
-            _dumps(value)
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise BadRequest("not_json") from None
     if not isinstance(value, dict):
@@ -151,6 +158,33 @@ def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
     value = body.get(name, default)
     if not isinstance(value, str):
         raise BadRequest(f"{name} is missing" if value is None else f"{name} is no text")
+    return value
+
+
+def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A JSON object; empty where there is none.
+
+    Raises:
+        BadRequest: it is something else.
+    """
+    value = body.get(name, {})
+    if value == []:  # how some write an empty one
+        return {}
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is no JSON object")
+    return value
+
+
+def flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Yes or no, which may be written as a text.
+
+    Raises:
+        BadRequest: it is something else.
+    """
+    value = body.get(name, default)
+    value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, bool):
+        raise BadRequest(f"{name} is {str(value)[:40]!r}, expected true or false")
     return value
 
 

@@ -15,6 +15,7 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.service import NODE, Service
 from streamd.login import COMPATIBLE_VERSION, PRODUCT
+from streamd.routing import Kind
 from streamd.virtual_host import VirtualHost
 
 PRODUCT_FIELDS = {  # clients decide by these what they may ask for
@@ -66,14 +67,14 @@ class OverviewPaths:
                 "cluster_name": NODE,
                 "node": NODE,
                 "default_queue_type": "stream",
-                "exchange_types": [{"name": "direct", "enabled": True}],
+                "exchange_types": [{"name": kind, "enabled": True} for kind in Kind],
                 "message_stats": {},
                 "queue_totals": message_counts(messages),
                 "object_totals": {
                     "channels": 0,
                     "connections": len(connections),
                     "consumers": sum(len(c.consumers()) for c in connections),
-                    "exchanges": sum(len(h.super_streams) for h in hosts),
+                    "exchanges": sum(1 + h.exchanges.num_exchanges() for h in hosts),
                     "queues": sum(len(h.names()) for h in hosts),
                 },
                 "listeners": [

@@ -1,7 +1,6 @@
 """/api/queues, of which every one is a stream, and /api/stream/super-streams."""
 
 from collections import Counter
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +21,7 @@ from streamd.http_api.messages import (
     done,
     json_answer,
     listing,
+    mapping,
     part,
     read_body,
     texts,
@@ -29,7 +29,8 @@ from streamd.http_api.messages import (
 from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
 from streamd.stream import Stream
-from streamd.virtual_host import VirtualHost, partitions_of
+from streamd.super_streams import partitions_of
+from streamd.virtual_host import VirtualHost
 from streamd.wire import ResponseCode
 
 TYPE = "x-queue-type"
@@ -66,7 +67,11 @@ class QueuePaths:
 
     async def _list(self, request: Request) -> Response:
         readers = self._readers()
-        names = [(host, name) for host in self._hosts(request) for name in host.names()]
+        names = [
+            (host, name)
+            for host in hosts_of(self._broker.virtual_hosts, request)
+            for name in host.names()
+        ]
 
         def row(item: tuple[VirtualHost, str]) -> Row:
             host, name = item
@@ -97,14 +102,6 @@ class QueuePaths:
         await host.delete(name, lambda: None)
         return done()
 
-    def _hosts(self, request: Request) -> list[VirtualHost]:
-        """The virtual host in the path, or all that the caller may see."""
-        hosts = self._broker.virtual_hosts
-        if "vhost" in request.path_params:
-            return [host_of(hosts, request)]
-        caller = caller_of(request)
-        return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
-
     def _readers(self) -> Counter[tuple[str, str]]:
         return Counter(
             (connection.virtual_host, facts.stream)
@@ -124,12 +121,16 @@ class QueuePaths:
     # -- super streams
 
     async def _list_super_streams(self, request: Request) -> Response:
-        rows = [row for host in self._hosts(request) for row in host.super_streams.values()]
-        return await listing(request, sorted(rows), _super_stream_row, lambda row: row.name)
+        rows = [
+            row
+            for host in hosts_of(self._broker.virtual_hosts, request)
+            for row in host.super_streams.rows()
+        ]
+        return await listing(request, rows, _super_stream_row, lambda row: row.name)
 
     async def _one_super_stream(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
-        return json_answer(_super_stream_row(host.find_super_stream(part(request, "name"))))
+        return json_answer(_super_stream_row(host.super_streams.find(part(request, "name"))))
 
     async def _create_super_stream(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
@@ -141,7 +142,7 @@ class QueuePaths:
             caller.require(Right.CONFIGURE, host.name, configured)
         arguments = [
             (key.removeprefix(_PREFIX), _text(key, value))
-            for key, value in _mapping(body, "arguments").items()
+            for key, value in mapping(body, "arguments").items()
         ]
         await host.create_super_stream(name, routes, arguments)
         return done()
@@ -150,7 +151,7 @@ class QueuePaths:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         caller = caller_of(request)
-        for configured in (name, *partitions_of(host.find_super_stream(name))):
+        for configured in (name, *partitions_of(host.super_streams.find(name))):
             caller.require(Right.CONFIGURE, host.name, configured)
         await host.delete_super_stream(name, lambda: None)
         return done()
@@ -170,6 +171,18 @@ def host_of(hosts: dict[str, VirtualHost], request: Request) -> VirtualHost:
     return hosts[name]
 
 
+def hosts_of(hosts: dict[str, VirtualHost], request: Request) -> list[VirtualHost]:
+    """The virtual host in the path, or all that the caller may see.
+
+    Raises:
+        NotFound, Refused: see `host_of`.
+    """
+    if "vhost" in request.path_params:
+        return [host_of(hosts, request)]
+    caller = caller_of(request)
+    return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
+
+
 async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
     """Create a stream as definitions and requests describe it; whether it is new.
 
@@ -177,7 +190,7 @@ async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
         BadRequest: it would be no stream.
         Refused: it cannot be created.
     """
-    arguments = _mapping(body, "arguments")
+    arguments = mapping(body, "arguments")
     kind = arguments.get(TYPE, body.get("type", STREAM))
     if kind != STREAM:
         raise BadRequest(f"{TYPE} is {kind!r}: this server has streams only")
@@ -195,15 +208,6 @@ async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
             return False
         raise
     return True
-
-
-def _mapping(body: Row, name: str) -> dict[str, Any]:
-    value = body.get(name, {})
-    if value == []:  # how some write an empty one
-        return {}
-    if not isinstance(value, dict):
-        raise BadRequest(f"{name} is no JSON object")
-    return value
 
 
 def _text(name: str, value: object) -> str:

@@ -165,7 +165,9 @@ class Consumers:
         host = self._context.host
         number = command.subscription_id
         key = GroupKey(stream.name, properties[_NAME])
-        partition = host.partition_number(properties.get(_SUPER_STREAM, ""), stream.name)
+        partition = host.super_streams.partition_number(
+            properties.get(_SUPER_STREAM, ""), stream.name
+        )
 
         def make_member(group: Group) -> SingleActive:
             subscription = self._delivery.add(number, stream, interest, command.credit)

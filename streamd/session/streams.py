@@ -14,7 +14,7 @@ from streamd.access import Right
 from streamd.checks import check_number, checked_name
 from streamd.errors import Refused
 from streamd.session.context import OK, Context, Handlers, offset_spec
-from streamd.virtual_host import partitions_of
+from streamd.super_streams import partitions_of
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import (
     NO_LEADER,
@@ -99,7 +99,7 @@ class Streams:
         async def delete() -> None:
             host = self._context.host
             self._context.rights.require(Right.CONFIGURE, command.name)
-            self._require_all(command.name, partitions_of(host.find_super_stream(command.name)))
+            self._require_all(command.name, partitions_of(host.super_streams.find(command.name)))
             await host.delete_super_stream(command.name, lambda: self._context.answer(answer))
 
         code = await _code_of(f"super stream {command.name} not deleted", delete)
@@ -122,7 +122,7 @@ class Streams:
         code = OK
         try:
             self._require_any(command.super_stream)
-            found = self._context.host.find_super_stream(command.super_stream)
+            found = self._context.host.super_streams.find(command.super_stream)
             for name in partitions_of(found):
                 self._require_any(name)
             streams = tuple(partitions_of(found))
@@ -136,7 +136,7 @@ class Streams:
         rights = self._context.rights
         try:
             rights.require(Right.WRITE, command.super_stream)
-            found = self._context.host.find_super_stream(command.super_stream)
+            found = self._context.host.super_streams.find(command.super_stream)
             routed = tuple(b.stream for b in found.bindings if b.key == command.routing_key)
             for name in routed:
                 rights.require(Right.WRITE, name)

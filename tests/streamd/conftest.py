@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
 
 
@@ -36,3 +37,9 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
 async def peer(server: Harness) -> Peer:
     """A peer that has logged in."""
     return await server.peer()
+
+
+@pytest.fixture
+def http(server: Harness) -> Http:
+    """Requests of the user guest, and of others."""
+    return Http(server)

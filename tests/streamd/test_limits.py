@@ -19,8 +19,8 @@ from streamd.checks import MAX_PARTITIONS
 from streamd.config import Config
 from streamd.wire import ResponseCode, codec, commands as c
 from streamd.wire.fields import Pair
-from tests.streamd.test_http_api import Http
 from tests.support.amqp import FIRST as FROM_FIRST, connect, declare, fields, open_peer
+from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, harness
 
 README = Path(__file__).parents[2] / "README.md"

@@ -264,6 +264,21 @@ def declare(
     return m.QueueDeclare(0, name, passive, durable, exclusive, auto_delete, False, table)
 
 
+def exchange(
+    name: str,
+    kind: str = "direct",
+    *,
+    passive: bool = False,
+    durable: bool = True,
+    auto_delete: bool = False,
+    internal: bool = False,
+    **arguments: Any,
+) -> m.ExchangeDeclare:
+    """An exchange.declare."""
+    table = fields(**arguments)
+    return m.ExchangeDeclare(0, name, kind, passive, durable, auto_delete, internal, False, table)
+
+
 def connect(server: Harness, *, is_local: bool = True, reads_slowly: bool = False) -> AmqpPeer:
     """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
     pair = lockstep_stream_pair if reads_slowly else memory_stream_pair

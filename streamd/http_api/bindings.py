@@ -1,0 +1,210 @@
+"""/api/bindings: which exchange leads to which streams and exchanges.
+
+A partition of a super stream is a stream that is bound to it, and the argument
+x-stream-partition-order says at which place.
+"""
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from urllib.parse import quote
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.access import Right
+from streamd.http_api.caller import caller_of
+from streamd.http_api.exchanges import exchange_part
+from streamd.http_api.messages import (
+    NotFound,
+    NotServed,
+    Row,
+    done,
+    json_answer,
+    listing,
+    mapping,
+    part,
+    read_body,
+    text,
+)
+from streamd.http_api.queues import host_of, hosts_of
+from streamd.http_api.service import Service
+from streamd.routing import RouteRow, arguments_text
+from streamd.virtual_host import VirtualHost
+
+_BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_KINDS = {"q": False, "e": True}  # what stands before a destination: whether it is an exchange
+_NAMES = {False: "queue", True: "exchange"}
+_HASH_BYTES = 9
+
+
+class BindingPaths:
+    """Listed, made, removed.
+
+    Attributes:
+        routes: of the paths.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._hosts = service.broker.virtual_hosts
+        self.routes = [
+            Route("/api/bindings", self._list),
+            Route("/api/bindings/{vhost}", self._list),
+            Route("/api/exchanges/{vhost}/{name}/bindings/source", self._list_from),
+            Route("/api/exchanges/{vhost}/{name}/bindings/destination", self._list_to_exchange),
+            Route("/api/queues/{vhost}/{name}/bindings", self._list_to_queue),
+            Route(_BETWEEN, self._list_between),
+            Route(_BETWEEN, self._bind, methods=["POST"]),
+            Route(_BETWEEN + "/{key}", self._one),
+            Route(_BETWEEN + "/{key}", self._unbind, methods=["DELETE"]),
+        ]
+
+    # -- looking
+
+    async def _list(self, request: Request) -> Response:
+        hosts = hosts_of(self._hosts, request)
+        routes = [route for host in hosts for route in await _routes(host)]
+        return await listing(request, routes, binding_row)
+
+    async def _list_from(self, request: Request) -> Response:
+        host = host_of(self._hosts, request)
+        routes = host.exchanges.routes_from(exchange_part(request, "name"))
+        return await listing(request, routes, binding_row)
+
+    async def _list_to_exchange(self, request: Request) -> Response:
+        return await self._list_to(request, exchange_part(request, "name"), to_exchange=True)
+
+    async def _list_to_queue(self, request: Request) -> Response:
+        return await self._list_to(request, part(request, "name"), to_exchange=False)
+
+    async def _list_to(self, request: Request, name: str, *, to_exchange: bool) -> Response:
+        host = host_of(self._hosts, request)
+        ends = (name, to_exchange)
+        routes = await _routes(host, lambda route: (route.destination, route.to_exchange) == ends)
+        return await listing(request, routes, binding_row)
+
+    async def _list_between(self, request: Request) -> Response:
+        host, wanted = self._ends(request)
+        return await listing(request, _between(host, wanted), binding_row)
+
+    async def _one(self, request: Request) -> Response:
+        host, wanted = self._ends(request)
+        return json_answer(binding_row(_find(host, wanted, part(request, "key"))))
+
+    # -- changing
+
+    async def _bind(self, request: Request) -> Response:
+        host, ends = self._ends(request)
+        _require(request, ends)
+        route = await bind(host, ends, await read_body(request))
+        last = [route.destination, properties_key(route)]
+        return done(is_new=True, location="/".join(quote(name, safe="") for name in last))
+
+    async def _unbind(self, request: Request) -> Response:
+        host, ends = self._ends(request)
+        _require(request, ends)
+        await host.exchanges.unbind(_find(host, ends, part(request, "key")))
+        return done()
+
+    def _ends(self, request: Request) -> tuple[VirtualHost, RouteRow]:
+        """Where, and a binding without key and arguments between what is in the path."""
+        host, kind = host_of(self._hosts, request), part(request, "kind")
+        if kind not in _KINDS:
+            raise NotFound
+        to_exchange = _KINDS[kind]
+        destination = (exchange_part if to_exchange else part)(request, "destination")
+        source = exchange_part(request, "source")
+        return host, RouteRow(host.name, source, destination, to_exchange, "", {})
+
+
+def _require(request: Request, ends: RouteRow) -> None:
+    caller = caller_of(request)
+    caller.require(Right.READ, ends.virtual_host, ends.source)
+    caller.require(Right.WRITE, ends.virtual_host, ends.destination)
+
+
+async def _routes(
+    host: VirtualHost, is_wanted: Callable[[RouteRow], bool] | None = None
+) -> list[RouteRow]:
+    """The bindings of all exchanges, or those of them that are wanted."""
+    found: list[RouteRow] = []
+    for row in host.exchanges.rows():
+        found += filter(is_wanted, host.exchanges.routes_from(row.name))
+        await trio.lowlevel.checkpoint()  # there can be 100,000: messages flow meanwhile
+    return found
+
+
+def _between(host: VirtualHost, ends: RouteRow) -> list[RouteRow]:
+    routes = host.exchanges.routes_from(ends.source)
+    return [route for route in routes if route[:4] == ends[:4]]
+
+
+def _find(host: VirtualHost, ends: RouteRow, key: str) -> RouteRow:
+    """The binding with that properties_key, or the only one with that routing key.
+
+    Raises:
+        NotFound: there is none.
+    """
+    routes = _between(host, ends)
+    for route in routes:
+        if properties_key(route) == key:
+            return route
+    same_key = [route for route in routes if route.key == key]
+    if len(same_key) != 1:
+        raise NotFound
+    return same_key[0]
+
+
+async def bind(host: VirtualHost, ends: RouteRow, body: Row) -> RouteRow:
+    """Make a binding as definitions and requests describe it.
+
+    Args:
+        host: where.
+        ends: from what to what.
+        body: with routing key and arguments.
+
+    Raises:
+        NotServed: it has arguments with lists or objects.
+        BadRequest: it cannot be understood.
+        Refused: it cannot be made.
+    """
+    arguments = mapping(body, "arguments")
+    for name, value in arguments.items():
+        if isinstance(value, list | dict):
+            raise NotServed(
+                f"the binding's argument '{name[:40]}' is no text, number, true, false or null"
+            )
+    key = text(body, "routing_key", "")
+    return await host.exchanges.bind(ends._replace(key=key, arguments=arguments))
+
+
+def binding_row(route: RouteRow) -> Row:
+    """A binding as RabbitMQ shows it."""
+    return declared_binding(route) | {"properties_key": properties_key(route)}
+
+
+def declared_binding(route: RouteRow) -> Row:
+    """A binding as definitions have it."""
+    return {
+        "source": route.source,
+        "vhost": route.virtual_host,
+        "destination": route.destination,
+        "destination_type": _NAMES[route.to_exchange],
+        "routing_key": route.key,
+        "arguments": dict(route.arguments),
+    }
+
+
+def properties_key(route: RouteRow) -> str:
+    """What tells bindings between the same two apart: the key, and a hash of the arguments.
+
+    Source: rabbitmq/rabbitmq-server, rabbit_mgmt_format.erl; the hash is our own.
+    """
+    key = quote(route.key, safe="").replace("~", "%7E")
+    if not route.arguments:
+        return key or "~"
+    raw = arguments_text(route.arguments).encode()
+    digest = hashlib.blake2b(raw, digest_size=_HASH_BYTES).digest()
+    return f"{key}~{urlsafe_b64encode(digest).decode()}"
