@@ -43,6 +43,10 @@ class ExchangeMethods:
 
     async def _declare_active(self, name: str, method: m.ExchangeDeclare) -> None:
         self._context.require(Right.CONFIGURE, "exchange", name)
+        alternate = _text(method.arguments.get(ALTERNATE))
+        if alternate:  # messages go on from here to there
+            self._context.require(Right.READ, "exchange", name)
+            self._context.require(Right.WRITE, "exchange", alternate)
         row = ExchangeRow(
             self._host.name,
             name,
@@ -50,7 +54,7 @@ class ExchangeMethods:
             method.durable,
             method.auto_delete,
             method.internal,
-            _text(method.arguments.get(ALTERNATE)),
+            alternate,
         )
         flag = method.arguments.get(SUPER_STREAM)
         is_super_stream = flag.value if flag is not None and flag.tag == "t" else None

@@ -200,7 +200,8 @@ def _shown(row: Row) -> object:
 async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
     queues = []
     for name in host.names():
-        queues.append(_queue_row(host, name))
+        if host.has_stream(name):  # not deleted meanwhile
+            queues.append(_queue_row(host, name))
         await trio.lowlevel.checkpoint()  # thousands of streams must not stop the messages
     exchanges: list[Row] = []
     bindings: list[Row] = []

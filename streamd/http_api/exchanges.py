@@ -72,8 +72,13 @@ class ExchangePaths:
 
     async def _create(self, request: Request) -> Response:
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
-        caller_of(request).require(Right.CONFIGURE, host.name, name)
-        return done(is_new=await create_exchange(host, name, await read_body(request)))
+        caller, body = caller_of(request), await read_body(request)
+        caller.require(Right.CONFIGURE, host.name, name)
+        alternate = text(mapping(body, "arguments"), ALTERNATE, "")
+        if alternate:  # messages go on from here to there
+            caller.require(Right.READ, host.name, name)
+            caller.require(Right.WRITE, host.name, alternate)
+        return done(is_new=await create_exchange(host, name, body))
 
     async def _delete(self, request: Request) -> Response:
         host, name = host_of(self._hosts, request), exchange_part(request, "name")

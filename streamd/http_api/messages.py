@@ -191,7 +191,7 @@ def flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
 async def listing(
     request: Request,
     items: Iterable[Item],
-    make_row: Callable[[Item], Row],
+    make_row: Callable[[Item], Row | None],
     name_of: Callable[[Item], str] | None = None,
 ) -> Response:
     """An answer with many rows: all, or a page, of columns that were asked for.
@@ -199,7 +199,7 @@ async def listing(
     Args:
         request: may ask for `page`, `page_size`, `name` (a part of it) and `columns`.
         items: what there is, in order.
-        make_row: called for those that are sent.
+        make_row: called for those that are sent; None for one that is gone meanwhile.
         name_of: what `name` looks at; None when the rows have no names.
 
     Raises:
@@ -239,7 +239,7 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 async def _encoded(
-    request: Request, items: Sequence[Item], make_row: Callable[[Item], Row]
+    request: Request, items: Sequence[Item], make_row: Callable[[Item], Row | None]
 ) -> list[bytes]:
     columns = [
         column.split(".")[0] for column in request.query_params.get("columns", "").split(",")
@@ -248,7 +248,8 @@ async def _encoded(
     rows = []
     for number, item in enumerate(items, 1):
         row = make_row(item)
-        rows.append(_dumps({k: v for k, v in row.items() if k in keep} if keep else row))
+        if row is not None:
+            rows.append(_dumps({k: v for k, v in row.items() if k in keep} if keep else row))
         if number % _ROWS_A_TURN == 0:
             await trio.lowlevel.checkpoint()
     return rows

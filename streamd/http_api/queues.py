@@ -73,8 +73,10 @@ class QueuePaths:
             for name in host.names()
         ]
 
-        def row(item: tuple[VirtualHost, str]) -> Row:
+        def row(item: tuple[VirtualHost, str]) -> Row | None:
             host, name = item
+            if not host.has_stream(name):
+                return None
             return _row(host, name, readers[host.name, name])
 
         return await listing(request, names, row, lambda item: item[1])

@@ -219,6 +219,8 @@ class TestPermissions:
             m.ExchangeDelete(0, "write-x", False, False),
             m.ExchangeDeclare(0, "x", "fanout", False, True, False, False, False, {}),
             m.BasicGet(0, "write", False),
+            exchange("conf-x", alternate_exchange="write-x"),
+            exchange("conf-read-x", alternate_exchange="other"),
         ],
     )
     async def test_refused(self, limited: AmqpPeer, method: object) -> None:

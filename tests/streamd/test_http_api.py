@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from streamd.http_api.messages import MAX_BODY_BYTES
+from streamd.virtual_host import VirtualHost
 from streamd.wire import ResponseCode, commands as c
 from streamd.wire.fields import Pair
 from tests.support.amqp import open_peer
@@ -286,6 +287,15 @@ async def test_pages_and_columns(http: Http, server: Harness) -> None:
 
 
 # -- super streams
+
+
+async def test_a_stream_that_is_deleted_while_it_is_listed(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await http.ask("PUT", "queues/%2F/s", {})
+    monkeypatch.setattr(VirtualHost, "names", lambda _: ["gone", "s"])
+    assert [row["name"] for row in await http.get("queues")] == ["s"]
+    assert [row["name"] for row in (await http.get("definitions"))["queues"]] == ["s"]
 
 
 async def test_texts_that_are_no_unicode(http: Http) -> None:
