@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from isal.isal_zlib import crc32
 
+from segments.checksum import crc32
 from segments.spark.history import History, read_history
 from segments.spark.plan import Piece
 from segments.spark.replay import Replay, Row, added
