@@ -13,6 +13,7 @@ from streamd.virtual_host import VirtualHost
 from streamd.wire import ResponseCode
 
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
+_SHOWN = 64  # characters, in the log
 _LONG_STRING = struct.Struct(">cI")
 
 
@@ -31,14 +32,14 @@ class Peer(NamedTuple):
 
 
 class Denied(Exception):
-    """The peer may not enter.
+    """The peer may not enter. The text is for the server's log, not for the peer.
 
     Attributes:
         code: why, as the stream protocol says it.
     """
 
-    def __init__(self, code: ResponseCode) -> None:
-        super().__init__(code.text)
+    def __init__(self, code: ResponseCode, who: str = "") -> None:
+        super().__init__(f"{who}: {code.text}" if who else code.text)
         self.code = code
 
     @property
@@ -79,7 +80,7 @@ class Entrance:
             Denied: it proves none.
         """
         if mechanism not in self.mechanisms():
-            raise Denied(ResponseCode.SASL_MECHANISM_NOT_SUPPORTED)
+            raise Denied(ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, f"{mechanism[:20]!r}")
         if mechanism == ANONYMOUS:
             user = self._config.anonymous_user
         elif mechanism == EXTERNAL:
@@ -90,11 +91,11 @@ class Entrance:
             user = name.decode("utf-8", "replace")
             host = self._peer.host
             if not password or not await self._access.authenticate(user, password, host):
-                raise Denied(ResponseCode.AUTHENTICATION_FAILURE)
+                raise Denied(ResponseCode.AUTHENTICATION_FAILURE, _who(user, mechanism))
         if not self._access.is_user(user):
-            raise Denied(ResponseCode.AUTHENTICATION_FAILURE)
+            raise Denied(ResponseCode.AUTHENTICATION_FAILURE, _who(user, mechanism))
         if user == LOOPBACK_ONLY and not self._peer.is_local:
-            raise Denied(ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK)
+            raise Denied(ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK, _who(user, mechanism))
         return user
 
     def enter(self, user: str, name: str) -> tuple[VirtualHost, Rights]:
@@ -106,8 +107,13 @@ class Entrance:
         host = self._broker.virtual_hosts.get(name)
         rights = Rights(self._access, user, name)
         if host is None or not rights.may_enter:
-            raise Denied(ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
+            who = f"user {user!r}, virtual host {name[:_SHOWN]!r}"
+            raise Denied(ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE, who)
         return host, rights
+
+
+def _who(user: str, mechanism: str) -> str:
+    return f"user {user[:_SHOWN]!r} with {mechanism}"
 
 
 def _read_plain(data: bytes) -> tuple[bytes, bytes]:

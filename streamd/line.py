@@ -216,9 +216,9 @@ class Line:
                 logger.info("%s: no sign of life in %s s", self.transport.peer, 2 * interval)
                 raise Ended
 
-    async def refused(self, *, is_guess: bool) -> None:
-        """The peer may not enter: a wrong password waits for its answer."""
-        logger.warning("%s: login refused", self.transport.peer)
+    async def refused(self, reason: BaseException | None, *, is_guess: bool) -> None:
+        """The peer may not enter, the log says why: a wrong password waits for its answer."""
+        logger.warning("%s: login refused, %s", self.transport.peer, reason)
         if is_guess:
             await trio.sleep(REFUSAL_SECONDS)
 

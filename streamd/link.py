@@ -100,7 +100,7 @@ class Link:
         return cast("c.ClientCommand", command)  # by its role the connection gives no others
 
     async def _refuse(self, failed: LoginFailed) -> None:
-        await self._line.refused(is_guess=failed.is_guess)
+        await self._line.refused(failed.__cause__, is_guess=failed.is_guess)
         try:
             with trio.move_on_after(LOGIN_SECONDS):
                 await self._transport.send(self._connection.send(failed.answer))

@@ -117,7 +117,7 @@ class AmqpLink:
         self._connection.receive_data(await self._line.receive())
 
     async def _refuse(self, refused: NotLetIn) -> None:
-        await self._line.refused(is_guess=refused.is_guess)
+        await self._line.refused(refused.__cause__, is_guess=refused.is_guess)
         if refused.fault is not None:
             await self._send_last(self._connection.close(refused.fault))
 

@@ -21,7 +21,7 @@ from segments.selector import (
     parse_tags,
 )
 from streamd.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
-from streamd.amqp091.stored import FILTER_VALUE
+from streamd.amqp091.stored import FILTER_VALUE, ROUTING_KEY
 from streamd.amqp091.values import INTEGER_TAGS, Field, Table
 from streamd.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT, Arguments, age_seconds
 from streamd.checks import check_asked
@@ -214,7 +214,8 @@ class ExactValues:
     """The messages whose filter value was asked for.
 
     The value is the annotation that AMQP publishers give, else the value of the stream's filter
-    property. A message with neither may have had any when it was published: it is delivered.
+    property. Of a message from a stream client that has neither, nobody knows which value it had:
+    it is delivered.
 
     Args:
         matcher: what was asked for.
@@ -222,8 +223,9 @@ class ExactValues:
     """
 
     def __init__(self, matcher: Matcher, declared: Arguments) -> None:
-        self._wanted = matcher.values
+        self._wanted = {*matcher.values, *([b""] if matcher.match_unfiltered else [])}
         self._own_value = own_value_reader(declared)
+        self._is_strict = declared.get(FILTER_CONTRACT) == STRICT
 
     def places(self, data: bytes, ends: list[int]) -> list[int]:
         """See Choice."""
@@ -237,25 +239,30 @@ class ExactValues:
             else:
                 value = annotated_value(data[start:end])
             if not value and own_value is not None:
-                value = own_value(data[start:end])
-            if not value or value in wanted:
+                value = own_value(data[start:end]) or (b"" if self._is_strict else value)
+            if value is None or value in wanted:
                 found.append(place)
             start = end + 4
         return found
 
 
-def annotated_value(raw: bytes) -> bytes:
-    """The filter value among a message's annotations, empty where there is none."""
+def annotated_value(raw: bytes) -> bytes | None:
+    """The filter value that a message was published with over AMQP 0-9-1, empty for none.
+
+    None where that cannot be told: stream clients give their values beside the messages.
+    """
     try:
         for code, _, at in walk_sections(raw):
             if code == Section.MESSAGE_ANNOTATIONS:
                 value = find_in_map(raw, at, FILTER_VALUE)
-                return value.encode() if isinstance(value, str) else b""
+                if isinstance(value, str):
+                    return value.encode()
+                return None if find_in_map(raw, at, ROUTING_KEY) is None else b""
             if code > Section.MESSAGE_ANNOTATIONS:
                 break
     except FormatError:
         pass
-    return b""
+    return None
 
 
 _remembered_value = lru_cache(maxsize=4096)(annotated_value)
