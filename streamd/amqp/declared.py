@@ -35,6 +35,8 @@ _INTEGERS = frozenset(
     (MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES)
 )
 _FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
+_KNOWN = _TEXTS | _INTEGERS | _FLAGS | {FILTER_SIZE, ERROR_RATE}
+_OURS = (f"{PREFIX}stream-", f"{PREFIX}max-")
 _FOREIGN = frozenset(
     PREFIX + name
     for name in (
@@ -95,6 +97,14 @@ class Declaration:
                 reason = f"invalid arg '{key}' {where} of queue type rabbit_stream_queue"
                 raise precondition_failed(reason)
         return pairs
+
+    def passed_over(self) -> list[str]:
+        """Arguments that look like ours and are none, as when they are misspelt."""
+        return [
+            key
+            for key in self._arguments
+            if key.startswith(_OURS) and key.removeprefix(PREFIX) not in _KNOWN
+        ]
 
     def canonical(self) -> Arguments:
         """The arguments as the catalog has them.

@@ -3,6 +3,8 @@
 Source: amqp091 reference, 2.
 """
 
+import logging
+
 from streamd.access import Right
 from streamd.amqp.channel import Channel
 from streamd.amqp.context import Context, Handlers, without_line_ends
@@ -16,7 +18,10 @@ from streamd.exchange_rules import RESERVED_PREFIX
 from streamd.routing import RouteRow
 from streamd.wire import ResponseCode
 
+logger = logging.getLogger(__name__)
+
 _MAX_COUNT = (1 << 32) - 1
+_MAX_WARNINGS = 4  # for one declaration
 
 
 class Queues:
@@ -76,6 +81,8 @@ class Queues:
         declaration.canonical()
         try:
             await self._host.create(name, declaration.pairs())
+            for key in declaration.passed_over()[:_MAX_WARNINGS]:
+                logger.warning("stream %s: the argument %r is passed over", name, key[:40])
         except Refused as refused:
             # Somebody else may have made it meanwhile.
             if refused.code != ResponseCode.STREAM_EXISTS:

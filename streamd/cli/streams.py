@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from streamd.cli.common import Misused, console, json_option, notes, run_client, size, uri_option
+from streamd.arguments import read_arguments
+from streamd.cli.common import (
+    Failed,
+    Misused,
+    console,
+    json_option,
+    notes,
+    run_client,
+    size,
+    uri_option,
+)
+from streamd.errors import Refused
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo
@@ -88,10 +99,33 @@ def create(
         given[key] = value
 
     async def work(client: "Client") -> None:
-        await client.create(name, arguments=given, exist_ok=exist_ok)
+        from clients import PreconditionFailed  # noqa: PLC0415 - as others, not for --help
+
+        try:
+            await client.create(name, arguments=given, exist_ok=exist_ok)
+        except PreconditionFailed:  # the protocol does not say which
+            raise Failed(await _what_is_wrong(client, name, given)) from None
 
     run_client(uri, work)
     notes().print(f"created {name}")
+
+
+async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
+    """Why a stream cannot be created."""
+    try:
+        wanted = read_arguments(given.items())
+    except Refused as refused:
+        return refused.details
+    if not (client.is_streamd and await client.exists(name)):
+        return f"cannot create {name!r}: the server refuses the name or an argument"
+    (info,) = await client.describe(name)
+    known = read_arguments(info.arguments.items())
+    differing = [
+        f"{key} is {known.get(key, 'not set')}, not {wanted.get(key, 'left out')}"
+        for key in sorted({*wanted, *known})
+        if wanted.get(key) != known.get(key)
+    ]
+    return f"{name!r} exists with other arguments: {'; '.join(differing)}"
 
 
 _ARGUMENTS = {

@@ -82,10 +82,10 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            (["--filter-size", "15"], "bad name or argument (stream-filter-size-bytes=15)"),
-            (["--filter-size", "256"], "bad name or argument"),
-            (["--max-age", "2w"], "bad name or argument (max-age=2w)"),
-            (["--argument", "max-length-bytes=x"], "bad name or argument (max-length-bytes=x)"),
+            (["--filter-size", "15"], "expected a whole number from 16 to 255 bytes, or auto"),
+            (["--filter-size", "256"], "stream-filter-size-bytes is '256'"),
+            (["--max-age", "2w"], "expected a number and one of the units Y, M, D, h, m, s"),
+            (["--argument", "max-length-bytes=x"], "max-length-bytes is 'x'"),
         ],
     )
     def test_bad_arguments(self, streamd: Shell, options: list[str], reason: str) -> None:

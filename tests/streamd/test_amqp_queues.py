@@ -55,6 +55,16 @@ class TestDeclaring:
             "stream-chunk-max-records": 200,
         }
 
+    async def test_what_is_passed_over_stands_in_the_log(
+        self, amqp: AmqpPeer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(2):  # told once
+            await amqp.declare("s", x_stream_filter_size_byts=64, x_stream_filter_size_bytes=32)
+        (record,) = [r for r in caplog.records if "passed over" in r.getMessage()]
+        assert record.getMessage() == (
+            "stream s: the argument 'x-stream-filter-size-byts' is passed over"
+        )
+
     @pytest.mark.parametrize("tag", "bBsuIilL")
     async def test_integers_of_all_widths_are_the_same(self, amqp: AmqpPeer, tag: str) -> None:
         await amqp.declare("s", x_stream_filter_size_bytes=Field("l", 100))
