@@ -22,7 +22,7 @@ from streamd.flushing import FlushMode
 from streamd.wire import commands as c
 
 _STREAM = "benchmark"
-_WIDTH = 100
+_WIDTH = 120
 _LOADS = {
     "100 B, 100 per frame": Load(500_000),
     "1 KiB, 100 per frame": Load(60_000, size=1024),

@@ -58,11 +58,13 @@ class Flush:
         """
         for file in self.files:
             file.sync()
-        if self.has_new_names:
+        checkpoint = self.checkpoint
+        is_empty = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
+        if self.has_new_names and not is_empty:  # of a new stream nothing can be missed
             self.disk.sync_folder(self.folder)
-        if self.checkpoint is not None:
+        if checkpoint is not None:
             try:
-                self._write(self.checkpoint)
+                self._write(checkpoint)
             except StorageError as error:
                 self.fault = str(error)
 
@@ -197,7 +199,7 @@ class FlushState:
         if journal is not None:
             files.append(journal)
         indexes = list(self._indexes)
-        if not only_sealed:
+        if not only_sealed and writer.num_chunks:
             indexes.append(writer.segment.path(INDEX_SUFFIX))
         has_new_names, self._has_new_names = self._has_new_names, False
         if checkpoint is not None:
