@@ -58,11 +58,13 @@ class Flush:
         """
         for file in self.files:
             file.sync()
-        if self.has_new_names:
+        checkpoint = self.checkpoint
+        is_empty = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
+        if self.has_new_names and not is_empty:  # of a new stream nothing can be missed
             self.disk.sync_folder(self.folder)
-        if self.checkpoint is not None:
+        if checkpoint is not None:
             try:
-                self._write(self.checkpoint)
+                self._write(checkpoint)
             except StorageError as error:
                 self.fault = str(error)
 
@@ -87,24 +89,25 @@ class FlushState:
     Attributes:
         held: what readers do not see before it is flushed.
         sealed: segments that were sealed, or read through, since the last flush.
-        unflushed_bytes: that were appended since.
     """
 
     def __init__(self, writer: SegmentWriter, plan: Plan, *, has_new_names: bool) -> None:
         self.held: list[Appended] = []
         self.sealed: list[Segment] = []
-        self.unflushed_bytes = 0
         self._writer = writer
         self._epoch = plan.last_epoch
+        self._new_epoch = plan.last_epoch + 1
         self._checkpoint = plan.checkpoint
         self._has_new_names = has_new_names
         self._indexes: list[str] = []
-        self._new_bytes = self._new_chunks = 0  # since the last checkpoint
         self._running: list[Segment] = []
-        self._flushed_size = FILE_HEADER_SIZE
+        self._flushed_size = FILE_HEADER_SIZE  # of the newest segment
         at = plan.checkpoint
         if at is not None and at.segment == writer.segment.base_offset:
             self._flushed_size = at.position
+        self._begun_size = self._flushed_size  # as far as a flush has begun
+        self._sealed_bytes = 0
+        self._counted_from = (writer.size, writer.num_chunks)  # at the last checkpoint
         for segment in plan.unflushed:
             if segment is not writer.segment:
                 self._add_sealed(segment)
@@ -114,20 +117,20 @@ class FlushState:
         self.sealed.append(segment)
         self._indexes.append(segment.path(INDEX_SUFFIX))
 
-    def wrote(self, appended: Appended) -> None:
-        """Chunks were appended."""
-        size = appended.size - appended.positions[0]
-        self.unflushed_bytes += size
-        self._new_bytes += size
-        self._new_chunks += len(appended.chunks)
-        self._epoch = appended.chunks[-1].header.epoch
-
     def rolled(self, old: SegmentWriter, new: SegmentWriter) -> None:
         """A segment was sealed, and another one begun."""
         self._add_sealed(old.segment)
+        self._sealed_bytes += old.size - self._begun_size
+        self._epoch = self._new_epoch
         self._writer = new
-        self._flushed_size = FILE_HEADER_SIZE
+        self._flushed_size = self._begun_size = FILE_HEADER_SIZE
+        self._counted_from = (FILE_HEADER_SIZE, 0)
         self._has_new_names = True
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that were appended since a flush has begun."""
+        return self._sealed_bytes + self._writer.size - self._begun_size
 
     @property
     def is_dirty(self) -> bool:
@@ -138,14 +141,21 @@ class FlushState:
     @property
     def wants_checkpoint(self) -> bool:
         """Opening the log would take long without a new one."""
-        is_much = self._new_bytes >= CHECKPOINT_BYTES or self._new_chunks >= CHECKPOINT_CHUNKS
-        return bool(self.sealed) or is_much
+        size, num_chunks = self._counted_from
+        is_large = self._writer.size - size >= CHECKPOINT_BYTES
+        return (
+            bool(self.sealed)
+            or is_large
+            or self._writer.num_chunks - num_chunks >= CHECKPOINT_CHUNKS
+        )
 
     def next_checkpoint(
         self, first_offset: int, *, has_tracking: bool, only_sealed: bool
     ) -> Checkpoint | None:
         """What can be said after a flush; None when it was said before."""
         writer = self._writer
+        if writer.size > writer.start_size:
+            self._epoch = self._new_epoch
         base = writer.segment.base_offset
         reached = (writer.size, writer.num_chunks, writer.next_offset)
         if only_sealed:
@@ -189,13 +199,14 @@ class FlushState:
         if journal is not None:
             files.append(journal)
         indexes = list(self._indexes)
-        if not only_sealed:
+        if not only_sealed and writer.num_chunks:
             indexes.append(writer.segment.path(INDEX_SUFFIX))
         has_new_names, self._has_new_names = self._has_new_names, False
         if checkpoint is not None:
-            self._new_bytes = self._new_chunks = 0
+            self._counted_from = (writer.size, writer.num_chunks)
+        self._sealed_bytes = 0
         if not only_sealed:
-            self.unflushed_bytes = 0
+            self._begun_size = writer.size
         self._running = running
         num_held = 0 if only_sealed else len(self.held)
         size = self._flushed_size if only_sealed else writer.size

@@ -222,7 +222,6 @@ class Log:
         sequences = [builder.sequences for _, builder in group]
         appended = self._writer.append(chunks, sequences)
         self._last_timestamp_ms = chunks[-1].header.timestamp_ms
-        self._state.wrote(appended)
         if self.holds_back:
             for brought in sequences:
                 self._ahead.update(brought)
@@ -240,13 +239,16 @@ class Log:
             self.segments.append(segment)
             if sealed.filters is not None:
                 self.want_filters(sealed)  # from memory to a file
-        for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
-            if sequences:
-                self.tracking.set_sequences(chunk.header.chunk_id, sequences.items())
-                for reference, last in sequences.items():
-                    if self._ahead.get(reference) == last:
-                        del self._ahead[reference]
+        if any(appended.sequences):
+            self._commit_sequences(appended)
         self.committed_offset = segment.next_offset
+
+    def _commit_sequences(self, appended: Appended) -> None:
+        for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
+            self.tracking.set_sequences(chunk.header.chunk_id, sequences.items())
+            for reference, last in sequences.items():
+                if self._ahead.get(reference) == last:
+                    del self._ahead[reference]
 
     def _roll(self) -> None:
         """Seal the newest segment and start the next."""

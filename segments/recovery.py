@@ -177,14 +177,17 @@ def _keep_offsets(plan: Plan, checkpoint: Checkpoint, folder: str) -> None:
     if not plan.segments:
         first = checkpoint.first_offset
         path = file_path(folder, checkpoint.segment, SEGMENT_SUFFIX)
-        plan.losses.append(Loss(path, 0, "the file is missing", first, wanted - first))
+        if wanted > first:
+            plan.losses.append(Loss(path, 0, "the file is missing", first, wanted - first))
         return
     last = plan.segments[-1]
     if last.next_offset < wanted:
-        reason = f"it ends at offset {last.next_offset}, messages up to {wanted} were written"
         damage = Damage(last.size, last.size, last.next_offset, wanted)
-        lost = Loss(last.path(), last.size, reason, last.next_offset, wanted - last.next_offset)
-        plan.losses.append(lost)
+        place, reason = (last.path(), last.size), f"it ends at offset {last.next_offset}"
+        if last.base_offset < checkpoint.segment:
+            place = (file_path(folder, checkpoint.segment, SEGMENT_SUFFIX), 0)
+            reason = "the file is missing"
+        plan.losses.append(Loss(*place, reason, last.next_offset, wanted - last.next_offset))
         last.damage[damage.position] = damage
         last.next_offset = wanted
         content = codec.encode_damage(last.damage.values())
@@ -459,7 +462,11 @@ class _Examiner:
 
     def _add_gap(self, plan: Plan, next_offset: int) -> None:
         segment = self.segment
-        reason = f"it ends at offset {segment.next_offset}, the next one begins at {next_offset}"
+        missing = PurePath(file_path("", segment.next_offset, SEGMENT_SUFFIX)).name
+        reason = (
+            f"it ends at offset {segment.next_offset}, the next one begins at {next_offset}: it "
+            f"was cut, or {missing} is missing"
+        )
         self._add_damage(plan, segment.size, next_offset, reason)
 
     def _add_damage(self, plan: Plan, end: int, next_offset: int, reason: str) -> None:

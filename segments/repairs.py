@@ -14,6 +14,7 @@ from segments.disk import Disk
 from segments.replacing import replace_file
 
 QUARANTINE = "quarantine"
+_ASIDE = ".aside"
 _COPY_BYTES = 1 << 20
 
 
@@ -148,10 +149,13 @@ class Loss:
 
 
 def _quarantine(disk: Disk, path: str, suffix: str = "") -> str:
-    """A free path in the quarantine beside `path`, whose folder is made."""
+    """A free path in the quarantine beside `path`, whose folder is made.
+
+    Nobody takes a file there for one of a stream: its name has a suffix of its own.
+    """
     folder = str(PurePath(path).parent / QUARANTINE)
     disk.make_folder(folder)
     taken = set(disk.list(folder))
-    name = PurePath(path).name + suffix
+    name = PurePath(path).name + suffix + _ASIDE
     names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
     return str(PurePath(folder, next(free for free in names if free not in taken)))

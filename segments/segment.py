@@ -295,8 +295,9 @@ class SegmentWriter:
     def commit(self, appended: Appended) -> None:
         """Let readers have what was appended; in the order of appending."""
         segment, chunks = self.segment, appended.chunks
-        for chunk, position in zip(chunks, appended.positions, strict=True):
-            self._filters.add(position, chunk.header.chunk_id, chunk.keys)
+        add = self._filters.add
+        for (header, _, keys), position in zip(chunks, appended.positions):  # noqa: B905 - hot path
+            add(position, header.chunk_id, keys)
         if segment.first_timestamp_ms is None:
             segment.first_timestamp_ms = chunks[0].header.timestamp_ms
         last = chunks[-1].header

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,17 +10,20 @@ import trio
 
 from segments.disk import OsDisk
 from streamd import threads
-from streamd.catalog import Catalog, CatalogError, Contents
+from streamd.catalog import Catalog, CatalogError, Contents, StreamRow
 from streamd.config import RETENTION_SECONDS
 from streamd.errors import Refused
 from streamd.flushing import Flusher, FlushMode
 from streamd.indexing import Indexer
 from streamd.poller import open_poller
 from streamd.shared import Shared, StreamRoom
+from streamd.standing import StandingSelector
 from streamd.virtual_host import VirtualHost, trash_folder
 from streamd.wire import ResponseCode
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = 8  # streams that are opened at the same time
 
 
 def wall_clock_ms() -> int:
@@ -83,9 +86,12 @@ class Broker:
                 (row for row in contents.routes if row.virtual_host == host.name),
             )
         rows = contents.streams
-        for row in rows:
-            standing = contents.selectors.get((row.virtual_host, row.name), ())
-            await self.virtual_hosts[row.virtual_host].open_stream(row, standing)
+        limiter = trio.CapacityLimiter(_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for row in rows:
+                standing = contents.selectors.get((row.virtual_host, row.name), ())
+                host = self.virtual_hosts[row.virtual_host]
+                nursery.start_soon(_open_one, limiter, host, row, standing)
         known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
         await threads.in_thread(_clean_up, self._shared.data, known)
         self._shared.nursery.start_soon(self._expire_now_and_then)
@@ -136,6 +142,16 @@ class Broker:
         for host in self.virtual_hosts.values():
             host.close()
         self._shared.catalog.close()
+
+
+async def _open_one(
+    limiter: trio.CapacityLimiter,
+    host: VirtualHost,
+    row: StreamRow,
+    standing: Sequence[StandingSelector],
+) -> None:
+    async with limiter:
+        await host.open_stream(row, standing)
 
 
 def _clean_up(data: str, known: set[str]) -> None:

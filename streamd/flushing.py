@@ -52,8 +52,9 @@ class Flusher:
     def wrote(self, stream: Flushed) -> None:
         """Something was written to a stream."""
         if self.mode is FlushMode.INTERVAL:
-            self._dirty[stream] = None
-            self._work.set()
+            if stream not in self._dirty:
+                self._dirty[stream] = None
+                self._work.set()
             if stream.log.unflushed_bytes >= FLUSH_BYTES:
                 self._hurry.set()
         elif self.mode is FlushMode.OS and stream.log.has_unflushed_seals:

@@ -249,15 +249,20 @@ class Stream:
             return  # its folder may be gone; and what a flush does not cover is not told with it
         if self.failed is None:
             self._num_written = self._num_asked
+            log = self.log
+            before, has_offsets = log.next_offset, log.tracking.has_pending
             try:
                 self._write_queue()
-                self.log.write_tracking()
+                if has_offsets:
+                    log.write_tracking()
             except StorageError as error:
                 self._refused(error)
             else:
                 if self._is_full:
                     logger.info("stream %s: there is room on the disk again", self.name)
                     self._is_full = False
+            if has_offsets or log.next_offset != before:
+                self.on_written(self)
         if self.log.holds_back and not self.log.is_flushed:
             self._settled.unpark_all()  # there is room in the queue
         else:
@@ -271,8 +276,6 @@ class Stream:
             self._told_offset = log.committed_offset
             if self._waiters or self._waiters_for:
                 self._wake_waiters()
-        if not log.is_flushed:
-            self.on_written(self)
         if log.segments[-1] is not self._newest:
             self._newest = log.segments[-1]
             self._has_rolled = True

@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +35,7 @@ from streamd.wire import ResponseCode
 logger = logging.getLogger(__name__)
 
 _TRASH = "trash"
+_AT_ONCE = 16  # streams that are created at the same time
 
 
 class User(Protocol):
@@ -246,24 +248,28 @@ class VirtualHost:
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None
     ) -> list[Log]:
         """Files first: a stream in the catalog always has its folder."""
-        logs: list[Log] = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the disk
+            opening = [pool.submit(self._create_log, row) for row in rows]
         try:
-            for row in rows:
-                folder = self.folder(row.name)
-                if Path(folder).exists():  # left by a stop half-way, while this server runs
-                    OsDisk().remove_folder(folder)
-                logs.append(self._open_log(folder, policy_of(row.effective)))
+            logs = [opened.result() for opened in opening]
             # So that no power failure takes the folders away, or brings that of a stream back
             # which had such a name before.
             for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
                 OsDisk().sync_folder(str(parent))
             self._shared.catalog.add_streams(rows, super_stream)
         except BaseException:
-            for row, log in zip(rows, logs, strict=False):
-                log.close()
-                OsDisk().remove_folder(self.folder(row.name))
+            for row, opened in zip(rows, opening, strict=True):
+                if opened.exception() is None:
+                    opened.result().abandon()
+                    OsDisk().remove_folder(self.folder(row.name))
             raise
         return logs
+
+    def _create_log(self, row: StreamRow) -> Log:
+        folder = self.folder(row.name)
+        if Path(folder).exists():  # left by a stop half-way, while this server runs
+            OsDisk().remove_folder(folder)
+        return self._open_log(folder, policy_of(row.effective))
 
     # -- deleting
 

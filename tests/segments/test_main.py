@@ -97,6 +97,25 @@ def test_missing_files_are_named(tmp_path: Path, suffix: str) -> None:
     assert "missing" in result.output
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "tracking"])
+def test_a_missing_side_file_is_named(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, 8)
+    (tmp_path / name).unlink()
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert f"{tmp_path / name} at byte 0: the file is missing" in result.output
+
+
+@pytest.mark.parametrize("base", [0, 6])
+def test_a_missing_first_or_last_segment_is_named(tmp_path: Path, base: int) -> None:
+    fill(tmp_path, 8)
+    for path in tmp_path.glob(f"{base:020d}.*"):
+        path.unlink()
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert f"{tmp_path}/{base:020d}.segment at byte 0: the file is missing" in result.output
+
+
 def test_known_damage_is_still_named(tmp_path: Path) -> None:
     fill(tmp_path, 2)
     path, start = chunk_starts(tmp_path)[0]

@@ -251,7 +251,7 @@ def test_what_follows_damage_that_was_not_on_the_device_goes_into_quarantine(
     assert found == written[:4]
     assert log.tracking.sequence(b"p") == 4  # what is sent again is no duplicate
     assert log.report.steps[0].endswith("; they are kept in quarantine")
-    kept = tmp_path / "quarantine" / f"{path.name}.from-byte-{start}"
+    kept = tmp_path / "quarantine" / f"{path.name}.from-byte-{start}.aside"
     assert kept.read_bytes() == raw[start:]
     log.close()
     check_writable(tmp_path, found, policy)
@@ -301,7 +301,11 @@ def test_segments_behind_a_fault_go_into_quarantine(tmp_path: Path) -> None:
     """Power failure: the first segment lost its end, the ones behind it survived."""
     written = fill(tmp_path, 8, is_flushed=False)
     path, start = chunk_starts(tmp_path)[2]
-    later = {p.name: p.read_bytes() for base in (3, 6) for p in tmp_path.glob(f"{base:020d}.*")}
+    later = {
+        f"{p.name}.aside": p.read_bytes()
+        for base in (3, 6)
+        for p in tmp_path.glob(f"{base:020d}.*")
+    }
     torn = path.read_bytes()[start : start + 20]
     path.write_bytes(path.read_bytes()[: start + 20])
     found, log = reopened(tmp_path)
@@ -310,7 +314,7 @@ def test_segments_behind_a_fault_go_into_quarantine(tmp_path: Path) -> None:
     assert f"moved {segment_of(tmp_path, 3)} into quarantine" in "\n".join(log.report.steps)
     log.close()
     kept = {p.name: p.read_bytes() for p in (tmp_path / "quarantine").iterdir()}
-    assert kept == later | {f"{path.name}.from-byte-{start}": torn}
+    assert kept == later | {f"{path.name}.from-byte-{start}.aside": torn}
     check_writable(tmp_path, found)
 
 
@@ -325,7 +329,7 @@ def test_quarantine_replaces_nothing(tmp_path: Path) -> None:
             old.unlink(missing_ok=True)
     names = [p.name for p in (tmp_path / "quarantine").iterdir()]
     assert sorted(names) == sorted(
-        f"{3:020d}.{suffix}" for suffix in ("segment", "segment.2", "index", "index.2")
+        f"{3:020d}.{kind}.aside{number}" for kind in ("segment", "index") for number in ("", ".2")
     )
 
 

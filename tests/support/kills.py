@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -203,10 +203,16 @@ class Victim:
         self._server.end()
 
 
-def kill_many(folder: Path, kills: int, seed: int = 1, tell: Callable[[int], None] = print) -> str:
+def kill_many(
+    folder: Path,
+    kills: int,
+    seed: int = 1,
+    modes: Iterable[FlushMode] = FlushMode,
+    tell: Callable[[int], None] = lambda _number: None,
+) -> str:
     """Kill so many times; fails when something confirmed is not there. Returns a summary."""
     random, began = Random(seed), time.monotonic()
-    victims = [Victim(folder, mode, random) for mode in FlushMode]
+    victims = [Victim(folder, mode, random) for mode in modes]
     try:
         for number in range(kills):
             victims[number % len(victims)].kill_once()
@@ -235,7 +241,7 @@ def main() -> None:
             print(f"\r{number} of {given.kills}", end="", file=sys.stderr)
 
     with tempfile.TemporaryDirectory() as folder:
-        print(kill_many(Path(folder), given.kills, given.seed, tell))
+        print(kill_many(Path(folder), given.kills, given.seed, tell=tell))
 
 
 if __name__ == "__main__":
