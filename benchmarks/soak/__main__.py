@@ -217,15 +217,16 @@ async def _read_again(child: Child, ledger: Ledger) -> int:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seconds", default=600.0, show_default=True)
 @click.option("--seed", type=int, help="When which fault happens; else another one each time.")
+@click.option("--flush", default="interval", show_default=True, help="The server's setting.")
 @click.option("--chart", type=click.Path(path_type=Path, dir_okay=False), help="A PNG file.")
-def main(seconds: float, seed: int | None, chart: Path | None) -> None:
+def main(seconds: float, seed: int | None, flush: str, chart: Path | None) -> None:
     """Mixed load on a server that is killed, restarted and paused; each message is checked."""
     seed = time.time_ns() % 1_000_000_000 if seed is None else seed
     click.echo(f"seed {seed}, {seconds:.0f} seconds")
     for name in ("pika", "rstream", "asyncio"):  # they tell of each connection that they lose
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="streamd-soak-") as folder:
-        child = Child(Path(folder, "data"))
+        child = Child(Path(folder, "data"), "--flush", flush)
         child.start()
         soak = Soak(child, random.Random(seed), seconds)  # noqa: S311 - to be had again
         try:
