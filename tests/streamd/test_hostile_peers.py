@@ -92,6 +92,21 @@ async def test_nothing_at_all(server: Harness, innocent: Callable[[], Any], prot
     await innocent()
 
 
+@pytest.mark.parametrize("asked", [b"", b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_an_http_client_that_goes_takes_its_connection_with_it(
+    server: Harness, asked: bytes
+) -> None:
+    stream = http_stream(server)
+    before = trio.current_time()
+    if asked:
+        await stream.send_all(asked)
+        assert b" 401 " in bytes(await stream.receive_some(10_000))
+    await stream.send_stream.aclose()
+    while await stream.receive_some(1000):
+        pass
+    assert trio.current_time() == before
+
+
 async def test_a_tls_handshake_that_stalls(
     server: Harness, innocent: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
