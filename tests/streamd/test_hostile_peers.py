@@ -120,7 +120,7 @@ async def test_a_tls_handshake_that_stalls(
     await ours.send_all(b"\x16\x03\x01")  # a handshake begins
     await wait_all_tasks_blocked()
     assert server.server.handshakes == 1
-    monkeypatch.setattr(type(server.server), "has_room", False)
+    monkeypatch.setattr(server.server, "takes", lambda _: False)
     refused_ours, refused = memory_stream_pair()
     refused.socket = Named()  # type: ignore[attr-defined]
     await serving._serve_tls(server.server, server.server.serve_transport, refused)  # type: ignore[arg-type]

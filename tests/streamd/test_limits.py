@@ -88,15 +88,27 @@ class TestStreams:
 
 async def test_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with harness(tmp_path, max_connections=2) as server:
-        first, silent = await server.peer(), server.connect()  # one that never logs in counts, too
-        await wait_all_tasks_blocked()
+        first, second = await server.peer(), await open_peer(server)
         await server.connect().ended()
         await connect(server).ended()
         assert "2 connections are open, the setting max_connections allows no more" in caplog.text
         await first.create("s")
-        await silent.vanish()
+        await second.stream.aclose()
         await wait_all_tasks_blocked()
         await server.peer()
+
+
+async def test_who_does_not_log_in_keeps_nobody_out(tmp_path: Path) -> None:
+    async with harness(tmp_path, max_connections=3) as server:
+        first, silent, amqp = await server.peer(), server.connect(), connect(server)
+        await wait_all_tasks_blocked()
+        assert len(server.server._links) == 3
+        await (await server.peer()).create("s")  # in place of the one that was silent longest
+        await silent.ended()
+        await open_peer(server)
+        await amqp.ended()
+        await server.connect().ended()  # the others have logged in
+        assert await first.code(c.Create, "s", ()) == ResponseCode.STREAM_EXISTS
 
 
 # -- the stream protocol
