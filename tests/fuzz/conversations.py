@@ -221,11 +221,26 @@ _DEFINITIONS = {
             "destination_type": "queue",
             "routing_key": "1",
             "arguments": {"x-stream-partition-order": 1},
-        }
+        },
+        {
+            "source": "amq.topic",
+            "vhost": "w",
+            "destination": "z",
+            "destination_type": "exchange",
+            "routing_key": "#",
+            "arguments": {"a": True},
+        },
     ],
 }
 _HASH = {"password_hash": "AAAA", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []}
 _BINDING = {"routing_key": "k", "arguments": {"x-stream-partition-order": 1}}
+_EXCHANGE = {
+    "type": "headers",
+    "durable": False,
+    "auto_delete": True,
+    "internal": False,
+    "arguments": {"alternate-exchange": "e", "x-other": [1, "a", {"b": None}]},
+}
 _QUEUE = {"arguments": {"x-max-age": "1h", "x-max-length-bytes": 10_000}, "durable": True}
 _REQUESTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("GET", "/api/overview", None),
@@ -238,12 +253,24 @@ _REQUESTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("PUT", "/api/exchanges/%2F/e", {"type": "direct", "durable": True}),
     ("POST", "/api/bindings/%2F/e/e/q/s", _BINDING),
     ("GET", "/api/bindings/%2F/e/e/q/s", None),
+    ("PUT", "/api/exchanges/%2F/x", _EXCHANGE),
+    ("POST", "/api/bindings/%2F/e/x/q/s", {"routing_key": "k.#", "arguments": {"a": 1, "b": "c"}}),
+    ("POST", "/api/bindings/%2F/e/e/e/x", {"routing_key": "k", "arguments": {}}),
+    ("GET", "/api/exchanges/%2F/x", None),
+    ("GET", "/api/exchanges/%2F/x/bindings/source", None),
+    ("GET", "/api/queues/%2F/s/bindings", None),
+    ("DELETE", "/api/bindings/%2F/e/x/q/s/k.%23", None),
+    ("DELETE", "/api/exchanges/%2F/x?if-unused=true", None),
     ("DELETE", "/api/bindings/%2F/e/e/q/s/k", None),
     ("PUT", "/api/users/ada", {"password": "secret", "tags": "management,monitoring"}),
     ("PUT", "/api/users/bob", _HASH),
     ("PUT", "/api/vhosts/v", {}),
     ("PUT", "/api/permissions/v/ada", {"configure": ".*", "write": "^a", "read": ""}),
     ("GET", "/api/permissions", None),
+    ("GET", "/api/users/ada/permissions", None),
+    ("GET", "/api/vhosts/v/connections", None),
+    ("GET", "/api/stream/publishers/%2F/s", None),
+    ("DELETE", "/api/permissions/v/ada", None),
     ("GET", "/api/connections", None),
     ("GET", "/api/stream/connections", None),
     ("GET", "/api/consumers", None),
