@@ -63,6 +63,8 @@ class Tracking:
         self._offsets[reference] = offset
         self._pending[reference] = offset
         _trim(self._offsets, MAX_OFFSETS)
+        if len(self._pending) > MAX_OFFSETS:  # the disk takes nothing at the moment
+            _trim(self._pending, MAX_OFFSETS)
 
     @property
     def is_empty(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 RECEIVE_BYTES = 1 << 20  # one read from a socket, so one chunk; one buffer for all connections
 OUTBOX_BYTES = 1 << 20  # answers queued for a peer that does not read them
 QUEUE_BYTES = 4 << 20  # messages queued for one stream; a turn of the writer takes them all
+PUBLICATION_BYTES = 512  # that count for one frame of them besides its own: tiny frames add up
 LOGIN_SECONDS = 10  # for each step before a connection is open
 REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows down guessing
 CLOSE_SECONDS = 10  # how long a peer has to answer our Close

@@ -5,17 +5,22 @@ never wrong. So a failure here is told, and left at that.
 """
 
 import logging
+import resource
+from collections import deque
+from weakref import ref
 
 import trio
 
 from segments import Log, SegmentsError
 from segments.filter_files import load_or_build, save
-from segments.filter_index import FilterIndex, Index
+from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.segment import Segment
 from streamd import threads
 from streamd.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
+
+_MOST_MAPPED = 30_000  # Linux lets a process have 65,530 maps of all kinds
 
 
 class Indexer:
@@ -24,6 +29,8 @@ class Indexer:
     def __init__(self) -> None:
         self._logs: dict[str, Log] = {}
         self._work = Wakeup()
+        self._mapped: deque[ref[Segment]] = deque()
+        self._most_mapped = most_mapped()
 
     def wanted(self, log: Log) -> None:
         """A log has segments that want an index, or that are sealed with one in memory."""
@@ -64,4 +71,20 @@ class Indexer:
             await threads.in_thread(segment.remove)
         elif filters is not None:
             log.adopt_filters(segment, filters, size)
+            if segment.filters is filters and isinstance(filters, FilterFile):
+                self._count(segment)
         await trio.lowlevel.checkpoint()
+
+    def _count(self, segment: Segment) -> None:
+        """A file is mapped: let go of the oldest ones beyond the limit, until they are wanted."""
+        self._mapped.append(ref(segment))
+        while len(self._mapped) > self._most_mapped:
+            oldest = self._mapped.popleft()()
+            if oldest is not None and oldest is not segment:
+                oldest.filters = None
+
+
+def most_mapped() -> int:
+    """How many filter files may be mapped: each takes a descriptor, and others need some, too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(soft // 4, _MOST_MAPPED))

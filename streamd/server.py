@@ -66,7 +66,7 @@ class Server:
         self.connections = Connections()
         self.handshakes = 0
         self._config = config
-        self._links: set[Link | AmqpLink] = set()
+        self._links: dict[Link | AmqpLink, trio.CancelScope] = {}
 
     async def serve_transport(self, transport: Transport) -> None:
         """Serve one connection of the stream protocol until it ends."""
@@ -85,28 +85,32 @@ class Server:
         await self._run(link, transport)
 
     async def _run(self, link: Link | AmqpLink, transport: Transport) -> None:
-        if not self.has_room:
-            self.refuse(transport.peer)
+        if not self.takes(transport.peer):
             transport.close()
             return
-        self._links.add(link)
-        try:
-            await link.run()
-        finally:
-            self._links.discard(link)
+        with trio.CancelScope() as scope:
+            self._links[link] = scope
+            try:
+                await link.run()
+            finally:
+                del self._links[link]
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there may be one more connection, those that still shake hands counted."""
-        return len(self._links) + self.handshakes < self._config.max_connections
+    def takes(self, peer: object) -> bool:
+        """Whether there may be one more connection; says so in the log when not.
 
-    def refuse(self, peer: object) -> None:
-        """Say that a peer is refused for want of room."""
-        logger.warning(
-            "%s: refused, %s connections are open, the setting max_connections allows no more",
-            peer,
-            len(self._links) + self.handshakes,
-        )
+        When there are as many as there may be, one that does not log in has to go, the oldest of
+        these: nobody who says nothing keeps others out.
+        """
+        count = len(self._links) + self.handshakes
+        if count < self._config.max_connections:
+            return True
+        for link, scope in self._links.items():
+            if not (link.is_open or scope.cancel_called):
+                scope.cancel()
+                return True
+        text = "%s: refused, %s connections are open, the setting max_connections allows no more"
+        logger.warning(text, peer, count)
+        return False
 
     def _announced(self, *, is_tls: bool) -> tuple[str, int]:
         config = self._config
@@ -281,8 +285,7 @@ async def _serve_socket(server: Server, serve: _Serve, stream: trio.SocketStream
 
 async def _serve_tls(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
     assert server.certificates is not None  # noqa: S101 - no listener without
-    if not server.has_room:
-        server.refuse(_peer_of(stream))
+    if not server.takes(_peer_of(stream)):
         stream.socket.close()
         return
     server.handshakes += 1

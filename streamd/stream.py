@@ -28,7 +28,7 @@ from segments.flush import Flush
 from segments.policy import LogPolicy, RecordLimit
 from streamd import threads
 from streamd.batch import Batch
-from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
+from streamd.config import FULL_DISK_SECONDS, PUBLICATION_BYTES, QUEUE_BYTES
 from streamd.contract import FilterContract
 from streamd.entries import split
 from streamd.errors import Refused
@@ -140,7 +140,7 @@ class Stream:
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self.log.policy.chunk_max_bytes):
             self._queue.append(Publication(publisher, part))
-        self._queued_bytes += len(entries.data)
+            self._queued_bytes += len(part.data) + PUBLICATION_BYTES
         if not self.leave(self._write_now):
             self._work.set()
 
@@ -404,7 +404,7 @@ class Stream:
     def _take_off_queue(self, batch: Batch) -> None:
         for publisher, entries in batch.publications:
             self._queue.popleft()
-            self._queued_bytes -= len(entries.data)
+            self._queued_bytes -= len(entries.data) + PUBLICATION_BYTES
             self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
 
     def _send_confirms(self) -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 
@@ -38,15 +38,19 @@ class Soak:
         child: the server.
         chance: when which fault happens.
         seconds: how long.
+        kinds: of faults to choose from.
     """
 
-    def __init__(self, child: Child, chance: random.Random, seconds: float) -> None:
+    def __init__(
+        self, child: Child, chance: random.Random, seconds: float, kinds: Sequence[str]
+    ) -> None:
         self.child = child
         self.ledger = Ledger()
         self.readers: list[Reader] = []
         self.messages: list[tuple[float, int, int]] = []
         self._chance = chance
         self._seconds = seconds
+        self._kinds = kinds
         self._stop_publishing, self._stop = asyncio.Event(), asyncio.Event()
         self._stop_publishing_in_threads, self._stop_in_threads = (threading.Event() for _ in "12")
         self._threads: list[tuple[threading.Thread, bool]] = []
@@ -147,7 +151,7 @@ class Soak:
             await asyncio.sleep(min(pause, left))
             self._check_alive()
             if pause < left:
-                await asyncio.to_thread(self.child.disturb, self._chance)
+                await asyncio.to_thread(self.child.disturb, self._chance, self._kinds)
 
     def _check_alive(self) -> None:
         if not self.child.is_running:
@@ -217,17 +221,24 @@ async def _read_again(child: Child, ledger: Ledger) -> int:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seconds", default=600.0, show_default=True)
 @click.option("--seed", type=int, help="When which fault happens; else another one each time.")
+@click.option(
+    "--faults",
+    default="kill,kill,stop,pause",
+    show_default=True,
+    help="From which is chosen; with pause only, memory over a long life can be seen.",
+)
+@click.option("--flush", default="interval", show_default=True, help="The server's setting.")
 @click.option("--chart", type=click.Path(path_type=Path, dir_okay=False), help="A PNG file.")
-def main(seconds: float, seed: int | None, chart: Path | None) -> None:
+def main(seconds: float, seed: int | None, faults: str, flush: str, chart: Path | None) -> None:
     """Mixed load on a server that is killed, restarted and paused; each message is checked."""
     seed = time.time_ns() % 1_000_000_000 if seed is None else seed
     click.echo(f"seed {seed}, {seconds:.0f} seconds")
     for name in ("pika", "rstream", "asyncio"):  # they tell of each connection that they lose
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="streamd-soak-") as folder:
-        child = Child(Path(folder, "data"))
+        child = Child(Path(folder, "data"), "--flush", flush)
         child.start()
-        soak = Soak(child, random.Random(seed), seconds)  # noqa: S311 - to be had again
+        soak = Soak(child, random.Random(seed), seconds, faults.split(","))  # noqa: S311
         try:
             asyncio.run(soak.run())
             child.end(signal.SIGTERM)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,9 +108,14 @@ class Child:
         """It has not ended by itself."""
         return self._process is not None and self._process.poll() is None
 
-    def disturb(self, chance: random.Random) -> None:
-        """Kill, restart or pause it."""
-        kind = chance.choice(("kill", "kill", "stop", "pause"))
+    def disturb(self, chance: random.Random, kinds: Sequence[str]) -> None:
+        """Kill, restart or pause it.
+
+        Args:
+            chance: chooses.
+            kinds: from which: kill, stop, pause.
+        """
+        kind = chance.choice(kinds)
         self.faults.append(Fault(self.seconds, kind))
         if kind == "pause":
             assert self._process is not None

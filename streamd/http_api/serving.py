@@ -13,6 +13,7 @@ from functools import partial
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -71,6 +72,22 @@ class Listener:
         self._socket.close()
 
 
+class _Connection(TCPServer):
+    """One connection. Hypercorn keeps one that its client has closed until it has idled long."""
+
+    _is_over = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._is_over = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        """See TCPServer."""
+        if not (self._is_over and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
+
 class Server:
     """All connections of the API.
 
@@ -93,7 +110,7 @@ class Server:
         self._open += 1
         try:
             # It learns whether this is TLS from what the stream can do: here it is none.
-            await TCPServer(
+            await _Connection(
                 self._app,
                 self._config,
                 self.context,

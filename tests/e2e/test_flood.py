@@ -53,9 +53,9 @@ def test_of_connections_that_say_nothing(process: ServerProcess) -> None:
         publish_and_read(process)
         assert httpx.get(f"http://127.0.0.1:{process.http_port}/").status_code == 503
         wait_until(lambda: "the setting max_http_connections is 60" in process.log.read_text())
-        for _ in range(100):  # more than there can be
+        for _ in range(200):  # more than there can be
             stack.enter_context(socket.create_connection(("127.0.0.1", process.port)))
-        wait_until(lambda: "the setting max_connections allows" in process.log.read_text())
+        publish_and_read(process)
     wait_until(lambda: descriptors(process) <= before)
     publish_and_read(process)
 

@@ -7,8 +7,9 @@ import trio
 
 from segments.compression import pack
 from streamd.amqp091 import methods as m
+from streamd.amqp091.codec import FRAME_HEAD, HEARTBEAT_FRAME, method_frame
 from streamd.amqp091.values import Field
-from streamd.wire import commands as c
+from streamd.wire import codec, commands as c
 from streamd.wire.fields import CommandVersions, OffsetSpecification, Pair
 from streamd.wire.publish import encode_sub_batch
 from tests.support.amqp import FIRST as FROM_FIRST, STREAM, AmqpPeer, connect, declare, fields
@@ -133,9 +134,58 @@ async def _clean_up(peer: Peer) -> None:
     await peer.ask(c.Close, 1, "bye")
 
 
+SPARE_COMMANDS = [
+    codec.encode(command)
+    for command in (
+        c.DeclarePublisher(1, 1, "app", "s"),
+        c.Publish(7, 1, bytes(12)),
+        c.PublishFiltered(1, 1, bytes(14)),
+        c.Subscribe(1, 9, "s", OffsetSpecification(4, (1 << 64) - 1), 0, ()),
+        c.Credit(200, 65_535),
+        c.StoreOffset("", "s", 0),
+        c.SaslHandshake(1),
+        c.Tune(1, 1),
+        c.Open(1, "/"),
+        c.CloseResponse(1, 1),
+        c.ConsumerUpdateResponse(0, 1, OffsetSpecification(4, 0)),
+        c.Deliver(1, bytes(48)),
+        c.CreateSuperStream(1, "p", ("p-0",) * 3, ("0",) * 3, ()),
+        c.Manage(1, "stream.set", (Pair("stream", "s"), Pair("max-age", ""))),
+        c.Delete(1, "s"),
+    )
+]
+
 # -- AMQP 0-9-1
 
 _HEADERS = fields(a=1, x_stream_filter_value="v", list=[1, "a"], CC=["s"])
+
+
+SPARE_METHODS = [
+    *(
+        method_frame(1, method)
+        for method in (
+            m.BasicGet(0, "s", False),
+            m.BasicReject(1, True),
+            m.BasicAck(0, True),
+            m.BasicRecoverAsync(True),
+            m.QueuePurge(0, "s", False),
+            m.ChannelFlow(False),
+            m.ChannelFlow(True),
+            m.TxSelect(),
+            m.ConfirmSelect(True),
+            m.QueueDelete(0, "s", False, False, True),
+            m.ExchangeDelete(0, "amq.topic", False, True),
+            m.ExchangeBind(0, "x", "x", "", True, {}),
+            m.ChannelCloseOk(),
+            m.ChannelClose(1, "x", 0, 0),
+            m.BasicDeliver("c", 1, False, "", ""),
+        )
+    ),
+    *(method_frame(number, m.ChannelOpen()) for number in (0, 1, 2, 65_535)),
+    method_frame(0, m.ConnectionUpdateSecret(b"x", "y")),
+    method_frame(0, m.ConnectionCloseOk()),
+    HEARTBEAT_FRAME,
+]
 
 
 async def record_amqp(server: Harness) -> list[bytes]:
@@ -146,7 +196,19 @@ async def record_amqp(server: Harness) -> list[bytes]:
     await peer.open()
     for part in (_declare, _publish_amqp, _consume_amqp, _clean_up_amqp):
         await part(peer)
-    return recorder.frames
+    return [frame for sent in recorder.frames for frame in _single(sent)]
+
+
+def _single(data: bytes) -> list[bytes]:
+    """Frames that were sent together, one by one."""
+    if data.startswith(b"AMQP"):
+        return [data]
+    found, at = [], 0
+    while at < len(data):
+        end = at + FRAME_HEAD.size + FRAME_HEAD.unpack_from(data, at)[2] + 1
+        found.append(data[at:end])
+        at = end
+    return found
 
 
 async def _declare(peer: AmqpPeer) -> None:
@@ -172,6 +234,7 @@ async def _publish_amqp(peer: AmqpPeer) -> None:
         body = b"body" * 100
         options: dict[str, Any] = {"mandatory": True, "headers": headers, **properties}
         await peer.publish(key, body, exchange=exchange, **options)
+    await peer.publish("nowhere", b"", mandatory=True)
     frame_max, peer.frame_max = peer.frame_max, 50
     await peer.publish("s", b"x" * 200)  # in several frames
     peer.frame_max = frame_max
@@ -221,11 +284,26 @@ _DEFINITIONS = {
             "destination_type": "queue",
             "routing_key": "1",
             "arguments": {"x-stream-partition-order": 1},
-        }
+        },
+        {
+            "source": "amq.topic",
+            "vhost": "w",
+            "destination": "z",
+            "destination_type": "exchange",
+            "routing_key": "#",
+            "arguments": {"a": True},
+        },
     ],
 }
 _HASH = {"password_hash": "AAAA", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []}
 _BINDING = {"routing_key": "k", "arguments": {"x-stream-partition-order": 1}}
+_EXCHANGE = {
+    "type": "headers",
+    "durable": False,
+    "auto_delete": True,
+    "internal": False,
+    "arguments": {"alternate-exchange": "e", "x-other": [1, "a", {"b": None}]},
+}
 _QUEUE = {"arguments": {"x-max-age": "1h", "x-max-length-bytes": 10_000}, "durable": True}
 _REQUESTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("GET", "/api/overview", None),
@@ -238,12 +316,24 @@ _REQUESTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("PUT", "/api/exchanges/%2F/e", {"type": "direct", "durable": True}),
     ("POST", "/api/bindings/%2F/e/e/q/s", _BINDING),
     ("GET", "/api/bindings/%2F/e/e/q/s", None),
+    ("PUT", "/api/exchanges/%2F/x", _EXCHANGE),
+    ("POST", "/api/bindings/%2F/e/x/q/s", {"routing_key": "k.#", "arguments": {"a": 1, "b": "c"}}),
+    ("POST", "/api/bindings/%2F/e/e/e/x", {"routing_key": "k", "arguments": {}}),
+    ("GET", "/api/exchanges/%2F/x", None),
+    ("GET", "/api/exchanges/%2F/x/bindings/source", None),
+    ("GET", "/api/queues/%2F/s/bindings", None),
+    ("DELETE", "/api/bindings/%2F/e/x/q/s/k.%23", None),
+    ("DELETE", "/api/exchanges/%2F/x?if-unused=true", None),
     ("DELETE", "/api/bindings/%2F/e/e/q/s/k", None),
     ("PUT", "/api/users/ada", {"password": "secret", "tags": "management,monitoring"}),
     ("PUT", "/api/users/bob", _HASH),
     ("PUT", "/api/vhosts/v", {}),
     ("PUT", "/api/permissions/v/ada", {"configure": ".*", "write": "^a", "read": ""}),
     ("GET", "/api/permissions", None),
+    ("GET", "/api/users/ada/permissions", None),
+    ("GET", "/api/vhosts/v/connections", None),
+    ("GET", "/api/stream/publishers/%2F/s", None),
+    ("DELETE", "/api/permissions/v/ada", None),
     ("GET", "/api/connections", None),
     ("GET", "/api/stream/connections", None),
     ("GET", "/api/consumers", None),

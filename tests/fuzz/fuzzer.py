@@ -20,7 +20,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from streamd.catalog import PermissionRow
 from streamd.http_api import serving
 from tests.fuzz import conversations
-from tests.fuzz.mutate import changed, cut_in_pieces
+from tests.fuzz.mutate import changed, in_pieces
 from tests.fuzz.requests import changed_requests
 from tests.support.amqp import connect
 from tests.support.server import Harness, Peer, harness
@@ -69,7 +69,9 @@ class Stream:
         return await conversations.record_stream(server)
 
     def change(self, frames: list[bytes], chance: Random) -> list[bytes]:
-        return changed(frames, chance, _fix_stream, conversations.STREAM_LOGIN)
+        return changed(
+            frames, chance, _fix_stream, conversations.STREAM_LOGIN, conversations.SPARE_COMMANDS
+        )
 
     def connect(self, server: Harness) -> trio.StapledStream[Any, Any]:
         return server.connect().stream
@@ -87,7 +89,7 @@ class Amqp:
         def fix(frame: bytes) -> bytes:
             return _fix_amqp(frame) if len(frame) > 8 else frame
 
-        return changed(frames, chance, fix, conversations.AMQP_LOGIN)
+        return changed(frames, chance, fix, conversations.AMQP_LOGIN, conversations.SPARE_METHODS)
 
     def connect(self, server: Harness) -> trio.StapledStream[Any, Any]:
         return connect(server).stream
@@ -177,7 +179,7 @@ class Fuzzer:
         """The input of a number."""
         chance = Random(f"{self._seed}/{self._protocol.name}/{number}")
         frames = self._protocol.change(self._frames, chance)
-        return Input(cut_in_pieces(b"".join(frames), chance))
+        return Input(in_pieces(frames, chance))
 
     async def _try(
         self, server: Harness, witness: "_Witness", made: Input, errors: list[str]

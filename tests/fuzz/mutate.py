@@ -5,17 +5,20 @@ within one, bytes and numbers change, runs are cut, doubled and put in. What sta
 (its size, its end) is put right again most of the time: else nothing behind it would be looked at.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 
 Fix = Callable[[bytes], bytes]
 _NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-_MOST_CHANGES = 4
+_MOST_CHANGES = 3
 _MOST_COPIES = 300
+_SPARE = 0.1
 
 
-def changed(frames: Sequence[bytes], chance: Random, fix: Fix, first: int) -> list[bytes]:
+def changed(
+    frames: Sequence[bytes], chance: Random, fix: Fix, first: int, spare: Sequence[bytes] = ()
+) -> list[bytes]:
     """A conversation with some changes.
 
     Args:
@@ -23,11 +26,14 @@ def changed(frames: Sequence[bytes], chance: Random, fix: Fix, first: int) -> li
         chance: where changes come from.
         fix: makes what is around a frame fit its content again.
         first: the frame behind the login; most changes are from there on.
+        spare: frames that are not part of it, and may come anywhere.
     """
     made = list(frames)
     first = 0 if chance.random() < 0.1 else first
     for _ in range(chance.randint(1, _MOST_CHANGES)):
-        if len(made) > first:
+        if spare and chance.random() < _SPARE:
+            made.insert(chance.randint(first, len(made)), chance.choice(spare))
+        elif len(made) > first:
             chance.choice(_CHANGES)(made, chance.randrange(first, len(made)), chance, fix)
     return made
 
@@ -121,15 +127,18 @@ _CHANGES_INSIDE = (
 )
 
 
-def cut_in_pieces(data: bytes, chance: Random) -> list[bytes]:
-    """How the bytes arrive: at once, in a few pieces, or in tiny ones for a while."""
-    match chance.randrange(4):
-        case 0:
-            places = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(1, 6)))
-        case 1:
-            start = chance.randint(0, len(data))
-            places = list(range(start, min(len(data), start + 60)))
-        case _:
-            places = []
-    edges = [0, *places, len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(edges) if b > a]
+def in_pieces(frames: Sequence[bytes], chance: Random) -> list[bytes]:
+    """How the bytes arrive: frame by frame, each when the one before is dealt with; all at once;
+    in a few pieces; or in tiny ones for a while."""
+    data = b"".join(frames)
+    kind = chance.randrange(6)
+    if kind > 2:
+        return [frame for frame in frames if frame]
+    if kind == 0:
+        places = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(1, 6)))
+    elif kind == 1:
+        start = chance.randint(0, len(data))
+        places = list(range(start, min(len(data), start + 60)))
+    else:
+        places = []
+    return [data[a:b] for a, b in pairwise([0, *places, len(data)]) if b > a]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -85,7 +86,7 @@ def _change_value(value: Any, chance: Random) -> None:
         if chance.random() < 0.15:
             del value[key]
         else:
-            value[key] = chance.choice(_VALUES)
+            value[key] = deepcopy(chance.choice(_VALUES))
         return
 
 

@@ -13,6 +13,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from streamd import server as serving, stream as streams
 from streamd.amqp091 import methods as m
 from streamd.amqp091.codec import PROTOCOL_HEADER, method_frame
+from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
 from streamd.transport import SocketTransport
 from streamd.wire import ResponseCode, codec, commands as c
@@ -92,6 +93,21 @@ async def test_nothing_at_all(server: Harness, innocent: Callable[[], Any], prot
     await innocent()
 
 
+@pytest.mark.parametrize("asked", [b"", b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_an_http_client_that_goes_takes_its_connection_with_it(
+    server: Harness, asked: bytes
+) -> None:
+    stream = http_stream(server)
+    before = trio.current_time()
+    if asked:
+        await stream.send_all(asked)
+        assert b" 401 " in bytes(await stream.receive_some(10_000))
+    await stream.send_stream.aclose()
+    while await stream.receive_some(1000):
+        pass
+    assert trio.current_time() == before
+
+
 async def test_a_tls_handshake_that_stalls(
     server: Harness, innocent: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +121,7 @@ async def test_a_tls_handshake_that_stalls(
     await ours.send_all(b"\x16\x03\x01")  # a handshake begins
     await wait_all_tasks_blocked()
     assert server.server.handshakes == 1
-    monkeypatch.setattr(type(server.server), "has_room", False)
+    monkeypatch.setattr(server.server, "takes", lambda _: False)
     refused_ours, refused = memory_stream_pair()
     refused.socket = Named()  # type: ignore[attr-defined]
     await serving._serve_tls(server.server, server.server.serve_transport, refused)  # type: ignore[arg-type]
@@ -239,3 +255,27 @@ async def test_frames_of_all_kinds_in_the_login(
     await peer.ended()
     assert await (await server.peer()).code(c.Create, "s", ()) == OK
     await innocent()
+
+
+async def test_idle_peers_do_not_hold_up_the_end(server: Harness) -> None:
+    """Whatever they speak, and though none of them answers or goes."""
+    peer, amqp = await server.peer(), connect(server)
+    await amqp.log_in()
+    await amqp.open()
+    server.connect()
+    started = trio.current_time()
+    await server.server.drain()
+    assert trio.current_time() - started <= 1
+    assert (await amqp.expect(m.ConnectionClose)).code == 320
+    await peer.ended()
+
+
+async def test_a_peer_that_never_reads_holds_up_the_end_for_seconds(server: Harness) -> None:
+    peer = server.connect(reads_slowly=True)
+    await peer.log_in()
+    with trio.move_on_after(1):
+        while True:
+            await peer.stream.send_all(codec.encode(c.Metadata(1, ("none",) * 90)) * 50)
+    started = trio.current_time()
+    await server.server.drain()
+    assert 1 < trio.current_time() - started <= DRAIN_SECONDS

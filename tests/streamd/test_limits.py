@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import tracking
-from streamd import checks, exchanges, memory, outbox
+from streamd import checks, config as limits, exchanges, memory, outbox, stream as streams
 from streamd.amqp import channel, consumers
 from streamd.amqp091 import connection as amqp091, methods as m
 from streamd.amqp091.codec import FRAME_HEAD
@@ -88,15 +88,27 @@ class TestStreams:
 
 async def test_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with harness(tmp_path, max_connections=2) as server:
-        first, silent = await server.peer(), server.connect()  # one that never logs in counts, too
-        await wait_all_tasks_blocked()
+        first, second = await server.peer(), await open_peer(server)
         await server.connect().ended()
         await connect(server).ended()
         assert "2 connections are open, the setting max_connections allows no more" in caplog.text
         await first.create("s")
-        await silent.vanish()
+        await second.stream.aclose()
         await wait_all_tasks_blocked()
         await server.peer()
+
+
+async def test_who_does_not_log_in_keeps_nobody_out(tmp_path: Path) -> None:
+    async with harness(tmp_path, max_connections=3) as server:
+        first, silent, amqp = await server.peer(), server.connect(), connect(server)
+        await wait_all_tasks_blocked()
+        assert len(server.server._links) == 3
+        await (await server.peer()).create("s")  # in place of the one that was silent longest
+        await silent.ended()
+        await open_peer(server)
+        await amqp.ended()
+        await server.connect().ended()  # the others have logged in
+        assert await first.code(c.Create, "s", ()) == ResponseCode.STREAM_EXISTS
 
 
 # -- the stream protocol
@@ -189,6 +201,34 @@ async def test_names_of_consumers(peer: Peer, monkeypatch: pytest.MonkeyPatch) -
             await peer.send(c.StoreOffset(f"{n:0255}", "s", 7))
         assert await peer.code(c.QueryOffset, f"{999:0255}", "s") == OK
         assert await peer.code(c.QueryOffset, f"{899:0255}", "s") == ResponseCode.NO_OFFSET
+
+
+def test_stored_offsets_that_the_disk_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "MAX_OFFSETS", 100)
+    found = tracking.Tracking()
+    for n in range(1000):
+        found.store_offset(b"%d" % n, 7)
+    assert [block.id for block in found.pending_blocks()] == [b"%d" % n for n in range(900, 1000)]
+
+
+async def test_tiny_frames_while_the_disk_is_slow(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a hundred times its bytes in memory."""
+    monkeypatch.setattr(streams, "QUEUE_BYTES", 50_000)
+    await peer.create("s")
+    await peer.declare("s")
+    stream = server.host.find("s")
+    stream._is_flushing = True  # as in a thread that does not come back
+    with trio.move_on_after(5):
+        for n in range(1, 2000):
+            await peer.publish([b""], n, values=[b"%d" % n])
+    await wait_all_tasks_blocked()
+    most = 50_000 // limits.PUBLICATION_BYTES + 256  # what is carried out in one go
+    assert len(stream._queue) <= most
+    stream._is_flushing = False
+    stream._write_now()
+    assert await peer.confirmed(1999) == list(range(1, 2000))
 
 
 @pytest.mark.parametrize("count", [0, MAX_PARTITIONS + 1])
