@@ -66,7 +66,8 @@ class Server:
         self.connections = Connections()
         self.handshakes = 0
         self._config = config
-        self._links: dict[Link | AmqpLink, trio.CancelScope] = {}
+        self._links: set[Link | AmqpLink] = set()
+        self._entering: dict[Link | AmqpLink, trio.CancelScope] = {}  # and some that are in
 
     async def serve_transport(self, transport: Transport) -> None:
         """Serve one connection of the stream protocol until it ends."""
@@ -89,11 +90,13 @@ class Server:
             transport.close()
             return
         with trio.CancelScope() as scope:
-            self._links[link] = scope
+            self._links.add(link)
+            self._entering[link] = scope
             try:
                 await link.run()
             finally:
-                del self._links[link]
+                self._links.discard(link)
+                self._entering.pop(link, None)
 
     def takes(self, peer: object) -> bool:
         """Whether there may be one more connection; says so in the log when not.
@@ -104,8 +107,10 @@ class Server:
         count = len(self._links) + self.handshakes
         if count < self._config.max_connections:
             return True
-        for link, scope in self._links.items():
-            if not (link.is_open or scope.cancel_called):
+        while self._entering:
+            link = next(iter(self._entering))
+            scope = self._entering.pop(link)
+            if not link.is_open:
                 scope.cancel()
                 return True
         text = "%s: refused, %s connections are open, the setting max_connections allows no more"
