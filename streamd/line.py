@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MISSED_HEARTBEATS = 2
 LINGER_SECONDS = 1  # for the peer to end its side
+REQUESTS_A_TURN = 64  # carried out before others have a turn: a megabyte holds 30,000
 
 
 class Ended(Exception):

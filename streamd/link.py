@@ -6,6 +6,7 @@ nothing else.
 """
 
 import logging
+from itertools import count
 from typing import cast
 
 import trio
@@ -13,7 +14,7 @@ import trio
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections import STREAM_PROTOCOL, Connections
 from streamd.delivery import Delivery
-from streamd.line import Ended, Line, Stopped
+from streamd.line import REQUESTS_A_TURN, Ended, Line, Stopped
 from streamd.login import Login, LoginFailed
 from streamd.session import Session
 from streamd.transport import Transport, TransportClosed
@@ -136,7 +137,7 @@ class Link:
 
     async def _read(self, session: Session) -> None:
         try:
-            while True:
+            for number in count(1):
                 command = await self._next_that_waits(session)
                 self._line.is_listening = False
                 if isinstance(command, c.Close):
@@ -146,6 +147,8 @@ class Link:
                 await session.handle(command)
                 await self._outbox.room()
                 self._line.is_listening = True
+                if number % REQUESTS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
         except Stopped:
             await session.settled()
             session.close()

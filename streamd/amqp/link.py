@@ -6,7 +6,7 @@ nothing else.
 """
 
 import logging
-from itertools import islice
+from itertools import count, islice
 
 import trio
 
@@ -22,7 +22,7 @@ from streamd.amqp091.errors import ConnectionFault, ReplyCode
 from streamd.amqp091.states import State
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections import AMQP_PROTOCOL, Connections
-from streamd.line import LINGER_SECONDS, Ended, Line
+from streamd.line import LINGER_SECONDS, REQUESTS_A_TURN, Ended, Line
 from streamd.transport import Transport, TransportClosed
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class AmqpLink:
 
     async def _read(self, session: Session) -> None:
         """Carry out what the client asks for until one side closes the connection."""
-        while True:
+        for number in count(1):
             request, self._waiting = self._waiting or self._do_at_once(session), None
             self._line.is_listening = False
             if request is not None:
@@ -192,24 +192,26 @@ class AmqpLink:
             self._line.is_listening = True
             if request is None:
                 await self._listen(session)
+            elif number % REQUESTS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
 
     def _do_at_once(self, session: Session) -> Request | None:
         """Publish and acknowledge what has been received, up to a request that needs waiting.
 
         Not all of it at once: thousands of small frames must not keep others waiting.
         """
-        count = 0
+        taken = 0
         try:
             for event in islice(self._connection.events(), _MOST_AT_ONCE):
                 if isinstance(event, Content):
                     session.publish(event)
                 elif not session.handle_at_once(event):
                     return event
-                count += 1
+                taken += 1
             session.flush()
         except ConnectionFault as fault:
             self.fail(fault)
-        self._has_more = count == _MOST_AT_ONCE
+        self._has_more = taken == _MOST_AT_ONCE
         return None
 
     async def _listen(self, session: Session) -> None:

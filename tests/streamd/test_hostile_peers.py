@@ -19,7 +19,7 @@ from streamd.transport import SocketTransport
 from streamd.wire import ResponseCode, codec, commands as c
 from tests.fuzz.fuzzer import Named
 from tests.streamd.test_publishing import bodies
-from tests.support.amqp import connect
+from tests.support.amqp import connect, declare
 from tests.support.server import FIRST, OK, Harness, frame
 
 Stream = trio.StapledStream[Any, Any]
@@ -279,3 +279,23 @@ async def test_a_peer_that_never_reads_holds_up_the_end_for_seconds(server: Harn
     started = trio.current_time()
     await server.server.drain()
     assert 1 < trio.current_time() - started <= DRAIN_SECONDS
+
+
+@pytest.mark.parametrize("kind", ["stream", "amqp"])
+async def test_requests_without_end(server: Harness, kind: str) -> None:
+    """Others have their turn between them."""
+    other = await server.peer()
+    await other.create("s")
+    if kind == "stream":
+        peer: Any = await server.peer()
+        asked = codec.encode(c.QueryOffset(1, "app", "s"))
+    else:
+        peer = connect(server)
+        await peer.log_in()
+        await peer.open()
+        asked = method_frame(1, declare("s", passive=True))
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(asked * 3000)
+    assert await other.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
+    answered = len(bytes(await peer.stream.receive_some(1 << 20)))
+    assert answered < 1000 * 20
