@@ -31,8 +31,8 @@ _OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from 
 _CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
 _TURN = 512 << 10  # chunks on their way to one peer
 REFERENCE = 512  # a stored offset, a publisher's sequence, or a filter value, with its name
-_UNACKED = 128  # the number of a message, and whose it is
-_JSON = 25  # what JSON takes in memory, as often as its bytes
+UNACKED = 128  # the number of a message, and whose it is
+JSON = 50  # what JSON takes in memory, as often as its bytes
 _POSTING, _KEY = 8, 512  # of a filter index, twice while it grows
 _STREAM = 64 << 10  # files, task, tables
 
@@ -62,7 +62,7 @@ def amqp_connection() -> int:
         + answers
         + HELD_BYTES
         + 3 * MAX_CHUNK_BYTES  # one that is looked at, and what is chosen from it
-        + MAX_UNACKED * _UNACKED
+        + MAX_UNACKED * UNACKED
         + (amqp.CHANNEL_MAX + MAX_CONSUMERS) * _OBJECT
         + TEXT * PROPERTIES_BYTES
     )
@@ -70,7 +70,7 @@ def amqp_connection() -> int:
 
 def http_connection() -> int:
     """A connection of the HTTP API, without the answer, of at most some kilobytes for each row."""
-    return _CONNECTION + (1 + _JSON) * MAX_BODY_BYTES
+    return _CONNECTION + (1 + JSON) * MAX_BODY_BYTES
 
 
 def stream(config: Config) -> int:

@@ -28,6 +28,8 @@ _ARGUMENTS = {"stream-filter-property": "kind"}
 _BETWEEN_FAULTS = (4.0, 15.0)
 _LAST_SECONDS = 60  # for consumers to come to the end when publishing has stopped
 _MOST_MEMORY = 300e6
+_MOST_GROWTH = 3e6 / 60  # bytes per second, in a life that is long
+_CALM_SHARE, _CALM_KINDS = 1 / 3, ("pause",)  # at the end it lives on, to see what grows
 _SQL = "kind IN ('k3', 'k4') AND large = TRUE"
 
 
@@ -151,7 +153,8 @@ class Soak:
             await asyncio.sleep(min(pause, left))
             self._check_alive()
             if pause < left:
-                await asyncio.to_thread(self.child.disturb, self._chance, self._kinds)
+                kinds = _CALM_KINDS if left < _CALM_SHARE * self._seconds else self._kinds
+                await asyncio.to_thread(self.child.disturb, self._chance, kinds)
 
     def _check_alive(self) -> None:
         if not self.child.is_running:
@@ -279,10 +282,15 @@ def _report(soak: Soak, again: int) -> None:
     click.echo(f"survived: {counts}; longest start {max(child.recoveries):.2f} s")
     highest = max(sample.memory for sample in child.samples)
     descriptors = max(sample.descriptors for sample in child.samples)
+    growth = slope(child.samples)
+    shown = "too short a run for a slope"
+    if growth is not None:
+        shown = f"slope {growth * 60 / 1e6:+.2f} MB per minute"
     click.echo(
-        f"memory: {highest / 1e6:.0f} MB at most, slope {slope(child.samples) * 60 / 1e6:+.2f} MB "
-        f"per minute; {descriptors} descriptors at most"
+        f"memory: {highest / 1e6:.0f} MB at most, {shown}; {descriptors} descriptors at most"
     )
+    if growth is not None and growth > _MOST_GROWTH:
+        ledger.violations.append(f"memory grows: {shown}")
     log = child.log.read_text()
     if highest > _MOST_MEMORY:
         ledger.violations.append(f"{highest:,} bytes of memory, at most {_MOST_MEMORY:,.0f} may be")

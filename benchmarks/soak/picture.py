@@ -11,21 +11,25 @@ from benchmarks.soak.child import Fault, Sample
 
 _COLORS = {"kill": "#c0392b", "stop": "#e08a2e", "pause": "#8e9aa6"}
 _LINE = "#2a7f9e"
-_WARM_SECONDS = 15  # of each life
+_WARM_SECONDS = 45  # of each life: until all caches are filled, and retention is at work
+_LEAST_SECONDS = 30  # of a life behind that
 
 
-def slope(samples: Sequence[Sample]) -> float:
-    """Bytes of memory per second, within the lives of the server, each after its first seconds."""
+def slope(samples: Sequence[Sample]) -> float | None:
+    """Bytes of memory per second, within the lives of the server, each after its first seconds.
+
+    None where no life was long enough.
+    """
     pairs: list[tuple[float, float]] = []
     for _, life in groupby(samples, key=lambda sample: sample.life):
         taken = list(life)
         warm = [s for s in taken if s.at - taken[0].at >= _WARM_SECONDS]
-        if len(warm) > 1:
+        if warm and warm[-1].at - warm[0].at >= _LEAST_SECONDS:
             middle = sum(s.at for s in warm) / len(warm)
             level = sum(s.memory for s in warm) / len(warm)
             pairs += [(s.at - middle, s.memory - level) for s in warm]
     spread = sum(at * at for at, _ in pairs)
-    return sum(at * memory for at, memory in pairs) / spread if spread else 0.0
+    return sum(at * memory for at, memory in pairs) / spread if spread else None
 
 
 def draw(

@@ -17,7 +17,7 @@ from streamd.wire import ResponseCode
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")
 
-MAX_BODY_BYTES = 256 << 10  # JSON takes up to 25 times its size in memory
+MAX_BODY_BYTES = 256 << 10  # JSON takes up to 50 times its size in memory
 MAX_DEFINITIONS_BYTES = 16 << 20  # of a large cluster; from administrators only
 BODY_SECONDS = 30  # for a request's body to arrive
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500

@@ -97,9 +97,10 @@ def test_the_slope_is_that_within_lives() -> None:
     samples = [
         Sample(at, life, 1_000_000 * life + 10 * round(at), 5)
         for life in (1, 2, 3)
-        for at in [life * 100 + second for second in range(60)]
+        for at in [life * 100 + second for second in range(90)]
     ]
     assert slope(samples) == pytest.approx(10)
+    assert slope(samples[:60]) is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What peers can make the server hold: each limit reached, told, and within the formula."""
 
+import json
 import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -362,6 +363,41 @@ async def test_arguments_of_consumers(server: Harness) -> None:
     table = FROM_FIRST | fields(x="x" * 100_000)
     consume = m.BasicConsume(0, "s", "d", False, False, False, False, table)
     await peer.channel_fails(consume, 406, "expected at most 524,288")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "{}",
+        "[]",
+        "[[]]",
+        '{"a":{}}',
+        '"é"',
+        "1e9",
+        "99999999999",
+        "[" * 100 + "]" * 100,
+        '{"":' * 50 + "1" + "}" * 50,
+    ],
+)
+def test_json_in_memory(unit: str) -> None:
+    text = '{"x":[' + ",".join([unit] * 3_000) + "]}"
+    tracemalloc.start()
+    try:
+        value = json.loads(text)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(value["x"]) == 3_000
+    assert taken < memory.JSON * len(text.encode())
+
+
+async def test_messages_that_are_not_acknowledged() -> None:
+    with held(memory.UNACKED * 50_000):
+        unacked = channel.Unacked()
+        one = channel.Channel(1, unacked)
+        for _ in range(50_000):
+            one.count_delivery(None)  # type: ignore[arg-type]
+    assert unacked.count == 50_000
 
 
 def test_the_readme_has_the_formula() -> None:
