@@ -286,6 +286,21 @@ def test_damage_of_what_was_on_the_device_is_stepped_over(tmp_path: Path, where:
     log.close()
 
 
+@pytest.mark.parametrize("lost", range(1, 48))
+def test_a_header_whose_end_is_lost(tmp_path: Path, lost: int) -> None:
+    """Power failure: the header stood on two sectors, of which the second one is zero."""
+    policy = LogPolicy()
+    written = fill(tmp_path, 5, policy, is_flushed=False)
+    path, start = chunk_starts(tmp_path)[3]
+    raw = path.read_bytes()
+    torn = start + 48 - lost
+    path.write_bytes(raw[:torn] + bytes(len(raw) - torn))
+    found, log = reopened(tmp_path, policy)
+    assert found == written[:3]
+    assert (log.next_offset, log.tracking.sequence(b"p")) == (3, 3)
+    log.close()
+
+
 def test_a_lost_page_with_its_index_records(tmp_path: Path) -> None:
     """Power failure: a page in the middle reads as zeros, later ones survived."""
     policy = LogPolicy()
