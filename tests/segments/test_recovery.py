@@ -11,8 +11,8 @@ from segments import ChunkBuilder, Log, LogPolicy, Matcher
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
-from segments.recovery import Plan, examine
-from segments.repairs import Cut, Remove, Replace
+from segments.recovery import examine
+from segments.repairs import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks
