@@ -23,6 +23,7 @@ from segments.flush import Flush, FlushState
 from segments.journal import Journal
 from segments.offsets import OffsetSpec
 from segments.policy import LogPolicy
+from segments.repairs import Plan
 from segments.restore import restore_tracking
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
@@ -62,7 +63,7 @@ class Log:
     """
 
     def __init__(
-        self, disk: Disk, folder: str, policy: LogPolicy, plan: recovery.Plan, *, holds_back: bool
+        self, disk: Disk, folder: str, policy: LogPolicy, plan: Plan, *, holds_back: bool
     ) -> None:
         self._disk = disk
         self.folder = folder

@@ -10,8 +10,10 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 from segments import codec
+from segments.codec import Checkpoint
 from segments.disk import Disk
 from segments.replacing import replace_file
+from segments.segment import Segment
 
 QUARANTINE = "quarantine"
 _ASIDE = ".aside"
@@ -146,6 +148,41 @@ class Loss:
     def __str__(self) -> str:
         lost = f"{self.num_records} messages from offset {self.first_offset} on are lost"
         return f"{self.path} is damaged at byte {self.position}: {self.reason}; {lost}"
+
+
+@dataclass
+class Plan:
+    """What a stream's folder holds, and what has to be done to it.
+
+    Attributes:
+        segments: oldest first; empty for a folder without segments.
+        steps: to be applied in order.
+        losses: what cannot be read any more, where it was not known before.
+        last_epoch: highest epoch that was seen, 0 without chunks.
+        next_offset: the first offset that was never used, as far as the checkpoint knows.
+        checkpoint: as it was found, None without one.
+        checkpoint_fault: why it cannot be used; empty when it can, or is missing.
+        unflushed: segments that may not be on the device as they are.
+        is_ended: nothing may be appended to the newest segment.
+    """
+
+    segments: list[Segment]
+    steps: list[Step]
+    losses: list[Loss]
+    last_epoch: int = 0
+    next_offset: int = 0
+    checkpoint: Checkpoint | None = None
+    checkpoint_fault: str = ""
+    unflushed: list[Segment] = field(default_factory=list)
+    is_ended: bool = False
+
+    def apply(self, disk: Disk) -> None:
+        """Carry out all steps."""
+        for step in self.steps:
+            step.apply(disk)
+        folders = {str(PurePath(step.path).parent) for step in self.steps}
+        for folder in folders:
+            disk.sync_folder(folder)
 
 
 def _quarantine(disk: Disk, path: str, suffix: str = "") -> str:

@@ -12,6 +12,7 @@ from segments.errors import FormatError
 from segments.filter_files import load
 from segments.journal import JOURNAL_NAME
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
+from segments.repairs import Plan
 from segments.scan import check_entries, header_is_sound
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
@@ -70,7 +71,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
 
 
 def _checkpoint_faults(
-    plan: recovery.Plan, folder: str, names: Collection[str], *, is_ours: bool
+    plan: Plan, folder: str, names: Collection[str], *, is_ours: bool
 ) -> Iterator[Fault]:
     path = checkpoint_path(folder)
     if plan.checkpoint_fault:

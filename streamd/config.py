@@ -70,9 +70,13 @@ class Config:
     max_http_connections: int = _setting(200, "the same for HTTP; more are answered with 503")
     max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be made")
     flush: str = _setting(
-        "interval", "a confirm follows the flush to the disk: always; else flush: interval, or os"
+        "interval",
+        "messages reach the disk always before their confirm, at an interval, or when "
+        "the os writes them: always, interval, os",
     )
-    flush_ms: int = _setting(1_000, "with flush interval, the ms between two flushes")
+    flush_ms: int = _setting(
+        1_000, "how long a message may wait for its flush at an interval, in ms"
+    )
     user: str = _setting("guest", "the first user, who is made when the data folder is new")
     password: str = _setting("guest", "that user's password")
     anonymous_user: str = _setting("", "who clients are that log in as ANONYMOUS; empty: refused")

@@ -290,6 +290,14 @@ class Stream:
             only_sealed: leave the newest segment to the system.
             with_checkpoint: write one in any case.
         """
+        try:
+            await self._flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
+        except Exception as error:  # a bug: it stays in this stream
+            logger.exception("stream %s failed", self.name)
+            self._fail(str(error))
+            self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
+
+    async def _flush(self, *, only_sealed: bool, with_checkpoint: bool) -> None:
         async with self._disk_work:
             if self._is_stopped or self.log.is_closed or self.log.failed is not None:
                 return
@@ -298,11 +306,14 @@ class Stream:
                     only_sealed=only_sealed, with_checkpoint=with_checkpoint
                 )
             except StorageError as error:
-                self._refused(error)
+                self._fail(str(error))
+                self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
                 return
             self._is_flushing = self.log.holds_back
-            failure = await self._run(flush)
-            self._is_flushing = False
+            try:
+                failure = await self._run(flush)
+            finally:
+                self._is_flushing = False
             self.log.end_flush(flush, failure)
         if flush.fault:
             logger.warning("stream %s: no checkpoint was written: %s", self.name, flush.fault)
@@ -331,6 +342,7 @@ class Stream:
         if not error.is_full:
             self._fail(str(error))
         elif not self._is_full:
+            self._work.set()  # the task tries again
             logger.error("stream %s: %s; its publishers wait", self.name, error)
             self._is_full = True
 

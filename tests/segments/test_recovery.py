@@ -11,8 +11,8 @@ from segments import ChunkBuilder, Log, LogPolicy, Matcher
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
-from segments.recovery import Plan, examine
-from segments.repairs import Cut, Remove, Replace
+from segments.recovery import examine
+from segments.repairs import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks
@@ -283,6 +283,21 @@ def test_damage_of_what_was_on_the_device_is_stepped_over(tmp_path: Path, where:
     again, log = reopened(tmp_path, policy)
     assert again == [*found, b"after"]
     assert log.report.losses == ()
+    log.close()
+
+
+@pytest.mark.parametrize("lost", range(1, 48))
+def test_a_header_whose_end_is_lost(tmp_path: Path, lost: int) -> None:
+    """Power failure: the header stood on two sectors, of which the second one is zero."""
+    policy = LogPolicy()
+    written = fill(tmp_path, 5, policy, is_flushed=False)
+    path, start = chunk_starts(tmp_path)[3]
+    raw = path.read_bytes()
+    torn = start + 48 - lost
+    path.write_bytes(raw[:torn] + bytes(len(raw) - torn))
+    found, log = reopened(tmp_path, policy)
+    assert found == written[:3]
+    assert (log.next_offset, log.tracking.sequence(b"p")) == (3, 3)
     log.close()
 
 
