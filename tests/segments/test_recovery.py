@@ -589,6 +589,26 @@ class TestTrackingJournal:
         assert log.tracking.sequence(b"p") == 70
         log.close()
 
+    def test_a_journal_that_was_written_anew_still_knows_what_was_safe(
+        self, tmp_path: Path
+    ) -> None:
+        """The chunk with p = 1 is long gone, the one with p = 2 is lost with the power."""
+        policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
+        log = Log.open(str(tmp_path), policy)
+        append(log, [b"x"], sequences={b"p": 1})
+        append(log, [b"y"])
+        log.flush(with_checkpoint=True)
+        log.expire(0).run()
+        assert log.first_offset == 1
+        append(log, [b"z"], sequences={b"p": 2})
+        log._journal.replace(log.tracking, log.committed_offset)  # as it is when it has grown
+        log.abandon()
+        for path in tmp_path.glob(f"{2:020d}.*"):
+            path.unlink()
+        log = Log.open(str(tmp_path), policy)
+        assert (log.committed_offset, log.tracking.sequence(b"p")) == (2, 1)
+        log.close()
+
     def test_a_damaged_trailer_costs_its_own_tracking_only(self, tmp_path: Path) -> None:
         policy = LogPolicy()
         written = fill(tmp_path, 5, policy)
