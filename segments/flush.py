@@ -225,7 +225,7 @@ class FlushState:
 
     def end(self, flush: Flush) -> list[Appended]:
         """A flush has run; returns what readers may see now."""
-        self.abandon(flush)
+        self.abandon()
         if flush.newest is self._writer:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
@@ -234,7 +234,7 @@ class FlushState:
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
         return shown
 
-    def abandon(self, _flush: Flush) -> None:
+    def abandon(self) -> None:
         """A flush has failed, or is over."""
         for segment in self._running:
             segment.release()

@@ -432,7 +432,7 @@ class Log:
                 self._commit(appended)
         else:
             self._writer.failed = self._writer.failed or error
-            self._state.abandon(flush)
+            self._state.abandon()
 
     def flush(self, *, with_checkpoint: bool = False) -> None:
         """Return once everything written so far is on the device.

@@ -258,16 +258,17 @@ class Publishing:
         if self._version != exchanges.version:
             self._places.clear()
             self._version = exchanges.version
+        known = None if head.more_keys else self._places.get((exchange, key))
+        if known is not None:
+            return known
         keys = (key, *head.more_keys)
         if exchanges.looks_at_headers(exchange):
             return self._resolve(exchange, keys, _plain_headers(properties))
         if head.more_keys:
             return self._resolve(exchange, keys, NO_HEADERS)
-        found = self._places.get((exchange, key))
-        if found is None:
-            if len(self._places) >= _MAX_PLACES:
-                self._places.clear()
-            found = self._places[exchange, key] = self._resolve(exchange, keys, NO_HEADERS)
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        found = self._places[exchange, key] = self._resolve(exchange, keys, NO_HEADERS)
         return found
 
     def _resolve(self, exchange: str, keys: tuple[str, ...], headers: Headers) -> list[_Target]:

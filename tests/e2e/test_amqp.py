@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,13 @@ import pika.adapters.asyncio_connection
 import pika.adapters.blocking_connection
 import pika.exceptions
 import pytest
-import trustme
 
 from clients import connect
 from segments.message import Message
 from streamd.amqp091 import methods as m
 from streamd.amqp091.codec import PROTOCOL_HEADER, method_frame
 from tests.support.process import ServerProcess
+from tests.support.tls import TlsServer
 
 STREAM = {"x-queue-type": "stream"}
 FILTERED = STREAM | {"x-stream-filter-size-bytes": 32}
@@ -311,27 +310,19 @@ def test_from_amqp_to_a_stream_client_and_back(server: ServerProcess) -> None:
         assert new.headers["n"] == 6
 
 
-class Tls:
-    """A server inside TLS, and those who come to it."""
+class Tls(TlsServer):
+    """With AMQP 0-9-1 inside."""
 
     def __init__(self, folder: Path) -> None:
-        self._authority = trustme.CA()
-        self._folder = folder
-        ca = folder / "ca.pem"
-        self._authority.cert_pem.write_to_path(str(ca))
-        self.ca = str(ca)
-        certificate = f"--tls-certificate={self.issue('localhost')}"
-        options = ("--amqp-tls-port=0", certificate, f"--tls-ca={ca}")
-        self.server = ServerProcess(folder / "data", *options)
+        super().__init__(folder, "--amqp-tls-port")
 
-    def issue(self, name: str) -> str:
-        file = str(self._folder / f"{name}.pem")
-        made = self._authority.issue_cert(name, common_name=name)
-        made.private_key_and_cert_chain_pem.write_to_path(file)
+    def certificate_of(self, user: str) -> Path:
+        file = self.folder / f"{user}.pem"
+        self.issue(file, user)
         return file
 
-    def enter(self, certificate: str | None = None, **options: Any) -> pika.BlockingConnection:
-        context = ssl.create_default_context(cafile=self.ca)
+    def enter(self, certificate: Path | None = None, **options: Any) -> pika.BlockingConnection:
+        context = self.context()
         if certificate is not None:
             context.load_cert_chain(certificate)
         parameters = pika.ConnectionParameters(
@@ -346,12 +337,8 @@ class Tls:
 @pytest.fixture
 def tls(tmp_path: Path) -> Iterator[Tls]:
     made = Tls(tmp_path)
-    try:
-        made.server.start()
+    with made.running():
         yield made
-    finally:
-        made.server.end()
-    assert "Traceback" not in made.server.log.read_text()
 
 
 def test_inside_tls(tls: Tls) -> None:
@@ -367,9 +354,9 @@ def test_inside_tls(tls: Tls) -> None:
 
 def test_a_client_known_by_its_certificate(tls: Tls) -> None:
     external = {"credentials": pika.credentials.ExternalCredentials()}
-    with tls.enter(tls.issue("guest"), **external) as connection:
+    with tls.enter(tls.certificate_of("guest"), **external) as connection:
         connection.channel().queue_declare("s", durable=True, arguments=STREAM)
-    for certificate in (tls.issue("nobody"), None):
+    for certificate in (tls.certificate_of("nobody"), None):
         refusals = (
             pika.exceptions.ProbableAuthenticationError,
             pika.exceptions.AuthenticationError,

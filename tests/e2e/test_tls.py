@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,40 +20,23 @@ from clients.uri import parse_uri
 from streamd.wire import commands as c
 from tests.e2e.test_rstream import flight, publish_and_wait
 from tests.e2e.test_serve import slow_subscriber
-from tests.support.process import ServerProcess, wait_until
+from tests.support.process import wait_until
+from tests.support.tls import TlsServer
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
-class Tls:
-    """An authority, and a server with a certificate from it."""
+class Tls(TlsServer):
+    """With the stream protocol inside."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.authority = trustme.CA()
-        self.ca = folder / "ca.pem"
-        self.authority.cert_pem.write_to_path(str(self.ca))
-        self.certificate = folder / "server.pem"
-        self.issue(self.certificate, self.authority)
-        self.server = ServerProcess(
-            folder / "data",
-            "--tls-port=0",
-            f"--tls-certificate={self.certificate}",
-            f"--tls-ca={self.ca}",
-        )
-
-    def issue(self, file: Path, authority: trustme.CA, name: str = "localhost") -> None:
-        made = authority.issue_cert(name, common_name=name)
-        made.private_key_and_cert_chain_pem.write_to_path(str(file))
+        super().__init__(folder, "--tls-port")
 
     def uri(self, user: str = "guest:guest@", **files: Path) -> str:
         query = "&".join(
             f"{name}={path}" for name, path in ({"cacertfile": self.ca} | files).items()
         )
         return f"rabbitmq-stream+tls://{user}localhost:{self.server.tls_port}/?{query}"
-
-    def context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.ca))
 
     def enter(self, backend: str = "trio", user: str = "guest:guest@", **files: Path) -> Any:
         async def work() -> list[dict[str, str]]:
@@ -67,12 +49,8 @@ class Tls:
 @pytest.fixture
 def tls(tmp_path: Path) -> Iterator[Tls]:
     made = Tls(tmp_path)
-    try:
-        made.server.start()
+    with made.running():
         yield made
-    finally:
-        made.server.end()
-    assert "Traceback" not in made.server.log.read_text()
 
 
 @BACKENDS
@@ -134,14 +112,14 @@ def test_the_port_that_is_announced_is_the_one_inside_tls(tls: Tls) -> None:
 @BACKENDS
 def test_a_client_known_by_its_certificate(tls: Tls, backend: str) -> None:
     certificate = tls.folder / "client.pem"
-    tls.issue(certificate, tls.authority, "guest")
+    tls.issue(certificate, "guest")
     assert tls.enter(backend, "", certfile=certificate) == [
         {"name": "guest", "tags": "administrator"}
     ]
-    tls.issue(certificate, tls.authority, "nobody")
+    tls.issue(certificate, "nobody")
     with pytest.raises(LoginRefused, match="authentication failure"):
         tls.enter(backend, "", certfile=certificate)
-    tls.issue(certificate, trustme.CA(), "guest")
+    tls.issue(certificate, "guest", trustme.CA())
     with pytest.raises(ConnectionLost):  # a certificate from somebody else
         tls.enter(backend, "", certfile=certificate)
 
@@ -171,7 +149,7 @@ def test_a_certificate_is_changed_while_the_server_runs(tls: Tls) -> None:
         wait_until(lambda: outcome in tls.server.log.read_text())
 
     before = serial()
-    tls.issue(tls.certificate, tls.authority)
+    tls.issue(tls.certificate)
     reload("read the certificate again")
     after = serial()
     assert after != before
