@@ -44,7 +44,7 @@ TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
 		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
-			tests/segments tests/selector tests/wire tests/streamd || exit 1; done
+			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
 # Inputs that nobody has tried. One that breaks something says how it is tried again.
 fuzz: SECONDS := 60
@@ -54,12 +54,12 @@ fuzz: $(VENV)/.test
 # What a kill or a power failure can leave of a run, other runs with another SEED.
 crashes: STATES := 30000
 crashes: $(VENV)/.test
-	$(BIN)/python -m tests.support.crashes --states $(STATES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED))
 
 # A real server, real clients, kill -9; what was confirmed is compared after each.
 kills: KILLS := 200
 kills: $(VENV)/.test
-	$(BIN)/python -m tests.support.kills --kills $(KILLS)
+	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"

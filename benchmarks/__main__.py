@@ -23,8 +23,8 @@ from benchmarks.link import Link
 from benchmarks.load import Load, frames, publish
 from benchmarks.reading import Read, read
 from benchmarks.target import Target
-from streamd.wire import commands as c
-from streamd.wire.fields import Pair
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import Pair
 
 _STREAM = "benchmark"
 _FILTER_SIZE = "64"

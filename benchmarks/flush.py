@@ -18,8 +18,8 @@ from rich.table import Table
 
 from benchmarks.load import Load, frames, publish
 from benchmarks.target import Target
-from streamd.flushing import FlushMode
-from streamd.wire import commands as c
+from streamd.broker.flusher import FlushMode
+from streamd.wire.stream import commands as c
 
 _STREAM = "benchmark"
 _WIDTH = 120

@@ -15,8 +15,8 @@ from benchmarks.link import SIZE, Link
 from benchmarks.reading import CREDIT, DELIVER_HEAD, FRAME, NEXT, filters
 from benchmarks.target import Server
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
-from streamd.wire import commands as c
-from streamd.wire.codec import encode
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.codec import encode
 
 VALUE = b"v1"
 _OTHER_VALUE = b"nobody"

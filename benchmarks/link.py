@@ -4,8 +4,8 @@ import socket
 import struct
 from typing import Any, Self
 
-from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
-from streamd.wire.fields import CommandVersions
+from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
+from streamd.wire.stream.fields import CommandVersions
 
 SIZE = struct.Struct(">I")
 _BUFFER_BYTES = 4 << 20

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from benchmarks.link import SIZE, Link
-from streamd.wire import commands as c
-from streamd.wire.codec import encode
-from streamd.wire.publish import Outgoing, encode_filtered_entries
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.publish import Outgoing, encode_filtered_entries
 
 WINDOW = 10_000  # messages on their way to be confirmed
 MARKER = b"end"

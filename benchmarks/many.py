@@ -21,9 +21,9 @@ from benchmarks.link import SIZE, Link
 from benchmarks.load import Load, frames
 from benchmarks.target import Target
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
-from streamd.wire import commands as c
-from streamd.wire.codec import encode
-from streamd.wire.fields import OffsetSpecification
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.fields import OffsetSpecification
 
 _WIDTH = 100
 _CREDIT = 10

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from benchmarks.link import SIZE, Link
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
-from streamd.wire import ResponseCode, commands as c
-from streamd.wire.codec import encode
-from streamd.wire.fields import OffsetSpecification, Pair
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 CREDIT = 50
 DELIVER_HEAD = 9  # size, key, version, subscription

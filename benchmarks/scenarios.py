@@ -14,8 +14,8 @@ from benchmarks.latency import Pace, latencies
 from benchmarks.load import MARKER, Load, frames, mark, publish, publish_together
 from benchmarks.reading import CREDIT, FIRST, Read, filters, read
 from benchmarks.target import Server
-from streamd.wire import commands as c
-from streamd.wire.fields import Pair
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import Pair
 
 Figures = dict[str, float]
 _NUMBERS = count()

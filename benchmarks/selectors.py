@@ -27,10 +27,10 @@ from clients import connect
 from segments.codec import simple_ends
 from segments.message import Message
 from segments.selector import parse_sql
-from streamd.wire import commands as c
-from streamd.wire.codec import encode
-from streamd.wire.fields import Pair
-from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entries
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.fields import Pair
+from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
 
 _WIDTH = 110
 _CHUNK = 256

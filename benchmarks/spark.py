@@ -32,7 +32,7 @@ from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
 from segments.spark.recommend import SIZES
 from segments.spark.source import StreamdReader
-from streamd.cli.flights import flights_file, read_flights
+from streamd.cli.demo.flights import flights_file, read_flights
 
 _CORES = 2
 _MESSAGES = 1000  # per chunk of the stream that is read

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.link import Link
-from streamd.wire import commands as c
+from streamd.wire.stream import commands as c
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVE = (sys.executable, "-m", "streamd", "serve")

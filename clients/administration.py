@@ -4,11 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from clients.errors import PreconditionFailed, StreamDoesNotExist, Unsupported, refusal
-from clients.link import Link
+from clients.reconnecting import Link
 from clients.selection import Asked, StandingSelector
 from segments.selector import Dialect
-from streamd.wire import ResponseCode, commands as c
-from streamd.wire.fields import Pair
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
 
 OK = ResponseCode.OK
 

@@ -11,8 +11,8 @@ from clients.administration import Administration
 from clients.consumer import NEXT, Consumer, Group, Offset, offset_specification
 from clients.errors import NoOffset, Unsupported
 from clients.filters import Filter, FilterValue as ReceivedFilterValue, Wanted
-from clients.link import open_link
 from clients.producer import FilterValue, Producer
+from clients.reconnecting import open_link
 from clients.selection import Asked, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
@@ -25,7 +25,7 @@ from clients.super_stream import (
 )
 from clients.uri import DEFAULT_URI, parse_uri
 from segments.selector import Dialect
-from streamd.wire.fields import OffsetSpecification
+from streamd.wire.stream.fields import OffsetSpecification
 
 _STORED = "stored"
 _HEARTBEAT_SECONDS = 60

@@ -14,7 +14,7 @@ from anyio.abc import ByteStream
 
 from clients.errors import ConnectionLost, StreamError, refusal
 from clients.uri import Endpoint, TlsFiles
-from streamd.wire import (
+from streamd.wire.stream import (
     NEED_DATA,
     Connection as WireConnection,
     ProtocolError,
@@ -25,7 +25,7 @@ from streamd.wire import (
     commands as c,
     text_of,
 )
-from streamd.wire.fields import CommandVersions, Pair
+from streamd.wire.stream.fields import CommandVersions, Pair
 
 OK = ResponseCode.OK
 _RECEIVE_BYTES = 256 << 10

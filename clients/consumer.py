@@ -20,12 +20,12 @@ import anyio
 from clients.connection import Connection
 from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
 from clients.filters import ArrivedChunk, ReceivedMessage, SelectorFilter, Wanted
-from clients.link import Link
+from clients.reconnecting import Link
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
-from streamd.wire import ResponseCode, commands as c
-from streamd.wire.fields import OffsetSpecification, Pair
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 OK = ResponseCode.OK
 Offset: TypeAlias = int | str | datetime | OffsetSpecification

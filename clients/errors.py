@@ -3,7 +3,7 @@
 Each code that a server answers with has an exception of its own, made from one table.
 """
 
-from streamd.wire import ResponseCode, text_of
+from streamd.wire.stream import ResponseCode, text_of
 
 
 class StreamError(Exception):

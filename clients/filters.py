@@ -13,7 +13,7 @@ from segments import compression
 from segments.codec import simple_ends
 from segments.message import MessageView
 from segments.selector import Pushdown, Selector, body_at
-from streamd.wire.fields import Pair
+from streamd.wire.stream.fields import Pair
 
 _MATCH_UNFILTERED = "match-unfiltered"
 _MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"

@@ -15,8 +15,8 @@ from clients.connection import Connection
 from clients.errors import ConnectionLost, PublishFailed, refusal
 from segments.compression import NAMES, pack
 from segments.message import Message
-from streamd.wire import ResponseCode, codec, commands as c
-from streamd.wire.publish import (
+from streamd.wire.stream import ResponseCode, codec, commands as c
+from streamd.wire.stream.publish import (
     Outgoing,
     encode_entries,
     encode_filtered_entries,

@@ -13,7 +13,7 @@ from segments.selector import (
     parse_sql,
     parse_tags,
 )
-from streamd.wire import ResponseCode
+from streamd.wire.stream import ResponseCode
 
 if TYPE_CHECKING:
     from clients.administration import Administration

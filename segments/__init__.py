@@ -17,8 +17,8 @@ from segments.errors import (
     SegmentsError,
     StorageError,
 )
-from segments.finding import Position
 from segments.log import Log, RecoveryReport
+from segments.offset_lookup import Position
 from segments.offsets import FIRST, LAST, NEXT, OffsetSpec, Start, at_offset, at_time
 from segments.policy import LogPolicy
 from segments.reader import Reader, StoredChunk

@@ -8,10 +8,10 @@ stands behind it is read through: a power failure may have left any part of it o
 from pathlib import PurePath
 
 from segments import codec
+from segments.atomic_write import replace_file
 from segments.codec import Checkpoint
 from segments.disk import Disk
 from segments.errors import OtherVersionError, VersionError
-from segments.replacing import replace_file
 
 CHECKPOINT_NAME = "checkpoint"
 _MAX_BYTES = 1 << 10

@@ -4,12 +4,12 @@ import mmap
 import os
 
 from segments import codec
+from segments.atomic_write import replace_file
+from segments.chunk_check import header_is_sound
 from segments.disk import File
 from segments.errors import FormatError, SegmentsError
 from segments.filter_index import UNFILTERED, FilterFile, FilterIndex, Index, Shape
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
-from segments.replacing import replace_file
-from segments.scan import header_is_sound
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 

@@ -12,7 +12,7 @@ from segments.checkpoint import write_checkpoint
 from segments.codec import FILE_HEADER_SIZE, Checkpoint
 from segments.disk import Disk, File
 from segments.errors import StorageError
-from segments.repairs import Plan
+from segments.recovery_steps import Plan
 from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
 
 # How much may follow a checkpoint: what has to be read through after a crash, a tenth of a second.

@@ -11,11 +11,11 @@ which all chunks are on the device stays in the file; segments that it does not 
 from pathlib import PurePath
 
 from segments import codec
+from segments.atomic_write import replace_file
 from segments.codec import FILE_HEADER_SIZE, JournalRecord
 from segments.disk import Disk, File
 from segments.errors import FormatError, OtherVersionError, VersionError
 from segments.layout import JOURNAL_DELTA, JOURNAL_SNAPSHOT
-from segments.replacing import replace_file
 from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"

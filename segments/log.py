@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from segments import recovery
-from segments.asked import Asked
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, OsDisk
 from segments.errors import StorageError
+from segments.filter_demand import Asked
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
-from segments.finding import Position, find
 from segments.flush import Flush, FlushState
 from segments.journal import Journal
+from segments.offset_lookup import Position, find
 from segments.offsets import OffsetSpec
 from segments.policy import LogPolicy
-from segments.repairs import Plan
-from segments.restore import restore_tracking
+from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
+from segments.tracking_replay import restore_tracking
 
 _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
 

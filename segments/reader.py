@@ -14,9 +14,9 @@ from segments.bloom import Matcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError
-from segments.finding import Position
 from segments.layout import USER
 from segments.log import Log
+from segments.offset_lookup import Position
 from segments.segment import Segment
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter

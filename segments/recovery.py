@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from segments import codec
+from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
 from segments.errors import FormatError
-from segments.examiner import Examiner
-from segments.repairs import Loss, Plan, Remove, Replace, SetAside
-from segments.replacing import TEMPORARY_SUFFIX
+from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import DAMAGE_SUFFIX, SEGMENT_SUFFIX, SUFFIXES, file_path, parse_name
+from segments.segment_scan import Examiner
 
 _OUTLIVED = "retention had dropped it"
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from segments import bloom, codec, recovery
 from segments.checkpoint import CHECKPOINT_NAME, checkpoint_path
+from segments.chunk_check import check_entries, header_is_sound
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import Disk, File
 from segments.errors import FormatError
 from segments.filter_files import load
 from segments.journal import JOURNAL_NAME
 from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
-from segments.repairs import Plan
-from segments.scan import check_entries, header_is_sound
+from segments.recovery_steps import Plan
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 

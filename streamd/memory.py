@@ -4,14 +4,12 @@ All in bytes, and for the worst a peer can think of, not for what is usual; the 
 to these limits. The README has the same numbers for the default settings.
 """
 
-from segments.asked import MAX_VALUES
+from segments.filter_demand import MAX_VALUES
 from segments.filter_index import MAX_KEYS, MAX_POSTINGS
 from segments.policy import MAX_CHUNK_BYTES
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
-from streamd.amqp.channel import MAX_UNACKED
-from streamd.amqp.consumers import HELD_BYTES
-from streamd.amqp.consuming import MAX_CONSUMERS
-from streamd.amqp091 import connection as amqp
+from streamd.broker.routing.exchanges import MAX_EXCHANGES, MAX_ROUTES
+from streamd.broker.routing.rules import MAX_ROUTE_BYTES
 from streamd.config import (
     MAX_IDS,
     MAX_NAME_BYTES,
@@ -21,10 +19,12 @@ from streamd.config import (
     RECEIVE_BYTES,
     Config,
 )
-from streamd.exchange_rules import MAX_ROUTE_BYTES
-from streamd.exchanges import MAX_EXCHANGES, MAX_ROUTES
+from streamd.connections.amqp091.channel import MAX_UNACKED
+from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
+from streamd.connections.amqp091.delivery import HELD_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
-from streamd.wire.connection import LOGIN_FRAME_MAX
+from streamd.wire.amqp091 import connection as amqp
+from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 
 TEXT = 8  # what is kept of a text, as often as its bytes: it may be kept twice, 4 bytes a letter
 _OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from its texts

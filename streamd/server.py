@@ -16,21 +16,21 @@ import trio
 from starlette.types import ASGIApp
 
 from streamd import http_api
-from streamd.access import Access
-from streamd.administration import Administration
-from streamd.amqp.link import AmqpLink
-from streamd.amqp.login import AmqpLogin
-from streamd.broker import Broker, wall_clock_ms
-from streamd.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.auth.administration import Administration
+from streamd.auth.authentication import Entrance, Peer
+from streamd.auth.users import Access
+from streamd.broker.broker import Broker, wall_clock_ms
+from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.broker.flusher import Flusher, FlushMode
 from streamd.config import DRAIN_SECONDS, Config
-from streamd.connections import Connections
-from streamd.entrance import Entrance, Peer
-from streamd.flushing import Flusher, FlushMode
+from streamd.connections.amqp091.connection import AmqpLink
+from streamd.connections.amqp091.login import AmqpLogin
+from streamd.connections.registry import Connections
+from streamd.connections.stream.connection import Link
+from streamd.connections.stream.login import Login
 from streamd.http_api import Service, make_app
-from streamd.link import Link
-from streamd.login import Login
-from streamd.tls import CertificateError, Certificates, accept
-from streamd.transport import Address, SocketTransport, Transport
+from streamd.net.tls import CertificateError, Certificates, accept
+from streamd.net.transport import Address, SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
 

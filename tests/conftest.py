@@ -1,15 +1,28 @@
-"""How the property tests draw their examples.
+"""How property tests draw their examples, and a server in memory at virtual time.
 
 The same clone draws the same examples every time, so that a change is not blamed for what it has
 not done; `make search` draws others, to find what nobody has thought of. What it finds becomes an
 `@example` of its test.
+
+Async tests of the folders in VIRTUAL_TIME run on a clock that jumps to the next deadline when all
+tasks wait: sleeping takes no time.
 """
 
+import inspect
 import os
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
+from trio.testing import MockClock
+
+from tests.support.http import Http
+from tests.support.server import Harness, Peer, harness
+
+VIRTUAL_TIME = ("net", "auth", "broker", "connections", "http_api", "crash", "test_limits.py")
 
 # How fast the machine is, is nothing that a test here may fail for.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,7 +30,7 @@ settings.register_profile("fixed", slow, derandomize=True)
 settings.register_profile("search", slow, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
 
-# No power fails while tests run; what is synced when, tests/support/powerless.py looks at.
+# No power fails while tests run; tests/support/disk.py looks at what is synced when.
 os.fsync = os.fdatasync = lambda fd: (os.fstat(fd), None)[1]  # type: ignore[assignment,arg-type]
 
 
@@ -28,7 +41,39 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_spark = nodeid.startswith("tests/spark/") or nodeid.endswith("_in_spark")
+            is_spark = nodeid.startswith("tests/segments/spark/") or nodeid.endswith("_in_spark")
             return "spark" if is_spark else nodeid
 
     return Scheduling(config, log)
+
+
+def run_at_virtual_time(main: Any, *, clock: Any = None, instruments: Any = ()) -> Any:
+    """As trio.run, with a clock that jumps to the next deadline when all tasks wait."""
+    clock = clock or MockClock(autojump_threshold=0)
+    return trio.run(main, clock=clock, instruments=instruments)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
+        if is_async and item.path.relative_to(here).parts[0] in VIRTUAL_TIME:
+            item.add_marker(pytest.mark.trio(run=run_at_virtual_time), append=False)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with harness(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def peer(server: Harness) -> Peer:
+    """A peer that has logged in."""
+    return await server.peer()
+
+
+@pytest.fixture
+def http(server: Harness) -> Http:
+    """Requests of the user guest, and of others."""
+    return Http(server)

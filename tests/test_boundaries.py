@@ -25,13 +25,13 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule("segments", (*EVENT_LOOPS, *SOCKETS, "streamd", "clients")),
-    Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
-    Rule("streamd/amqp091", (*EVENT_LOOPS, *SOCKETS, "time", "clients", "streamd.stream")),
+    Rule("streamd/wire/stream", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
+    Rule("streamd/wire/amqp091", (*EVENT_LOOPS, *SOCKETS, "time", "clients", "streamd.broker.stream")),
     Rule("streamd", ("clients", *SPARK), lazy_allowed=True),
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),
 )
-ONLY_THE_WIRE = "streamd.wire"
+ONLY_THE_WIRE = "streamd.wire.stream"
 
 
 class Import(NamedTuple):

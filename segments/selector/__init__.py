@@ -8,8 +8,9 @@ clocks; user text is parsed and compiled to closures, never executed.
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.fields import RowReader
+from segments.selector.matcher_set import MatcherSet
+from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
-from segments.selector.places import body_at
 from segments.selector.pushdown import EVERYTHING, Pushdown
 from segments.selector.selector import (
     Matcher,
@@ -18,7 +19,6 @@ from segments.selector.selector import (
     parse_sql,
     parse_tags,
 )
-from segments.selector.together import MatcherSet
 
 __all__ = [
     "EVERYTHING",

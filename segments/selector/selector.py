@@ -11,12 +11,12 @@ from segments.selector.errors import SelectorError
 from segments.selector.evaluate import Clock, Compiler, Condition, properties_of
 from segments.selector.evaluate_rocketmq import Compiler as RocketmqCompiler
 from segments.selector.fields import RowReader
+from segments.selector.message_slices import body_at, holding
 from segments.selector.nodes import Node, Property, Section, Tags, UtcNow
 from segments.selector.parser import FIELDS, Parser
-from segments.selector.places import body_at, holding
+from segments.selector.prefilter import screen_of
 from segments.selector.pushdown import Pushdown, push_down
 from segments.selector.rocketmq import RocketmqParser
-from segments.selector.screen import screen_of
 
 SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
 

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 import numpy as np
 
 from segments import codec
+from segments.chunk_check import check_chunk
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.disk import File, OsDisk
 from segments.errors import CorruptError, FormatError, StorageError
-from segments.scan import check_chunk
 from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, file_path, parse_name
 from segments.spark import headers as columns
 from segments.spark.headers import HEADER_DTYPE, Bytes, Headers, Numbers

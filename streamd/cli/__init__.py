@@ -24,7 +24,7 @@ _COMMANDS = {
     "vhost": "streamd.cli.access:vhost",
     "permission": "streamd.cli.access:permission",
     "tune": "streamd.cli.tune:tune",
-    "demo": "streamd.cli.demo:demo",
+    "demo": "streamd.cli.demo.command:demo",
 }
 
 

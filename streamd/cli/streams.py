@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from streamd.arguments import read_arguments
+from streamd.broker.arguments import read_arguments
+from streamd.broker.errors import Refused
 from streamd.cli.common import (
     Failed,
     Misused,
@@ -19,7 +20,6 @@ from streamd.cli.common import (
     size,
     uri_option,
 )
-from streamd.errors import Refused
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo

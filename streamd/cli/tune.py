@@ -10,7 +10,8 @@ import click
 from rich.box import SIMPLE
 from rich.table import Table
 
-from segments import asked
+from segments import filter_demand as asked
+from streamd.broker.names import stream_folder
 from streamd.cli.common import (
     Failed,
     Misused,
@@ -22,7 +23,6 @@ from streamd.cli.common import (
     uri_option,
 )
 from streamd.config import Config
-from streamd.names import stream_folder
 
 if TYPE_CHECKING:
     from clients import Client

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streamd.errors import Refused
-from streamd.exchange_rules import ReservedName
+from streamd.broker.errors import Refused
+from streamd.broker.routing.rules import ReservedName
 from streamd.http_api.bindings import BindingPaths
 from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths

@@ -14,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.access import Right
+from streamd.auth.users import Right
+from streamd.broker.routing.matching import RouteRow, arguments_text
+from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.exchanges import exchange_part
 from streamd.http_api.messages import (
@@ -31,8 +33,6 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
-from streamd.routing import RouteRow, arguments_text
-from streamd.virtual_host import VirtualHost
 
 _BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _KINDS = {"q": False, "e": True}  # what stands before a destination: whether it is an exchange

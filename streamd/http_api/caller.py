@@ -14,11 +14,11 @@ import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.access import ADMINISTRATOR, LOOPBACK_ONLY, Access, Right, Rights
+from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Access, Right, Rights
+from streamd.broker.errors import Refused
 from streamd.config import REFUSAL_SECONDS
-from streamd.errors import Refused
-from streamd.transport import is_local_address
-from streamd.wire import ResponseCode
+from streamd.net.transport import is_local_address
+from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 

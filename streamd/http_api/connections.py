@@ -7,12 +7,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.connections import STREAM_PROTOCOL, ConsumerFacts, LiveConnection, PublisherFacts
-from streamd.errors import Refused
+from streamd.broker.errors import Refused
+from streamd.connections.registry import (
+    STREAM_PROTOCOL,
+    ConsumerFacts,
+    LiveConnection,
+    PublisherFacts,
+)
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
-from streamd.wire import ResponseCode
+from streamd.wire.stream import ResponseCode
 
 Facts = TypeVar("Facts")
 

@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.errors import Refused
-from streamd.exchange_rules import DEFAULT_EXCHANGE
+from streamd.broker.errors import Refused
+from streamd.broker.routing.matching import NO_HEADERS, RouteRow
+from streamd.broker.routing.rules import DEFAULT_EXCHANGE
+from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.bindings import bind, declared_binding
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.exchanges import create_exchange, exchange_row, is_built_in
@@ -38,8 +40,6 @@ from streamd.http_api.users import (
     read_permission,
     user_row,
 )
-from streamd.routing import NO_HEADERS, RouteRow
-from streamd.virtual_host import VirtualHost
 
 _OURS = ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")

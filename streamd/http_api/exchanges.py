@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.access import Right
-from streamd.errors import Refused
-from streamd.exchange_rules import (
+from streamd.auth.users import Right
+from streamd.broker.errors import Refused
+from streamd.broker.routing.matching import ExchangeRow, Kind
+from streamd.broker.routing.rules import (
     ALTERNATE,
     DEFAULT_EXCHANGE,
     RESERVED_PREFIX,
@@ -19,6 +20,7 @@ from streamd.exchange_rules import (
     as_super_stream,
     kind_of,
 )
+from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import (
     NotServed,
@@ -34,8 +36,6 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
-from streamd.routing import ExchangeRow, Kind
-from streamd.virtual_host import VirtualHost
 
 _DEFAULT_IN_PATHS = "amq.default"  # as RabbitMQ calls it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"

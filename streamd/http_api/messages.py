@@ -11,8 +11,8 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from streamd.errors import Refused
-from streamd.wire import ResponseCode
+from streamd.broker.errors import Refused
+from streamd.wire.stream import ResponseCode
 
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd import __version__
+from streamd.broker.routing.matching import Kind
+from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.service import NODE, Service
-from streamd.login import COMPATIBLE_VERSION, PRODUCT
-from streamd.routing import Kind
-from streamd.virtual_host import VirtualHost
 
 PRODUCT_FIELDS = {  # clients decide by these what they may ask for
     "rabbitmq_version": COMPATIBLE_VERSION,

@@ -6,12 +6,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.access import Right
-from streamd.arguments import Arguments, describe_arguments
-from streamd.catalog import SuperStreamRow
-from streamd.checks import MAX_PARTITIONS
-from streamd.connections import ConsumerFacts, LiveConnection
-from streamd.errors import Refused
+from streamd.auth.users import Right
+from streamd.broker.arguments import Arguments, describe_arguments
+from streamd.broker.catalog import SuperStreamRow
+from streamd.broker.checks import MAX_PARTITIONS
+from streamd.broker.errors import Refused
+from streamd.broker.routing.super_streams import partitions_of
+from streamd.broker.stream import Stream
+from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.registry import ConsumerFacts, LiveConnection
 from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import amqp_consumer_row
 from streamd.http_api.messages import (
@@ -28,10 +31,7 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
-from streamd.stream import Stream
-from streamd.super_streams import partitions_of
-from streamd.virtual_host import VirtualHost
-from streamd.wire import ResponseCode
+from streamd.wire.stream import ResponseCode
 
 TYPE = "x-queue-type"
 STREAM = "stream"

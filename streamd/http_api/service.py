@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamd.access import Access
-from streamd.administration import Administration
-from streamd.broker import Broker
-from streamd.connections import Connections
-from streamd.transport import Address
+from streamd.auth.administration import Administration
+from streamd.auth.users import Access
+from streamd.broker.broker import Broker
+from streamd.connections.registry import Connections
+from streamd.net.transport import Address
 
 NODE = "streamd@localhost"  # there is one, and clients want it to have a name
 

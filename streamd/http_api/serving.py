@@ -19,7 +19,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
-from streamd.transport import Address
+from streamd.net.transport import Address
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.catalog import PermissionRow, UserRow
+from streamd.auth.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
+from streamd.broker.catalog import PermissionRow, UserRow
+from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import (
     BadRequest,
@@ -20,8 +22,6 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import count_messages, message_counts
 from streamd.http_api.service import NODE, Service
-from streamd.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
-from streamd.virtual_host import VirtualHost
 
 _PERMISSION = "/api/permissions/{vhost}/{user}"
 

@@ -18,7 +18,7 @@ from clients import (
     StreamDoesNotExist,
     StreamNotAvailable,
     connect,
-    link,
+    reconnecting as link,
 )
 from tests.support.process import ServerProcess
 from tests.support.proxy import Cut, CuttingProxy

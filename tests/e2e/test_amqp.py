@@ -17,8 +17,8 @@ import pytest
 
 from clients import connect
 from segments.message import Message
-from streamd.amqp091 import methods as m
-from streamd.amqp091.codec import PROTOCOL_HEADER, method_frame
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
 from tests.support.process import ServerProcess
 from tests.support.tls import TlsServer
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from clients import connect
-from streamd.wire import codec, commands as c
+from streamd.wire.stream import codec, commands as c
 from tests.e2e.test_stop import raw
 from tests.support.process import ServerProcess, wait_until
 

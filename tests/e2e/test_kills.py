@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.flushing import FlushMode
-from tests.support.kills import kill_many
+from streamd.broker.flusher import FlushMode
+from tests.crash.kills import kill_many
 
 
 @pytest.mark.slow

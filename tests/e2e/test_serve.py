@@ -22,8 +22,8 @@ from clients.connection import open_connection
 from clients.uri import parse_uri
 from segments.disk import OsDisk
 from segments.verify import verify
-from streamd.wire import codec, commands as c
-from streamd.wire.fields import OffsetSpecification
+from streamd.wire.stream import codec, commands as c
+from streamd.wire.stream.fields import OffsetSpecification
 from tests.support.process import ServerProcess, wait_until
 
 
@@ -204,7 +204,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ):
         pytest.skip(
             "a file system of a given size can only be mounted by root; "
-            "tests/streamd/test_stream.py fills a disk in memory"
+            "tests/broker/test_stream.py fills a disk in memory"
         )
     try:
         yield folder

@@ -15,9 +15,9 @@ import pika
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from clients import connect
-from streamd.wire import codec, commands as c
-from streamd.wire.fields import OffsetSpecification
-from streamd.wire.publish import Outgoing, encode_entries
+from streamd.wire.stream import codec, commands as c
+from streamd.wire.stream.fields import OffsetSpecification
+from streamd.wire.stream.publish import Outgoing, encode_entries
 from tests.support.process import ServerProcess, wait_until
 
 _SECONDS = 20

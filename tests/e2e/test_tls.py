@@ -17,7 +17,7 @@ import trustme
 from clients import ConnectionLost, LoginRefused, connect
 from clients.connection import open_connection
 from clients.uri import parse_uri
-from streamd.wire import commands as c
+from streamd.wire.stream import commands as c
 from tests.e2e.test_rstream import flight, publish_and_wait
 from tests.e2e.test_serve import slow_subscriber
 from tests.support.process import wait_until

@@ -6,12 +6,12 @@ from typing import Any
 import trio
 
 from segments.compression import pack
-from streamd.amqp091 import methods as m
-from streamd.amqp091.codec import FRAME_HEAD, HEARTBEAT_FRAME, method_frame
-from streamd.amqp091.values import Field
-from streamd.wire import codec, commands as c
-from streamd.wire.fields import CommandVersions, OffsetSpecification, Pair
-from streamd.wire.publish import encode_sub_batch
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import FRAME_HEAD, HEARTBEAT_FRAME, method_frame
+from streamd.wire.amqp091.values import Field
+from streamd.wire.stream import codec, commands as c
+from streamd.wire.stream.fields import CommandVersions, OffsetSpecification, Pair
+from streamd.wire.stream.publish import encode_sub_batch
 from tests.support.amqp import FIRST as FROM_FIRST, STREAM, AmqpPeer, connect, declare, fields
 from tests.support.server import FIRST, LAST, NEXT, Harness, Peer
 

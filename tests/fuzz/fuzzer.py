@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from streamd.catalog import PermissionRow
+from streamd.broker.catalog import PermissionRow
 from streamd.http_api import serving
 from tests.fuzz import conversations
 from tests.fuzz.mutate import changed, in_pieces

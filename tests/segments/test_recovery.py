@@ -12,7 +12,7 @@ from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
 from segments.recovery import examine
-from segments.repairs import Cut, Plan, Remove, Replace
+from segments.recovery_steps import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
-from streamd.amqp091 import methods as m
-from streamd.amqp091.codec import (
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import (
     BASIC,
     FRAME_HEAD,
     PROTOCOL_HEADER,
@@ -18,8 +18,8 @@ from streamd.amqp091.codec import (
     encode_method,
     method_frame,
 )
-from streamd.amqp091.properties import Properties, decode_properties, encode_properties
-from streamd.amqp091.values import Field
+from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
+from streamd.wire.amqp091.values import Field
 from tests.support.server import Harness, MemoryTransport
 
 STREAM: dict[str, Field] = {"x-queue-type": Field("S", b"stream")}

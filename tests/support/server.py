@@ -11,14 +11,15 @@ from trio.testing import MemoryReceiveStream, lockstep_stream_pair, memory_strea
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from streamd import catalog, passwords, threads
+from streamd.auth import passwords
+from streamd.broker import catalog, threads
+from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
+from streamd.net.transport import Address, TransportClosed, feed_from
 from streamd.server import Server, open_server
-from streamd.transport import Address, TransportClosed, feed_from
-from streamd.virtual_host import VirtualHost
-from streamd.wire import NEED_DATA, Connection, ResponseCode, Role, commands as c
-from streamd.wire.fields import OffsetSpecification, Pair
-from streamd.wire.publish import Outgoing, encode_entries, encode_filtered_entries
+from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
+from streamd.wire.stream.fields import OffsetSpecification, Pair
+from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
 
 Answer = TypeVar("Answer")
 OK = ResponseCode.OK

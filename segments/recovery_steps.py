@@ -1,0 +1,198 @@
+"""What opening a log does to the files that it finds: one step each, told in a sentence.
+
+Nothing that somebody may still want is deleted: what cannot stay in the log goes into the folder
+`quarantine` beside it.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TypeAlias
+
+from segments import codec
+from segments.atomic_write import replace_file
+from segments.codec import Checkpoint
+from segments.disk import Disk
+from segments.segment import Segment
+
+QUARANTINE = "quarantine"
+_ASIDE = ".aside"
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Delete a file that nothing refers to."""
+
+    path: str
+    reason: str
+    position: int = 0
+
+    def apply(self, disk: Disk) -> None:
+        """Carry it out."""
+        disk.remove(self.path)
+
+    def __str__(self) -> str:
+        return f"removed {self.path}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Cut a segment after its last whole chunk.
+
+    Attributes:
+        keeps_tail: whole chunks may be among what is cut: put a copy into quarantine.
+    """
+
+    path: str
+    position: int
+    found_size: int
+    reason: str
+    keeps_tail: bool = False
+
+    def apply(self, disk: Disk) -> None:
+        """Carry it out."""
+        file = disk.open(self.path, writable=True)
+        try:
+            if self.keeps_tail:
+                to = _quarantine(disk, self.path, f".from-byte-{self.position}")
+                kept = disk.create(to)
+                try:
+                    for at in range(self.position, self.found_size, _COPY_BYTES):
+                        part = file.read(min(_COPY_BYTES, self.found_size - at), at)
+                        kept.write([part], at - self.position)
+                    kept.sync()
+                finally:
+                    kept.close()
+                disk.sync_folder(str(PurePath(to).parent))
+            file.truncate(self.position)
+            file.sync()
+        finally:
+            file.close()
+
+    def __str__(self) -> str:
+        cut = self.found_size - self.position
+        kept = f"; they are kept in {QUARANTINE}" if self.keeps_tail else ""
+        return f"cut {cut} bytes from the end of {self.path}: {self.reason}{kept}"
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Move a file that does not belong to the log any more into quarantine."""
+
+    path: str
+    reason: str
+    position: int = 0
+
+    def apply(self, disk: Disk) -> None:
+        """Carry it out."""
+        to = _quarantine(disk, self.path)
+        disk.rename(self.path, to)
+        disk.sync_folder(str(PurePath(to).parent))
+
+    def __str__(self) -> str:
+        return f"moved {self.path} into {QUARANTINE}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Write a file anew."""
+
+    path: str
+    content: bytes = field(repr=False)
+    reason: str
+    position: int = 0
+
+    def apply(self, disk: Disk) -> None:
+        """Carry it out."""
+        replace_file(disk, self.path, self.content).close()
+
+    def __str__(self) -> str:
+        return f"wrote {self.path} anew: {self.reason}"
+
+
+@dataclass(frozen=True)
+class WriteHeader:
+    """Write the file header that a crash kept from reaching the newest segment."""
+
+    path: str
+    reason: str
+    position: int = 0
+
+    def apply(self, disk: Disk) -> None:
+        """Carry it out."""
+        file = disk.open(self.path, writable=True)
+        try:
+            file.write([codec.SEGMENT_HEADER], 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def __str__(self) -> str:
+        return f"wrote the file header of {self.path}: {self.reason}"
+
+
+Step: TypeAlias = Remove | Cut | SetAside | Replace | WriteHeader
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Messages that cannot be read any more, and where they should be."""
+
+    path: str
+    position: int
+    reason: str
+    first_offset: int
+    num_records: int
+
+    def __str__(self) -> str:
+        lost = f"{self.num_records} messages from offset {self.first_offset} on are lost"
+        return f"{self.path} is damaged at byte {self.position}: {self.reason}; {lost}"
+
+
+@dataclass
+class Plan:
+    """What a stream's folder holds, and what has to be done to it.
+
+    Attributes:
+        segments: oldest first; empty for a folder without segments.
+        steps: to be applied in order.
+        losses: what cannot be read any more, where it was not known before.
+        last_epoch: highest epoch that was seen, 0 without chunks.
+        next_offset: the first offset that was never used, as far as the checkpoint knows.
+        checkpoint: as it was found, None without one.
+        checkpoint_fault: why it cannot be used; empty when it can, or is missing.
+        unflushed: segments that may not be on the device as they are.
+        is_ended: nothing may be appended to the newest segment.
+    """
+
+    segments: list[Segment]
+    steps: list[Step]
+    losses: list[Loss]
+    last_epoch: int = 0
+    next_offset: int = 0
+    checkpoint: Checkpoint | None = None
+    checkpoint_fault: str = ""
+    unflushed: list[Segment] = field(default_factory=list)
+    is_ended: bool = False
+
+    def apply(self, disk: Disk) -> None:
+        """Carry out all steps."""
+        for step in self.steps:
+            step.apply(disk)
+        folders = {str(PurePath(step.path).parent) for step in self.steps}
+        for folder in folders:
+            disk.sync_folder(folder)
+
+
+def _quarantine(disk: Disk, path: str, suffix: str = "") -> str:
+    """A free path in the quarantine beside `path`, whose folder is made.
+
+    Nobody takes a file there for one of a stream: its name has a suffix of its own.
+    """
+    folder = str(PurePath(path).parent / QUARANTINE)
+    disk.make_folder(folder)
+    taken = set(disk.list(folder))
+    name = PurePath(path).name + suffix + _ASIDE
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+    return str(PurePath(folder, next(free for free in names if free not in taken)))

@@ -1,0 +1,327 @@
+"""Examining one segment for recovery: what is whole, what is damaged, where the log ends.
+
+See recovery.py for what is kept.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from segments import codec
+from segments.chunk_check import check_chunk, header_is_sound
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    Checkpoint,
+    ChunkHeader,
+    Damage,
+    IndexRecord,
+)
+from segments.disk import Disk, File
+from segments.errors import CorruptError, FormatError, OtherVersionError, VersionError
+from segments.index import Index, record_position, whole_records
+from segments.recovery_steps import Cut, Loss, Plan, Remove, Replace, WriteHeader
+from segments.segment import DAMAGE_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, file_path
+
+
+class Examiner:
+    """Examines one segment: fills in its Segment, and collects its index as it should be.
+
+    Attributes:
+        segment: as it will be.
+        epoch: the highest in it.
+        is_end: what was found after it does not follow it.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        base_offset: int,
+        suffixes: set[str],
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._disk = disk
+        self._suffixes = suffixes
+        self._checkpoint = checkpoint
+        self._old_index: Index | None = None
+        self._index_size = 0
+        self._first_record = 0  # those before stay as they are
+        self._records = bytearray()
+        self._known: dict[int, Damage] = {}
+        self.segment = Segment(disk, folder, base_offset)
+        self.epoch = 0
+        self.is_end = False
+
+    def examine(self, plan: Plan, next_base: int | None, *, trust_index: bool) -> Segment:
+        """Examine the segment; `next_base` is where the next one begins, None for the newest."""
+        segment, checkpoint = self.segment, self._checkpoint
+        file = segment.acquire()
+        try:
+            is_sealed = next_base is not None
+            if checkpoint is not None:
+                is_sealed = segment.base_offset < checkpoint.segment
+            self._check_file_header(plan, file, is_sealed=is_sealed)
+            self._load_damage()
+            with self._open_index():
+                size = file.size()
+                if checkpoint is None:
+                    durable, ends_at = (FILE_HEADER_SIZE if next_base is None else size), next_base
+                elif segment.base_offset < checkpoint.segment:
+                    durable, ends_at = size, next_base
+                    if ends_at is None:
+                        ends_at = checkpoint.segment
+                else:
+                    is_at = segment.base_offset == checkpoint.segment
+                    durable, ends_at = (checkpoint.position if is_at else FILE_HEADER_SIZE), None
+                is_before = ends_at is not None
+                if trust_index and is_before and self._is_trusted(file, size, ends_at):
+                    if checkpoint is None:
+                        plan.unflushed.append(segment)
+                    return segment
+                if trust_index and not is_before and checkpoint is not None:
+                    self._trust_to(file, size, checkpoint)
+                if segment.size < size or checkpoint is None:
+                    plan.unflushed.append(segment)
+                following = next_base if ends_at is None else ends_at
+                self._read_through(plan, file, size, durable, following, is_before=is_before)
+        finally:
+            segment.release()
+            plan.last_epoch = max(plan.last_epoch, self.epoch)
+        self._add_side_file_steps(plan)
+        return segment
+
+    def _check_file_header(self, plan: Plan, file: File, *, is_sealed: bool) -> None:
+        raw = file.read(FILE_HEADER_SIZE, 0)
+        if raw != codec.SEGMENT_HEADER and codec.SEGMENT_HEADER.startswith(raw.rstrip(b"\0")):
+            # A crash lost the header. A sealed file stays as it is; its chunks speak for it.
+            if not is_sealed:
+                plan.steps.append(WriteHeader(file.path, "a crash had lost it"))
+            return
+        try:
+            codec.check_file_header(raw, codec.SEGMENT_HEADER)
+        except VersionError as error:
+            raise OtherVersionError(file.path, error) from error
+        except FormatError as error:
+            raise CorruptError(file.path, 0, str(error)) from error
+
+    def _load_damage(self) -> None:
+        if DAMAGE_SUFFIX in self._suffixes:
+            try:
+                found = codec.decode_damage(self._read_file(DAMAGE_SUFFIX))
+            except VersionError as error:
+                raise OtherVersionError(self.segment.path(DAMAGE_SUFFIX), error) from error
+            except FormatError:
+                return  # found again by reading the segment through
+            self._known = {damage.position: damage for damage in found}
+
+    @contextmanager
+    def _open_index(self) -> Iterator[None]:
+        if INDEX_SUFFIX not in self._suffixes:
+            yield
+            return
+        file = self._disk.open(self.segment.path(INDEX_SUFFIX), writable=False)
+        try:
+            self._index_size = file.size()
+            if file.read(FILE_HEADER_SIZE, 0) == codec.INDEX_HEADER:
+                self._old_index = Index(file, whole_records(self._index_size))
+            yield
+        finally:
+            self._old_index = None
+            file.close()
+
+    def _read_file(self, suffix: str, position: int = 0) -> bytes:
+        file = self._disk.open(self.segment.path(suffix), writable=False)
+        try:
+            return file.read(max(0, file.size() - position), position)
+        finally:
+            file.close()
+
+    def _is_trusted(self, file: File, size: int, ends_at: int | None) -> bool:
+        """Whether index, segment and the next segment's name agree on where this one ends."""
+        index = self._old_index
+        if index is None or self._index_size != record_position(index.num_records):
+            return False
+        return self._agrees(file, index.num_records, size, ends_at)
+
+    def _trust_to(self, file: File, size: int, checkpoint: Checkpoint) -> None:
+        """Take what the checkpoint knows of this segment unread, if index and segment agree."""
+        index, number = self._old_index, checkpoint.num_chunks
+        if self.segment.base_offset != checkpoint.segment or index is None or not number:
+            return
+        if number > index.num_records or checkpoint.position > size:
+            return
+        if self._agrees(file, number, checkpoint.position, checkpoint.next_offset):
+            self._first_record = number
+
+    def _agrees(self, file: File, num_chunks: int, end: int, next_offset: int | None) -> bool:
+        """Whether the index has so many chunks that end there; fills in the segment if so."""
+        segment, index = self.segment, self._old_index
+        if index is None or not num_chunks:
+            return False
+        last = index.record(num_chunks - 1)
+        try:
+            header = codec.decode_chunk_header(file.read(CHUNK_HEADER_SIZE, last.position))
+        except FormatError:
+            return False
+        found_end, found_next = last.position + header.total_size, header.next_offset
+        known = self._known.get(found_end)
+        if known is not None:
+            found_end, found_next = known.end, known.next_offset
+        if header.chunk_id != last.chunk_id or (found_end, found_next) != (end, next_offset):
+            return False
+        self.epoch = header.epoch
+        segment.size, segment.next_offset = found_end, found_next
+        segment.num_chunks = num_chunks
+        segment.first_timestamp_ms = index.record(0).timestamp_ms
+        segment.last_timestamp_ms, segment.last_chunk_id = last.timestamp_ms, last.chunk_id
+        segment.damage = {at: found for at, found in self._known.items() if found.end <= end}
+        return True
+
+    def _read_through(
+        self,
+        plan: Plan,
+        file: File,
+        size: int,
+        durable: int,
+        next_base: int | None,
+        *,
+        is_before: bool,
+    ) -> None:
+        """Read from where trust ends to the end, or to where the log ends."""
+        segment = self.segment
+        while segment.size < size:
+            try:
+                header = check_chunk(
+                    file,
+                    size,
+                    segment.size,
+                    segment.next_offset,
+                    epoch=self.epoch,
+                    is_strict=segment.size >= durable,
+                )
+            except FormatError as error:
+                resumed = self._resume(file, size)
+                if segment.size >= durable:
+                    has_more = resumed is not None or next_base is not None
+                    cut = Cut(segment.path(), segment.size, size, str(error), has_more)
+                    plan.steps.append(cut)
+                    self.is_end = True
+                    return
+                if resumed is None:
+                    self._end_at_damage(plan, size, next_base, str(error))
+                    return
+                self._add_damage(plan, *resumed, str(error))
+            else:
+                self._accept(header)
+        if next_base is not None and segment.next_offset != next_base:
+            if segment.size < durable or is_before:
+                self._add_gap(plan, next_base)
+            else:
+                self.is_end = True
+
+    def _end_at_damage(self, plan: Plan, size: int, next_base: int | None, reason: str) -> None:
+        """Nothing that was on the device can be read from here on."""
+        checkpoint = self._checkpoint
+        next_offset = next_base
+        if next_offset is None:
+            assert checkpoint is not None  # noqa: S101 - nothing is sure of the newest without
+            next_offset = max(checkpoint.next_offset, self.segment.next_offset)
+            plan.is_ended = True
+        self._add_damage(plan, size, next_offset, reason)
+
+    def _accept(self, header: ChunkHeader) -> None:
+        segment = self.segment
+        self._records += codec.encode_index_record(
+            IndexRecord(
+                header.chunk_id,
+                header.timestamp_ms,
+                header.epoch,
+                segment.size,
+                header.chunk_type,
+            )
+        )
+        segment.size += header.total_size
+        segment.next_offset = header.next_offset
+        segment.num_chunks += 1
+        segment.last_chunk_id = header.chunk_id
+        segment.last_timestamp_ms = header.timestamp_ms
+        if segment.first_timestamp_ms is None:
+            segment.first_timestamp_ms = header.timestamp_ms
+        self.epoch = header.epoch
+
+    def _resume(self, file: File, size: int) -> tuple[int, int] | None:
+        """Position and offset of the first whole chunk after the bad one, None without one.
+
+        Only places that this program wrote down are tried: where the damage file says that it
+        ends, where a header with a good check says that the chunk ends, and where the old index
+        says that chunks begin. Searching the bytes for something that looks like a chunk could
+        find one inside a message.
+        """
+        segment = self.segment
+        for position, offset in self._candidates(file, size):
+            if position > segment.size and offset > segment.next_offset:
+                try:
+                    check_chunk(file, size, position, offset, epoch=self.epoch)
+                except FormatError:
+                    continue
+                return position, offset
+        return None
+
+    def _candidates(self, file: File, size: int) -> Iterator[tuple[int, int]]:
+        position = self.segment.size
+        known, checkpoint = self._known.get(position), self._checkpoint
+        if known is not None:
+            yield known.end, known.next_offset
+        if checkpoint is not None and checkpoint.segment == self.segment.base_offset:
+            yield checkpoint.position, checkpoint.next_offset
+        raw = file.read(CHUNK_HEADER_SIZE, position)
+        try:
+            header = codec.decode_chunk_header(raw)
+        except FormatError:
+            pass
+        else:
+            expected = header.chunk_id == self.segment.next_offset
+            end = position + header.total_size
+            if expected and end < size and header_is_sound(file, position, header, raw):
+                yield end, header.next_offset
+        if self._old_index is not None:  # one by one: a lost page leaves zeros, not an order
+            for record in map(self._old_index.record, range(self._old_index.num_records)):
+                yield record.position, record.chunk_id
+
+    def _add_gap(self, plan: Plan, next_offset: int) -> None:
+        segment = self.segment
+        missing = PurePath(file_path("", segment.next_offset, SEGMENT_SUFFIX)).name
+        reason = (
+            f"it ends at offset {segment.next_offset}, the next one begins at {next_offset}: it "
+            f"was cut, or {missing} is missing"
+        )
+        self._add_damage(plan, segment.size, next_offset, reason)
+
+    def _add_damage(self, plan: Plan, end: int, next_offset: int, reason: str) -> None:
+        segment = self.segment
+        damage = Damage(segment.size, end, segment.next_offset, next_offset)
+        segment.damage[damage.position] = damage
+        segment.size, segment.next_offset = end, next_offset
+        if damage == self._known.get(damage.position):
+            return
+        lost = damage.next_offset - damage.first_offset
+        plan.losses.append(Loss(segment.path(), damage.position, reason, damage.first_offset, lost))
+
+    def _add_side_file_steps(self, plan: Plan) -> None:
+        segment = self.segment
+        start = record_position(self._first_record) if self._first_record else 0
+        index = (b"" if start else codec.INDEX_HEADER) + self._records
+        if INDEX_SUFFIX not in self._suffixes or index != self._read_file(INDEX_SUFFIX, start):
+            is_missing = INDEX_SUFFIX not in self._suffixes
+            reason = "the file is missing" if is_missing else "it does not fit its segment"
+            before = self._read_file(INDEX_SUFFIX)[:start] if start else b""
+            plan.steps.append(Replace(segment.path(INDEX_SUFFIX), before + index, reason))
+        if segment.damage:
+            content = codec.encode_damage(segment.damage.values())
+            if DAMAGE_SUFFIX not in self._suffixes or content != self._read_file(DAMAGE_SUFFIX):
+                path = segment.path(DAMAGE_SUFFIX)
+                plan.steps.append(Replace(path, content, "the segment is damaged"))
+        elif DAMAGE_SUFFIX in self._suffixes:
+            path, reason = segment.path(DAMAGE_SUFFIX), "the segment is whole"
+            plan.steps.append(Remove(path, reason))

@@ -1,0 +1,87 @@
+"""Several selectors over the same messages: each message is read once for all of them."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from segments.errors import FormatError
+from segments.selector.evaluate import Clock, Condition
+from segments.selector.fields import RowReader
+from segments.selector.message_slices import body_at, holding
+from segments.selector.prefilter import Screen, screen_of
+from segments.selector.selector import SCREEN_SHARE, Selector, condition_of
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _Member(NamedTuple):
+    condition: Condition
+    reader: RowReader  # of its own properties alone
+    own_condition: Condition
+    screen: Screen | None
+
+
+class MatcherSet(Generic[Key]):
+    """Tells which of several selectors match some message of a chunk.
+
+    Args:
+        selectors: by any key; none of them depends on the time.
+    """
+
+    def __init__(self, selectors: Mapping[Key, Selector]) -> None:
+        everything = dict.fromkeys(p for s in selectors.values() for p in s.properties)
+        properties = tuple(everything)
+        self._reader = RowReader(properties)
+        self._members: dict[Key, _Member] = {}
+        for key, selector in selectors.items():
+            own = selector.properties
+            self._members[key] = _Member(
+                condition_of(selector, properties, Clock()),
+                RowReader(own),
+                condition_of(selector, own, Clock()),
+                screen_of(selector.node, selector.dialect),
+            )
+
+    def matching(self, bodies: Sequence[bytes]) -> set[Key]:
+        """The keys of the selectors that select one of the messages."""
+        return self._try(bodies, list(self._members))
+
+    def matching_in(self, data: bytes, ends: Sequence[int]) -> set[Key]:
+        """The same of the messages of a chunk; see selector.Matcher.select_in."""
+        found: set[Key] = set()
+        rest: list[Key] = []
+        for key, member in self._members.items():
+            places = None
+            if member.screen is not None:
+                places = member.screen.places(data, len(ends) // SCREEN_SHARE)
+            if places is None:
+                rest.append(key)
+            elif places:
+                some = [body_at(data, ends, n) for n in holding(ends, places)]
+                found |= self._try(some, [key])
+        if rest:
+            found |= self._try([body_at(data, ends, n) for n in range(len(ends))], rest)
+        return found
+
+    def _try(self, bodies: Sequence[bytes], keys: list[Key]) -> set[Key]:
+        """Those of `keys` whose selector selects one of the messages."""
+        left = {key: self._members[key].condition for key in keys}
+        found: set[Key] = set()
+        read = self._reader.read
+        for raw in bodies:
+            try:
+                row = read(raw)
+                hits = [key for key, condition in left.items() if condition(row) is True]
+            except FormatError:  # what one selector does not read must not matter to it
+                hits = [key for key in left if self._selects(self._members[key], raw)]
+            for key in hits:
+                del left[key]
+                found.add(key)
+            if not left:
+                break
+        return found
+
+    def _selects(self, member: _Member, raw: bytes) -> bool:
+        try:
+            return member.own_condition(member.reader.read(raw)) is True
+        except FormatError:
+            return False

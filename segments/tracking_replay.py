@@ -1,0 +1,114 @@
+"""Rebuilding a stream's tracking from its journal and its chunks."""
+
+from collections.abc import Sequence
+
+from segments import codec
+from segments.chunk_check import header_is_sound
+from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
+from segments.disk import File
+from segments.errors import FormatError
+from segments.journal import Journal
+from segments.layout import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
+from segments.segment import Segment, walk_headers
+from segments.tracking import Tracking
+
+_ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
+
+
+def restore_tracking(
+    journal: Journal, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
+) -> tuple[Tracking, tuple[str, ...]]:
+    """The tracking of a stream as of its last chunk, and notes about what was not readable.
+
+    Args:
+        journal: as it was opened. One that is damaged, or ahead of the chunks, is written anew.
+        segments: the stream's, in order.
+        checkpoint: the stream's, None without one.
+
+    Raises:
+        StorageError: the system refused to read, or to write a damaged journal anew.
+    """
+    committed_offset = segments[-1].next_offset
+    restorer = _Restorer(committed_offset)
+    if checkpoint is not None and not checkpoint.has_tracking:
+        restorer.replay_from = checkpoint.next_offset  # before it there is nothing
+    for record in journal.records:
+        restorer.take_record(record)
+    for segment in segments:
+        if segment.next_offset > restorer.replay_from and segment.num_chunks:
+            restorer.replay(segment)
+    if journal.fault is not None:
+        restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
+    if journal.fault is not None or restorer.snapshot_was_ahead:
+        journal.replace(restorer.tracking, committed_offset, keeps_safe=False)
+    return restorer.tracking, tuple(restorer.notes)
+
+
+class _Restorer:
+    def __init__(self, committed_offset: int) -> None:
+        self.tracking = Tracking()
+        self.notes: list[str] = []
+        self.replay_from = 0
+        self.snapshot_was_ahead = False
+        self._committed_offset = committed_offset
+        self._has_snapshot = False
+
+    def take_record(self, record: JournalRecord) -> None:
+        is_snapshot = record.kind == JOURNAL_SNAPSHOT
+        try:
+            blocks = codec.decode_blocks(record.body, snapshot=is_snapshot)
+        except FormatError as error:
+            self.notes.append(f"left out a record of the tracking journal: {error}")
+            return
+        if not is_snapshot:
+            self.tracking.apply(blocks, record.next_offset)
+        elif record.next_offset <= self._committed_offset:
+            self.tracking = Tracking.from_snapshot(blocks)
+            self.replay_from = record.next_offset
+            self._has_snapshot = True
+        else:
+            # Chunks that the snapshot knew are lost. Their sequences must go with them, or a
+            # message that its publisher sends again would be taken for a duplicate. A snapshot
+            # before it and the chunks that are left tell what the sequences were; without one
+            # all chunks do. The journal is written anew: once other chunks have taken those
+            # offsets the snapshot would look valid again.
+            self.snapshot_was_ahead = True
+            if not self._has_snapshot:
+                self.tracking = Tracking.from_snapshot(blocks, before=self._committed_offset)
+            else:
+                self.tracking.apply((b for b in blocks if b.kind == OFFSET), record.next_offset)
+
+    def replay(self, segment: Segment) -> None:
+        file = segment.acquire()
+        try:
+            with segment.index() as index:  # most of it may be known
+                start = index.last_at_or_before(self.replay_from)
+            for position, header in walk_headers(segment, file, start):
+                if header.chunk_id >= self.replay_from:
+                    self._replay_chunk(file, position, header)
+        finally:
+            segment.release()
+
+    def _replay_chunk(self, file: File, position: int, header: ChunkHeader) -> None:
+        """Apply what one chunk says of tracking, also a chunk that osiris wrote."""
+        try:
+            blocks = _tracking_of(file, position, header)
+        except FormatError as error:
+            self.notes.append(f"left out tracking in {file.path} at byte {position}: {error}")
+            return
+        if header.chunk_type == TRACKING_SNAPSHOT:
+            self.tracking = Tracking.from_snapshot(blocks)
+        else:
+            self.tracking.apply(blocks, header.chunk_id)
+
+
+def _tracking_of(file: File, position: int, header: ChunkHeader) -> list[Block]:
+    data_start = position + header.data_start
+    if header.chunk_type in (TRACKING_DELTA, TRACKING_SNAPSHOT):
+        raw = file.read(header.data_size, data_start)[_ENTRY_HEAD_SIZE:]
+        return codec.decode_blocks(raw, snapshot=header.chunk_type == TRACKING_SNAPSHOT)
+    if not header.trailer_size:
+        return []
+    if not header_is_sound(file, position, header, file.read(codec.CHUNK_HEADER_SIZE, position)):
+        raise FormatError("header, filter and trailer fail their checksum")
+    return codec.decode_blocks(file.read(header.trailer_size, data_start + header.data_size))

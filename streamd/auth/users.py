@@ -1,0 +1,298 @@
+"""Who may enter, and what they may do there: users, password hashes, permissions.
+
+A permission is three patterns for the names of streams in a virtual host, searched for in the
+name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" what begins so. Passwords are
+kept as scrypt hashes. Checking one takes some 50 ms on purpose and happens in a thread, two at a
+time at most; a password that was right once is then known by a keyed hash that lives as long as
+the server, so clients with many connections do not pay for each.
+"""
+
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Collection
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import trio
+
+from streamd.auth.passwords import check_password, hash_password, is_own
+from streamd.auth.throttle import Guesses
+from streamd.broker import threads
+from streamd.broker.catalog import Catalog, CatalogError, PermissionRow, UserRow
+from streamd.broker.errors import Refused
+from streamd.wire.stream import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+ADMINISTRATOR = "administrator"
+LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
+MAX_NAME_BYTES = 255
+_CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
+_PATTERNS_KEPT = 1_000
+_ANSWERS_KEPT = 4096
+
+
+class Right(IntEnum):
+    """What can be allowed."""
+
+    CONFIGURE = 0
+    WRITE = 1
+    READ = 2
+
+
+class Rights:
+    """What one user may do in one virtual host, as it is at the moment.
+
+    Attributes:
+        user: the name.
+    """
+
+    def __init__(self, access: "Access", user: str, virtual_host: str) -> None:
+        self.user = user
+        self._access = access
+        self._virtual_host = virtual_host
+
+    @property
+    def may_enter(self) -> bool:
+        """Whether the user may do anything at all there."""
+        return self._access.permission(self.user, self._virtual_host) is not None
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the user may manage users and virtual hosts."""
+        return self._access.has_tag(self.user, ADMINISTRATOR)
+
+    def allows(self, right: Right, name: str) -> bool:
+        """Whether the user may do this with what is called `name`."""
+        row = self._access.permission(self.user, self._virtual_host)
+        return row is not None and _matches(row[2 + right], name)
+
+    def require(self, right: Right, name: str) -> None:
+        """Raise Refused unless the user may do this with what is called `name`."""
+        if not self.allows(right, name):
+            details = f"{self.user} may not {right.name.lower()} {name}"
+            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+
+
+@lru_cache(_PATTERNS_KEPT)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@lru_cache(_ANSWERS_KEPT)
+def _matches(pattern: str, name: str) -> bool:
+    return bool(pattern) and _compiled(pattern).search(name) is not None
+
+
+class Access:
+    """The users of a server and what they may do.
+
+    Args:
+        catalog: where they are kept.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._users: dict[str, UserRow] = {}
+        self._permissions: dict[tuple[str, str], PermissionRow] = {}
+        self._known: dict[str, bytes] = {}  # user to keyed hash of the right password
+        self._key = secrets.token_bytes(32)
+        self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
+        self._changes = trio.Lock()
+        self._guesses = Guesses()
+
+    async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
+        """Read the catalog; a new one gets a first user, an administrator with all rights.
+
+        Raises:
+            CatalogError: it cannot be used.
+        """
+        users = await threads.in_thread(self._catalog.users)
+        if not users:
+            digest = await threads.in_thread(hash_password, default_password.encode())
+            user = UserRow(default_user, digest, (ADMINISTRATOR,))
+            rights = [PermissionRow(default_user, virtual_host, ".*", ".*", ".*")]
+            await threads.in_thread(self._catalog.put_user, user, rights)
+            users = [user]
+        self._users = {user.name: user for user in users}
+        rows = await threads.in_thread(self._catalog.permissions)
+        self._permissions = {(row.user, row.virtual_host): row for row in rows}
+
+    # -- entering
+
+    async def authenticate(self, name: str, password: bytes, address: str) -> bool:
+        """Whether this is a user and the password is right; takes as long when it is not.
+
+        Args:
+            name: of the user.
+            password: as it was sent.
+            address: where it comes from; too many wrong ones from there are not looked at.
+        """
+        seen = hmac.digest(self._key, password, "sha256")
+        if self._is_known(name, seen):
+            return True
+
+        async def look() -> bool:
+            return self._is_known(name, seen) or await self._check(name, password, seen)
+
+        is_right = await self._guesses.judge(address, look)
+        if is_right is None:
+            logger.warning("%s: a password is not looked at, after so many wrong ones", address)
+        return bool(is_right)
+
+    def _is_known(self, name: str, seen: bytes) -> bool:
+        """Whether the user's password was found to be this one."""
+        known = self._known.get(name)
+        return known is not None and name in self._users and hmac.compare_digest(known, seen)
+
+    async def _check(self, name: str, password: bytes, seen: bytes) -> bool:
+        user = self._users.get(name)
+        kept = user.password_hash if user else ""
+        async with self._checks:
+            is_right: bool = await threads.in_thread(check_password, password, kept)
+        if is_right and user is not None and self._users.get(name) is user:
+            self._known[name] = seen
+            if not is_own(kept):
+                await self._strengthen(user, password)
+        return is_right
+
+    async def _strengthen(self, user: UserRow, password: bytes) -> None:
+        """Replace a hash that came from RabbitMQ, now that the password is known."""
+        async with self._checks:
+            digest = await threads.in_thread(hash_password, password)
+        async with self._changes:
+            if self._users.get(user.name) is not user:
+                return  # changed meanwhile
+            try:
+                await self._keep(user._replace(password_hash=digest))
+            except Refused as refused:  # the old one still serves
+                logger.warning("the password hash of %s stays weak: %s", user.name, refused)
+
+    def is_user(self, name: str) -> bool:
+        """Whether there is such a user."""
+        return name in self._users
+
+    def find_user(self, name: str) -> UserRow | None:
+        """The user of that name."""
+        return self._users.get(name)
+
+    def has_tag(self, name: str, tag: str) -> bool:
+        """Whether there is such a user and it has this tag."""
+        return name in self._users and tag in self._users[name].tags
+
+    def permission(self, user: str, virtual_host: str) -> PermissionRow | None:
+        """What a user may do in a virtual host; None when it may not even enter."""
+        return self._permissions.get((user, virtual_host))
+
+    # -- managing
+
+    def users(self) -> list[UserRow]:
+        """All users, by name."""
+        return sorted(self._users.values())
+
+    def permissions(self) -> list[PermissionRow]:
+        """All permissions, by user and virtual host."""
+        return sorted(self._permissions.values())
+
+    async def put_user(
+        self,
+        name: str,
+        password: bytes | None = None,
+        tags: Collection[str] | None = None,
+        password_hash: str | None = None,
+    ) -> None:
+        """Add a user or change one; None leaves what is as it is, in a new user nothing.
+
+        Args:
+            name: of the user.
+            password: from now on; empty lets nobody in.
+            tags: all of them.
+            password_hash: instead of a password, as passwords.read_hash gives it.
+
+        Raises:
+            Refused: bad name, or the catalog cannot be written.
+        """
+        _check_name("user", name)
+        if password:
+            async with self._checks:
+                password_hash = await threads.in_thread(hash_password, password)
+        elif password is not None:
+            password_hash = ""
+        async with self._changes:
+            user = self._users.get(name) or UserRow(name, "", ())
+            if password_hash is not None:
+                user = user._replace(password_hash=password_hash)
+            if tags is not None:
+                user = user._replace(tags=tuple(sorted(set(tags))))
+            await self._keep(user)
+            self._known.pop(name, None)
+
+    async def _keep(self, user: UserRow) -> None:
+        await self._change(self._catalog.put_user, user)
+        self._users[user.name] = user
+
+    async def remove_user(self, name: str) -> None:
+        """Remove a user; its connections stay until they end.
+
+        Raises:
+            Refused: there is none, or the catalog cannot be written.
+        """
+        async with self._changes:
+            self._check_user(name)
+            await self._change(self._catalog.remove_user, name)
+            del self._users[name]
+        self._known.pop(name, None)
+        self._permissions = {key: p for key, p in self._permissions.items() if key[0] != name}
+
+    async def put_permission(self, row: PermissionRow) -> None:
+        """Set what a user may do in a virtual host, which exists.
+
+        Raises:
+            Refused: no such user, a pattern is none, or the catalog cannot be written.
+        """
+        for pattern in row[2:]:
+            try:
+                _compiled(pattern)
+            except re.error as error:
+                details = f"{pattern[:40]!r} is no regular expression: {error}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details) from error
+        async with self._changes:
+            self._check_user(row.user)
+            await self._change(self._catalog.put_permission, row)
+            self._permissions[row.user, row.virtual_host] = row
+
+    async def remove_permission(self, user: str, virtual_host: str) -> None:
+        """Take from a user what it may do in a virtual host.
+
+        Raises:
+            Refused: it may do nothing there, or the catalog cannot be written.
+        """
+        async with self._changes:
+            if (user, virtual_host) not in self._permissions:
+                details = f"{user} has no permissions in {virtual_host}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            await self._change(self._catalog.remove_permission, user, virtual_host)
+            del self._permissions[user, virtual_host]
+
+    def forget_virtual_host(self, name: str) -> None:
+        """The virtual host is out of the catalog."""
+        self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
+
+    def _check_user(self, name: str) -> None:
+        if name not in self._users:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+
+    async def _change(self, change: Any, *values: object) -> None:  # noqa: ANN401 - of the catalog
+        try:
+            await threads.in_thread(change, *values)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+        details = f"{name[:40]!r} is no name for a {what}: expected 1 to 255 printable bytes"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)

@@ -1,0 +1,1 @@
+"""What all protocols share: virtual hosts, streams, the catalog. It knows no protocol."""

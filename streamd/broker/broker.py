@@ -1,0 +1,170 @@
+"""Everything in one data folder: virtual hosts with their streams, users, and the catalog."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import trio
+
+from segments.disk import OsDisk
+from streamd.broker import threads
+from streamd.broker.catalog import Catalog, CatalogError, Contents, StreamRow
+from streamd.broker.errors import Refused
+from streamd.broker.flusher import Flusher, FlushMode
+from streamd.broker.indexer import Indexer
+from streamd.broker.resources import Shared, StreamRoom
+from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.virtual_host import VirtualHost, trash_folder
+from streamd.config import RETENTION_SECONDS
+from streamd.net.poller import open_poller
+from streamd.wire.stream import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 8  # streams that are opened at the same time
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """The virtual hosts in one data folder.
+
+    Args:
+        data: the folder; exists.
+        catalog: of that folder; closed with the broker.
+        nursery: in which the writers of the streams run.
+        now_ms: the wall clock.
+        max_streams: that there may be, in all virtual hosts.
+        flusher: gets what streams write onto the device; default as the system likes.
+
+    Attributes:
+        virtual_hosts: by name.
+        now_ms: the wall clock.
+        data: the folder.
+        poller: waits for connections; None on systems without one.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        catalog: Catalog,
+        nursery: trio.Nursery,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        max_streams: int = 10_000,
+        flusher: Flusher | None = None,
+    ) -> None:
+        self.virtual_hosts: dict[str, VirtualHost] = {}
+        self.now_ms = now_ms
+        self.data = data
+        self.poller = open_poller()
+        self._shared = Shared(
+            data,
+            catalog,
+            nursery,
+            now_ms,
+            trio.Lock(),
+            Indexer(),
+            flusher or Flusher(FlushMode.OS, 1),
+            self.poller,
+            StreamRoom(max_streams),
+        )
+
+    async def open(self, contents: Contents) -> None:
+        """Open what the catalog knows."""
+        for name in contents.virtual_hosts:
+            self.virtual_hosts[name] = VirtualHost(name, self._shared)
+        for super_stream in contents.super_streams:
+            self.virtual_hosts[super_stream.virtual_host].super_streams.add(super_stream)
+        for host in self.virtual_hosts.values():
+            host.exchanges.load(
+                (row for row in contents.exchanges if row.virtual_host == host.name),
+                (row for row in contents.routes if row.virtual_host == host.name),
+            )
+        rows = contents.streams
+        limiter = trio.CapacityLimiter(_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for row in rows:
+                standing = contents.selectors.get((row.virtual_host, row.name), ())
+                host = self.virtual_hosts[row.virtual_host]
+                nursery.start_soon(_open_one, limiter, host, row, standing)
+        known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
+        await threads.in_thread(_clean_up, self._shared.data, known)
+        self._shared.nursery.start_soon(self._expire_now_and_then)
+        self._shared.nursery.start_soon(self._shared.indexer.run)
+        self._shared.nursery.start_soon(self._shared.flusher.run)
+        if self.poller is not None:
+            self._shared.nursery.start_soon(self.poller.run)
+
+    async def add_virtual_host(self, name: str) -> VirtualHost:
+        """Add a virtual host; one that is there already stays as it is.
+
+        Raises:
+            Refused: the catalog cannot be written.
+        """
+        async with self._shared.changes:
+            if name not in self.virtual_hosts:
+                await self._change(self._shared.catalog.add_virtual_host, name)
+                self.virtual_hosts[name] = VirtualHost(name, self._shared)
+        return self.virtual_hosts[name]
+
+    async def remove_virtual_host(self, name: str) -> None:
+        """Remove a virtual host with everything in it.
+
+        Raises:
+            Refused: there is none, or the catalog cannot be written.
+        """
+        async with self._shared.changes:
+            if name not in self.virtual_hosts:
+                details = f"there is no virtual host {name}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            await self._change(self._shared.catalog.remove_virtual_host, name)
+            await self.virtual_hosts.pop(name).remove()
+
+    async def _change(self, change: Callable[[str], None], name: str) -> None:
+        try:
+            await threads.in_thread(change, name)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(RETENTION_SECONDS)
+            for host in list(self.virtual_hosts.values()):
+                await host.expire()
+
+    def close(self) -> None:
+        """Write what is pending and release all files."""
+        for host in self.virtual_hosts.values():
+            host.close()
+        self._shared.catalog.close()
+
+
+async def _open_one(
+    limiter: trio.CapacityLimiter,
+    host: VirtualHost,
+    row: StreamRow,
+    standing: Sequence[StandingSelector],
+) -> None:
+    async with limiter:
+        await host.open_stream(row, standing)
+
+
+def _clean_up(data: str, known: set[str]) -> None:
+    """Move folders that no stream refers to out of the way, so that none comes back to life.
+
+    A stop between two steps of creating or deleting leaves them. They are kept: if it was the
+    catalog that got lost, they are all there is.
+    """
+    for folder in Path(data, "streams").glob("*/*"):
+        if str(folder) not in known:
+            aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
+            aside.parent.mkdir(exist_ok=True)
+            folder.rename(aside)
+            logger.warning("%s belongs to no stream; it is now %s", folder, aside)
+    if trash_folder(data).is_dir():
+        OsDisk().remove_folder(str(trash_folder(data)))

@@ -1,0 +1,67 @@
+"""Taking groups of entries apart: without duplicates, without refused ones, cut to a size."""
+
+import struct
+from collections.abc import Sequence
+from operator import ge
+
+from segments.chunk import split_entries
+from segments.codec import walk_entries
+from streamd.wire.stream.publish import Entries
+
+_ID_SIZE = 8
+
+
+def without_duplicates(entries: Entries, sequence: int | None) -> Entries | None:
+    """The entries whose publishing id is higher than any before; None when there are none.
+
+    Args:
+        entries: of a publisher with a reference.
+        sequence: its highest publishing id so far, None for none.
+    """
+    last = -1 if sequence is None else sequence
+    ids = struct.unpack(f">{entries.num_entries}Q", entries.publishing_ids)
+    if ids[0] > last and not any(map(ge, ids, ids[1:])):
+        return entries
+    kept = []
+    for number, publishing_id in enumerate(ids):
+        if publishing_id > last:
+            kept.append(number)
+            last = publishing_id
+    return pick(entries, kept) if kept else None
+
+
+def pick(entries: Entries, kept: Sequence[int]) -> Entries:
+    """Some of the entries, by their places in order."""
+    if len(kept) == entries.num_entries:
+        return entries
+    walked = list(walk_entries(entries.data))
+    ids, values = entries.publishing_ids, entries.filter_values
+    return Entries(
+        b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in kept),
+        b"".join(entries.data[walked[n].start : walked[n].end] for n in kept),
+        len(kept),
+        sum(walked[n].num_records for n in kept),
+        None if values is None else [values[n] for n in kept],
+    )
+
+
+def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
+    """Cut entries into runs that fit into a chunk each; a larger single entry stays whole."""
+    fits = entries.num_records <= max_records and len(entries.data) <= max_bytes
+    if fits or entries.num_entries == 1:
+        return [entries]
+    parts, start = [], 0
+    for data, num_entries, num_records in split_entries(entries.data, max_records, max_bytes):
+        end = start + num_entries
+        values = entries.filter_values
+        parts.append(
+            Entries(
+                entries.publishing_ids[_ID_SIZE * start : _ID_SIZE * end],
+                data,
+                num_entries,
+                num_records,
+                None if values is None else values[start:end],
+            )
+        )
+        start = end
+    return parts

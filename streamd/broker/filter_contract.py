@@ -1,0 +1,127 @@
+"""What a stream promises about filter values: that they are the values of a declared property.
+
+On that promise a selector chooses chunks. The server keeps it in two ways: it takes the value from
+the message where the publisher gave none, and it refuses messages that break it.
+
+Source: message-filtering reference, 7.1.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from segments.codec import simple_bodies, walk_entries
+from segments.compression import entry_bodies
+from segments.errors import FormatError
+from segments.selector import Property, RowReader, parse_property
+from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
+from streamd.broker.entries import pick
+from streamd.wire.stream.publish import Entries
+
+_ID_SIZE = 8
+
+
+class Judged(NamedTuple):
+    """What becomes of entries.
+
+    Attributes:
+        entries: to be stored, their filter values complete; None for nothing.
+        refused_ids: 8 bytes for each entry that breaks the promise.
+    """
+
+    entries: Entries | None
+    refused_ids: bytes = b""
+
+
+class FilterContract:
+    """The promise of one stream.
+
+    Args:
+        filter_property: whose value is a message's filter value.
+        is_strict: messages that break the promise are refused.
+        derives: the server takes the value from messages that come without one.
+    """
+
+    def __init__(self, filter_property: Property, *, is_strict: bool, derives: bool) -> None:
+        self._own_value = _value_reader(filter_property)
+        self._is_strict = is_strict
+        self._derives = derives
+
+    def judge(self, entries: Entries) -> Judged:
+        """Give entries the filter values that are missing, and find those that must not be."""
+        given = entries.filter_values
+        if not self._is_strict and given is not None and all(given):
+            return Judged(entries)
+        own = [self._own_value(raw) for raw in messages_of(entries.data)]
+        if given is None:
+            values = own if self._derives else None
+        elif self._derives:
+            values = [theirs or ours for theirs, ours in zip(given, own, strict=True)]
+        else:
+            values = list(given)
+        judged = entries._replace(filter_values=values if values and any(values) else None)
+        return self._keep_sound(judged, values, own) if self._is_strict else Judged(judged)
+
+    def _keep_sound(
+        self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
+    ) -> Judged:
+        given = [b""] * len(own) if values is None else values
+        if entries.num_entries == 1:  # also of a sub-batch: all of it or nothing
+            if list(given) == list(own):
+                return Judged(entries)
+            return Judged(None, entries.publishing_ids)
+        kept = [
+            n for n, (theirs, ours) in enumerate(zip(given, own, strict=True)) if theirs == ours
+        ]
+        ids = entries.publishing_ids
+        wrong = set(range(entries.num_entries)).difference(kept)
+        refused = b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in sorted(wrong))
+        return Judged(pick(entries, kept) if kept else None, refused)
+
+
+def contract_of(arguments: Mapping[str, Value]) -> FilterContract | None:
+    """What a stream's arguments promise; None when nothing has to be done for it."""
+    name = arguments.get(FILTER_PROPERTY)
+    is_strict = arguments.get(FILTER_CONTRACT) == STRICT
+    derives = arguments.get(FILTER_DERIVE) is True
+    if name is None or not (is_strict or derives):
+        return None
+    return FilterContract(parse_property(str(name)), is_strict=is_strict, derives=derives)
+
+
+def own_value_reader(arguments: Mapping[str, Value]) -> Callable[[bytes], bytes] | None:
+    """Reads the value of a stream's filter property from a message; None where it has none.
+
+    The value is empty where the message has no such property, is damaged, or has a number there.
+    """
+    name = arguments.get(FILTER_PROPERTY)
+    return None if name is None else _value_reader(parse_property(str(name)))
+
+
+def _value_reader(filter_property: Property) -> Callable[[bytes], bytes]:
+    read_row = RowReader([filter_property]).read
+
+    def read(raw: bytes) -> bytes:
+        try:
+            (value,) = read_row(raw)
+        except FormatError:
+            return b""
+        if isinstance(value, str):
+            return value.encode()
+        return value if isinstance(value, bytes) else b""
+
+    return read
+
+
+def messages_of(data: bytes) -> list[bytes]:
+    """The messages in entries, sub-batches unpacked; one that cannot be has empty messages."""
+    simple = simple_bodies(data)
+    return list(_unpacked(data)) if simple is None else simple
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    for entry in walk_entries(data):
+        try:
+            found = list(entry_bodies(data, entry))
+        except FormatError:
+            found = [b""] * entry.num_records
+        yield from found

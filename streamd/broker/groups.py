@@ -1,0 +1,129 @@
+"""Single active consumers: of all that share a name on a stream, one at a time gets messages.
+
+Nobody is active before it has answered ConsumerUpdate: until then its credit is kept and no chunk
+goes out. In a group over a super stream the partition's number decides whose turn it is, so the
+partitions spread over the members. A member that must step down is asked first, and its successor
+becomes active when it has answered or has gone.
+
+Source: rabbitmq/rabbitmq-server, rabbit_stream_sac_coordinator.erl.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from streamd.broker.errors import Refused
+from streamd.wire.stream import ResponseCode
+
+NO_PARTITION = -1
+
+
+class GroupKey(NamedTuple):
+    """What the members of a group have in common."""
+
+    stream: str
+    name: str
+
+
+class Member(Protocol):
+    """A subscription in a group."""
+
+    def tell_active(self, *, active: bool) -> None:
+        """Ask the client; its answer comes back through `Group.answered`.
+
+        From the moment it is asked to step down it gets no more chunks.
+        """
+
+
+class Group:
+    """The members of one group, in the order in which they came.
+
+    Args:
+        partition: number of the stream in its super stream, NO_PARTITION outside of one.
+
+    Attributes:
+        active: who gets messages, or has been asked to take over; None while the group is empty.
+        stepping_down: asked to step down, and has not answered yet.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.members: list[Member] = []
+        self.active: Member | None = None
+        self.stepping_down: Member | None = None
+
+    def join(self, member: Member) -> None:
+        """Take a new member in, last in order."""
+        self.members.append(member)
+        self._settle()
+
+    def leave(self, member: Member) -> None:
+        """A member has unsubscribed or its connection is gone."""
+        self.members.remove(member)
+        if self.active is member:
+            self.active = None
+        if self.stepping_down is member:
+            self.stepping_down = None
+        self._settle()
+
+    def answered(self, member: Member) -> None:
+        """The client has answered that it steps down."""
+        if self.stepping_down is member:
+            self.stepping_down = None
+            self._settle()
+
+    def _settle(self) -> None:
+        """Bring whom it should be into place, one question at a time."""
+        if self.stepping_down is not None or not self.members:
+            return
+        wanted = self._wanted()
+        if self.active is None:
+            self.active = wanted
+            wanted.tell_active(active=True)
+        elif self.active is not wanted:
+            self.stepping_down, self.active = self.active, None
+            self.stepping_down.tell_active(active=False)
+
+    def _wanted(self) -> Member:
+        if self.partition == NO_PARTITION:
+            return self.active or self.members[0]
+        return self.members[self.partition % len(self.members)]
+
+
+class Groups:
+    """All groups of a server's virtual host."""
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupKey, Group] = {}
+
+    def join(self, key: GroupKey, partition: int, make_member: Callable[[Group], Member]) -> None:
+        """Add a member to a group, made when it has none.
+
+        Args:
+            key: of the group.
+            partition: as the member knows it.
+            make_member: makes the member, told its group; may raise, nothing is changed then.
+
+        Raises:
+            Refused: the group knows the stream as another partition (PRECONDITION_FAILED).
+        """
+        group = self._groups.get(key)
+        if group is None:
+            group = Group(partition)
+        elif group.partition != partition:
+            details = f"partition {partition} of {key.stream}, the group has {group.partition}"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        member = make_member(group)
+        self._groups[key] = group
+        group.join(member)
+
+    def leave(self, key: GroupKey, group: Group, member: Member) -> None:
+        """A member leaves; the group goes with its last one."""
+        if self._groups.get(key) is not group:
+            return  # its stream is gone, and nobody takes over
+        group.leave(member)
+        if not group.members:
+            del self._groups[key]
+
+    def stream_is_gone(self, stream: str) -> None:
+        """Nobody takes over in groups of this stream any more."""
+        self._groups = {key: g for key, g in self._groups.items() if key.stream != stream}

@@ -1,0 +1,63 @@
+"""What all virtual hosts of a server have in common."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from streamd.broker.catalog import Catalog
+from streamd.broker.errors import Refused
+from streamd.broker.flusher import Flusher
+from streamd.broker.indexer import Indexer
+from streamd.net.poller import Poller
+from streamd.wire.stream import ResponseCode
+
+
+class StreamRoom:
+    """How many streams there are in all virtual hosts, and how many there may be.
+
+    Args:
+        limit: the setting max_streams.
+
+    Attributes:
+        used: by streams that exist.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def check(self, wanted: int) -> None:
+        """Raise Refused unless so many more streams can be made."""
+        if self.used + wanted > self.limit:
+            details = (
+                f"there are {self.used:,} streams and {wanted:,} more are wanted, the setting "
+                f"max_streams allows {self.limit:,}"
+            )
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+
+
+class Shared(NamedTuple):
+    """What all virtual hosts of a server have in common.
+
+    Attributes:
+        data: the data folder.
+        catalog: of that folder.
+        nursery: in which the writers of the streams run.
+        now_ms: the wall clock.
+        changes: held while the catalog is changed.
+        indexer: gives segments their filter indexes.
+        flusher: gets what streams write onto the device.
+        poller: waits for connections; None where there is none.
+        room: how many streams there may be.
+    """
+
+    data: str
+    catalog: Catalog
+    nursery: trio.Nursery
+    now_ms: Callable[[], int]
+    changes: trio.Lock
+    indexer: Indexer
+    flusher: Flusher
+    poller: Poller | None
+    room: StreamRoom

@@ -1,0 +1,180 @@
+"""Standing selectors: groups of consumers whose selector the writer evaluates, once per chunk.
+
+A chunk that holds a match gets the selector's token into its filter, so the group's consumers pass
+over all others whatever their selector says. Chunks from before the registration are never passed
+over. Equal selectors have equal tokens; another selector has another one.
+
+Source: RocketMQ's precomputed filter (message-filtering reference, 5), for chunks.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from segments import ChunkBuilder, Matcher
+from segments.codec import simple_ends
+from segments.selector import (
+    Dialect,
+    MatcherSet,
+    Selector,
+    SelectorError,
+    parse_sql,
+    parse_tags,
+)
+from streamd.broker.errors import Refused
+from streamd.broker.filter_contract import messages_of
+from streamd.wire.stream import ResponseCode
+
+MAX_GROUPS = 16  # of a stream: each costs its writer
+MAX_PARTS = 100  # properties, values and operators of one: so does each of these
+TAGS = "tags"
+TOKEN_PREFIX = b"\0selector\0"
+_TOKEN_HASH_BYTES = 16
+
+
+class StandingSelector(NamedTuple):
+    """A selector that a group has registered with a stream.
+
+    Attributes:
+        group: the name of the consumers that share it.
+        dialect: union, rocketmq or amqp for SQL; tags for a tag expression.
+        text: the selector, canonical.
+        since: chunks from this offset on have its token where they hold a match.
+    """
+
+    group: str
+    dialect: str
+    text: str
+    since: int
+
+    @property
+    def token(self) -> bytes:
+        """What stands for it in filters."""
+        key = f"{self.dialect}\0{self.text}".encode()
+        digest = hashlib.blake2b(key, digest_size=_TOKEN_HASH_BYTES).digest()
+        return TOKEN_PREFIX + digest
+
+    def parse(self) -> Selector:
+        """The selector itself.
+
+        Raises:
+            SelectorError: the text is none.
+        """
+        if self.dialect == TAGS:
+            return parse_tags(self.text)
+        return parse_sql(self.text, Dialect(self.dialect))
+
+
+def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
+    """What a group wants to register, its text made canonical.
+
+    Raises:
+        Refused: the selector is none, or depends on the time.
+    """
+    if dialect not in (TAGS, *Dialect):
+        details = f"there is no dialect {dialect[:40]!r}; there are {TAGS}, {', '.join(Dialect)}"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    asked = StandingSelector(group, dialect, text, 0)
+    try:
+        selector = asked.parse()
+        asked = asked._replace(text=str(selector))
+        asked.parse()  # the canonical text may be longer, and is what is kept
+    except SelectorError as error:
+        raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
+    if selector.depends_on_time:
+        details = "a standing selector cannot use UTC(): what matches must not change later"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    parts = sum(1 for _ in selector.node.walk())
+    if parts > MAX_PARTS:
+        details = f"the selector has {parts} parts, a standing one at most {MAX_PARTS}"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    return asked
+
+
+class Standing:
+    """The standing selectors of one stream.
+
+    Args:
+        rows: those that are registered already.
+
+    Attributes:
+        users: how many subscriptions each group has.
+    """
+
+    def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
+        self.users: Counter[str] = Counter()
+        self._rows: dict[str, StandingSelector] = {}
+        for row in rows:
+            self._rows[row.group] = row
+        self._matchers = self._compiled()
+
+    def rows(self) -> list[StandingSelector]:
+        """All, by their groups."""
+        return [self._rows[group] for group in sorted(self._rows)]
+
+    def find(self, group: str) -> StandingSelector | None:
+        """What a group has registered."""
+        return self._rows.get(group)
+
+    def check_room(self, row: StandingSelector) -> None:
+        """Raise Refused when a group cannot register."""
+        if row.group not in self._rows and len(self._rows) >= MAX_GROUPS:
+            details = f"{MAX_GROUPS} groups have registered a selector: no more can"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        self.check_unused(row.group)
+
+    def check_unused(self, group: str) -> None:
+        """Raise Refused while a group's consumers rely on its selector."""
+        if self.users[group]:
+            details = (
+                f"{self.users[group]} consumers of group {group} are reading with its selector"
+            )
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+
+    def put(self, row: StandingSelector) -> None:
+        """Evaluate a selector from now on."""
+        self._rows[row.group] = row
+        self._matchers = self._compiled()
+
+    def remove(self, group: str) -> None:
+        """Evaluate a group's selector no more."""
+        self._rows.pop(group, None)
+        self._matchers = self._compiled()
+
+    def _compiled(self) -> MatcherSet[bytes] | None:
+        if not self._rows:
+            return None
+        return MatcherSet({row.token: row.parse() for row in self._rows.values()})
+
+    def matcher(self, group: str, selector: str) -> Matcher:
+        """Which chunks a consumer of a group needs.
+
+        Args:
+            group: that it belongs to.
+            selector: what it thinks its selector is, canonical; empty when it does not say.
+
+        Raises:
+            Refused: the group has registered none, or another one.
+        """
+        row = self._rows.get(group)
+        if row is None:
+            details = f"group {group} has no standing selector"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        if selector and selector != row.text:
+            details = f"group {group} has registered {row.text}, a consumer comes with {selector}"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        return Matcher([row.token], since=row.since)
+
+    def mark(self, builder: ChunkBuilder) -> None:
+        """Put the tokens of all selectors that match in a chunk into its filter."""
+        if self._matchers is None:
+            return
+        data = builder.data
+        ends = simple_ends(data)
+        if ends is None:
+            found = self._matchers.matching(messages_of(data))
+        else:
+            found = self._matchers.matching_in(data, ends)
+        for token in found:
+            builder.add_token(token)

@@ -1,0 +1,403 @@
+"""The streams and super streams of one virtual host: creating, finding, deleting them."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import trio
+
+from segments import Log, LogPolicy, SegmentsError
+from segments.codec import Damage
+from segments.disk import OsDisk
+from segments.segment import Segment
+from streamd.broker import threads
+from streamd.broker.arguments import Arguments, policy_of, read_arguments
+from streamd.broker.catalog import CatalogError, StreamRow, SuperStreamRow
+from streamd.broker.checks import checked_name
+from streamd.broker.errors import Refused
+from streamd.broker.filter_contract import contract_of
+from streamd.broker.flusher import FlushMode
+from streamd.broker.groups import Groups
+from streamd.broker.names import stream_folder
+from streamd.broker.resources import Shared
+from streamd.broker.routing.exchanges import Exchanges
+from streamd.broker.routing.super_streams import SuperStreams, new_super_stream, partitions_of
+from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.stream import Stream
+from streamd.broker.stream_settings import Alterations
+from streamd.wire.stream import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+_TRASH = "trash"
+_AT_ONCE = 16  # streams that are created at the same time
+
+
+class User(Protocol):
+    """Somebody who uses streams and must know when one is gone."""
+
+    def stream_is_gone(self, stream: Stream) -> None:
+        """The stream was deleted or cannot be used any more."""
+
+    def host_is_gone(self) -> None:
+        """The virtual host was deleted; `stream_is_gone` was called for all of its streams."""
+
+
+class VirtualHost:
+    """One virtual host.
+
+    Attributes:
+        name: of it.
+        users: who is told when a stream is gone.
+        groups: the single active consumers.
+        alterations: changes to streams that exist.
+        super_streams: which streams are partitions of what.
+        exchanges: of AMQP 0-9-1.
+    """
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name = name
+        self.users: set[User] = set()
+        self.groups = Groups()
+        self._shared = shared
+        self._streams: dict[str, Stream] = {}
+        self._rows: dict[str, StreamRow] = {}
+        self._unavailable: dict[str, str] = {}
+        self._writers: dict[str, trio.CancelScope] = {}
+        self._is_removed = False
+        self.alterations = Alterations(self, shared)
+        self.super_streams = SuperStreams(self, shared)
+        self.exchanges = Exchanges(self, shared)
+
+    # -- opening
+
+    async def open_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
+        """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
+        try:
+            log = await threads.in_thread(
+                self._open_existing, self.folder(row.name), policy_of(row.effective)
+            )
+        except (SegmentsError, OSError) as error:
+            logger.error("stream %s is not available: %s", row.name, error)
+            self._unavailable[row.name] = str(error)
+            self._rows[row.name] = row
+            self._shared.room.used += 1
+            return
+        for line in log.report.steps:
+            logger.warning("stream %s: %s", row.name, line)
+        for line in log.report.losses:
+            logger.error("stream %s: %s", row.name, line)
+        stream = self._start(row, log, standing)
+        await stream.expire()
+
+    def _open_existing(self, folder: str, policy: LogPolicy) -> Log:
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"its folder {folder} is missing")
+        return self._open_log(folder, policy)
+
+    def _open_log(self, folder: str, policy: LogPolicy) -> Log:
+        holds_back = self._shared.flusher.mode is FlushMode.ALWAYS
+        return Log.open(folder, policy, holds_back=holds_back)
+
+    def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
+        contract = contract_of(row.arguments)
+        log.on_wanted = self._shared.indexer.wanted
+        log.on_fence = partial(_report_damage, row.name)
+        stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
+        stream.on_written = self._shared.flusher.wrote
+        if self._shared.poller is not None:
+            stream.leave = self._shared.poller.leave
+        scope = trio.CancelScope()
+        self._streams[row.name], self._rows[row.name] = stream, row
+        self._shared.room.used += 1
+        self._writers[row.name] = scope
+        self.exchanges.changed()
+        self._shared.nursery.start_soon(_run_in, scope, stream)
+        return stream
+
+    def folder(self, name: str) -> str:
+        """Where a stream's files are."""
+        return stream_folder(self._shared.data, self.name, name)
+
+    # -- finding
+
+    def names(self) -> list[str]:
+        """All streams, available or not, in order of their names."""
+        return sorted(self._rows)
+
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream of that name, available or not."""
+        return name in self._rows
+
+    def streams(self) -> list[Stream]:
+        """All streams that are available."""
+        return list(self._streams.values())
+
+    def troubles(self) -> dict[str, str]:
+        """What keeps streams from taking messages, by name."""
+        return self._unavailable | {
+            name: stream.trouble for name, stream in self._streams.items() if stream.trouble
+        }
+
+    def arguments(self, name: str) -> Arguments:
+        """What stream `name`, which exists, was declared with."""
+        return self._rows[name].arguments
+
+    def row(self, name: str) -> StreamRow:
+        """What the catalog has of stream `name`, which exists."""
+        return self._rows[name]
+
+    def replace_row(self, row: StreamRow) -> None:
+        """The catalog has it otherwise now."""
+        self._rows[row.name] = row
+
+    def find(self, name: str) -> Stream:
+        """The stream `name`.
+
+        Raises:
+            Refused: there is none, or it is not available.
+        """
+        stream = self._streams.get(name)
+        if stream is not None:
+            return stream
+        if name in self._unavailable:
+            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self._unavailable[name])
+        raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+
+    # -- creating
+
+    async def create(self, name: str, arguments: Iterable[tuple[str, str]]) -> None:
+        """Create a stream.
+
+        Raises:
+            Refused: bad name or arguments, it exists (with equal arguments: STREAM_EXISTS), or
+                the disk refused.
+        """
+        row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
+        async with self._shared.changes:
+            self._check_new(row)
+            await self._create([row])
+        logger.info("created stream %s", row.name)
+
+    def _check_new(self, row: StreamRow) -> None:
+        existing = self._rows.get(row.name)
+        if existing is None:
+            return
+        if existing.arguments == row.arguments:
+            raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+        raise Refused(
+            ResponseCode.PRECONDITION_FAILED,
+            f"{row.name} exists with arguments {existing.arguments}, not {row.arguments}",
+        )
+
+    async def create_super_stream(
+        self,
+        name: str,
+        routes: Iterable[tuple[str, str]],
+        arguments: Iterable[tuple[str, str]],
+    ) -> None:
+        """Create a super stream and its partitions, all or none.
+
+        Args:
+            name: of the super stream.
+            routes: routing key and partition, in order.
+            arguments: of every partition.
+
+        Raises:
+            Refused: bad names or arguments, too many partitions or one twice, it or one of them
+                exists, or the disk refused.
+        """
+        row = new_super_stream(self.name, name, routes)
+        partitions = partitions_of(row)
+        declared = read_arguments(arguments)
+        async with self._shared.changes:
+            if self.exchanges.has(row.name):  # super streams are exchanges, too
+                raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+            for taken in set(self._rows).intersection(partitions):
+                raise Refused(ResponseCode.STREAM_EXISTS, taken)
+            self.exchanges.check_room()
+            self.exchanges.check_room_for_routes(len(partitions))
+            await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
+            self.super_streams.add(row)
+        logger.info("created super stream %s with %s partitions", row.name, len(partitions))
+
+    def check_there(self) -> None:
+        """Raise Refused when the virtual host was deleted: nothing is added to it any more."""
+        if self._is_removed:
+            raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
+
+    async def _create(
+        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
+    ) -> None:
+        self.check_there()
+        self._shared.room.check(len(rows))
+        try:
+            logs = await threads.in_thread(self._create_files, rows, super_stream)
+        except (SegmentsError, CatalogError, OSError) as error:
+            logger.error("cannot create stream %s: %s", rows[0].name, error)
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        for row, log in zip(rows, logs, strict=True):
+            self._start(row, log)
+
+    def _create_files(
+        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None
+    ) -> list[Log]:
+        """Files first: a stream in the catalog always has its folder."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the disk
+            opening = [pool.submit(self._create_log, row) for row in rows]
+        try:
+            logs = [opened.result() for opened in opening]
+            # So that no power failure takes the folders away, or brings that of a stream back
+            # which had such a name before.
+            for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
+                OsDisk().sync_folder(str(parent))
+            self._shared.catalog.add_streams(rows, super_stream)
+        except BaseException:
+            for row, opened in zip(rows, opening, strict=True):
+                if opened.exception() is None:
+                    opened.result().abandon()
+                    OsDisk().remove_folder(self.folder(row.name))
+            raise
+        return logs
+
+    def _create_log(self, row: StreamRow) -> Log:
+        folder = self.folder(row.name)
+        if Path(folder).exists():  # left by a stop half-way, while this server runs
+            OsDisk().remove_folder(folder)
+        return self._open_log(folder, policy_of(row.effective))
+
+    # -- deleting
+
+    async def delete(self, name: str, answer: Callable[[], None]) -> None:
+        """Delete a stream.
+
+        Args:
+            name: of the stream.
+            answer: called when it is gone, before the users of the stream are told.
+
+        Raises:
+            Refused: there is none, or the disk refused.
+        """
+        async with self._shared.changes:
+            if name not in self._rows:
+                raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+            gone = await self._delete([name])
+        logger.info("deleted stream %s", name)
+        answer()
+        self._tell(gone)
+
+    async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
+        """Delete a super stream with its partitions; see `delete`."""
+        async with self._shared.changes:
+            row = self.super_streams.find(name)
+            gone = await self._delete(partitions_of(row), name)
+        logger.info("deleted super stream %s", name)
+        answer()
+        self._tell(gone)
+
+    async def _delete(self, names: Sequence[str], super_stream: str | None = None) -> list[Stream]:
+        """Delete streams that exist; returns those that somebody may use."""
+        remove = self._shared.catalog.remove_streams
+        try:
+            await threads.in_thread(remove, self.name, names, super_stream)
+        except CatalogError as error:
+            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        await self._stop(names)
+        gone = [stream for name in names if (stream := self._forget(name)) is not None]
+        self.super_streams.forget(names, super_stream)
+        return gone
+
+    async def _stop(self, names: Iterable[str]) -> None:
+        """Nothing is written into the folders of streams after this: they may be others' soon."""
+        for name in names:
+            stream = self._streams.get(name)
+            if stream is not None:
+                await stream.stop()
+
+    def _forget(self, name: str) -> Stream | None:
+        del self._rows[name]
+        self._shared.room.used -= 1
+        self._unavailable.pop(name, None)
+        stream = self._streams.pop(name, None)
+        if stream is not None:
+            self._writers.pop(name).cancel()
+            stream.remove()
+            stream.log.abandon()
+        self._move_to_trash(name)
+        return stream
+
+    def _move_to_trash(self, name: str) -> None:
+        """Out of the way in one step, so that a new stream of that name starts empty."""
+        trash = trash_folder(self._shared.data) / uuid4().hex
+        try:
+            trash.parent.mkdir(exist_ok=True)
+            Path(self.folder(name)).rename(trash)
+        except OSError as error:
+            logger.warning("files of the deleted stream %s are left: %s", name, error)
+        else:
+            self._shared.nursery.start_soon(_empty_trash, str(trash))
+
+    def _tell(self, gone: Iterable[Stream]) -> None:
+        for stream in gone:
+            self.groups.stream_is_gone(stream.name)
+            for user in list(self.users):
+                user.stream_is_gone(stream)
+
+    async def remove(self) -> None:
+        """The virtual host is out of the catalog: drop everything in it."""
+        self.super_streams.clear()
+        self._is_removed = True
+        await self._stop(self.names())
+        self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
+        for user in list(self.users):
+            user.host_is_gone()
+
+    # -- all streams
+
+    async def expire(self) -> None:
+        """Apply age limits to streams that nobody writes to."""
+        for stream in list(self._streams.values()):
+            await stream.expire()
+
+    def close(self) -> None:
+        """Write what is pending and release all files."""
+        for stream in self._streams.values():
+            try:
+                stream.log.close()
+            except SegmentsError as error:
+                logger.error("stream %s: %s", stream.name, error)
+
+
+def trash_folder(data: str) -> Path:
+    """Where deleted streams are until their files are gone."""
+    return Path(data, _TRASH)
+
+
+def _report_damage(name: str, segment: Segment, damage: Damage) -> None:
+    lost = damage.next_offset - damage.first_offset
+    logger.error(
+        "stream %s: %s is damaged at byte %s, a reader came upon it: %s messages from offset %s on "
+        "are lost; look at the disk, and at `python -m segments verify`",
+        name,
+        segment.path(),
+        damage.position,
+        lost,
+        damage.first_offset,
+    )
+
+
+async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
+    with scope:
+        await stream.run()
+
+
+async def _empty_trash(folder: str) -> None:
+    try:
+        await threads.in_thread(OsDisk().remove_folder, folder)
+    except SegmentsError as error:
+        logger.warning("%s; it goes at the next start", error)

@@ -1,0 +1,1 @@
+"""`streamd demo`: `command` is the command, the others are its parts."""

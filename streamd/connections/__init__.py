@@ -1,0 +1,1 @@
+"""One live connection of each protocol, in trio, above the bytes of `streamd.wire`."""

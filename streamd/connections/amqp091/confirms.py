@@ -1,0 +1,55 @@
+"""Which published messages of a channel are stored, and the acks that say so.
+
+Plain synchronous code. Tags are 1, 2, 3 and so on. An ack for several says "up to here": it is
+only ever put on a tag that was open until now, and below which nothing is open.
+"""
+
+from collections.abc import Iterable
+
+from streamd.wire.amqp091 import methods as m
+
+
+class Confirms:
+    """The tags of one channel.
+
+    Attributes:
+        last: the tag of the last message; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._settled = 0  # all up to here are
+        self._ahead: set[int] = set()  # and these behind it
+        self._copies: dict[int, int] = {}  # streams that have to store a message, if several
+
+    def next_tag(self, copies: int = 1) -> int:
+        """The tag of the next message, which goes to so many streams."""
+        self.last += 1
+        if copies > 1:
+            self._copies[self.last] = copies
+        return self.last
+
+    def settle(self, tags: Iterable[int]) -> list[m.BasicAck]:
+        """Messages are stored, in one stream each; returns the acks to send."""
+        ready = sorted(tag for tag in tags if self._is_stored(tag))
+        before = len(ready)
+        self._ahead.update(ready)
+        while self._settled + 1 in self._ahead:
+            self._settled += 1
+            self._ahead.remove(self._settled)
+        within = [tag for tag in ready if tag <= self._settled]
+        acks = []
+        if within:
+            acks.append(m.BasicAck(within[-1], len(within) > 1))
+        acks += (m.BasicAck(tag, False) for tag in ready[len(within) : before])
+        return acks
+
+    def _is_stored(self, tag: int) -> bool:
+        copies = self._copies.get(tag)
+        if copies is None:
+            return True
+        if copies > 1:
+            self._copies[tag] = copies - 1
+            return False
+        del self._copies[tag]
+        return True

@@ -1,0 +1,298 @@
+"""What a consumer asks for: from the arguments of basic.consume to a start, a matcher, a choice.
+
+Source: amqp091 reference, 3.1 to 3.3. Ours are `x-stream-sql` and `x-stream-tags`, and that
+messages with another filter value than those asked for are not delivered.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from segments import FIRST, LAST, NEXT, Matcher, OffsetSpec, Start, at_offset, at_time
+from segments.amqp10 import find_in_map
+from segments.errors import FormatError
+from segments.message import Section, walk_sections
+from segments.selector import (
+    Matcher as SelectorMatcher,
+    Selector,
+    SelectorError,
+    parse_property,
+    parse_sql,
+    parse_tags,
+)
+from streamd.broker.arguments import (
+    FILTER_CONTRACT,
+    FILTER_PROPERTY,
+    STRICT,
+    Arguments,
+    age_seconds,
+)
+from streamd.broker.checks import check_asked
+from streamd.broker.errors import Refused
+from streamd.broker.filter_contract import own_value_reader
+from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
+from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE, ROUTING_KEY
+from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
+
+OFFSET, FILTER, UNFILTERED = "x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"
+SQL, TAGS = "x-stream-sql", "x-stream-tags"
+_PREFIX = "x-stream-"
+_KNOWN = (OFFSET, FILTER, UNFILTERED, SQL, TAGS)
+_YES, _TEXT = Field("t", True), Field("S", b"")
+FOREIGN = ("x-priority", "x-consumer-timeout")
+_WORDS = {b"first": FIRST, b"last": LAST, b"next": NEXT}
+
+_SHORT_HEADER = b"\x00\x53\x70\xc0"  # a header section, as a short list
+_SHORT_ANNOTATIONS = b"\x00\x53\x72\xc1"  # message annotations, as a short map
+_REMEMBERED_BYTES = 512  # of a message's beginning
+
+# The messages of a chunk that are wanted: data section, where its messages end; their places.
+Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
+
+
+class Wanted(NamedTuple):
+    """What a consumer asks for.
+
+    Attributes:
+        start: where to begin.
+        first_offset: messages before it are not delivered.
+        matcher: which chunks, None for all.
+        choices: which messages of them; all have to agree.
+    """
+
+    start: OffsetSpec
+    first_offset: int
+    matcher: Matcher | None
+    choices: tuple[Choice, ...]
+
+
+def read_offset(field: Field | None, now_ms: int) -> OffsetSpec:
+    """Where to begin.
+
+    Raises:
+        ChannelFault: it is no place.
+    """
+    if field is None:
+        return NEXT
+    tag, value = field
+    if tag in INTEGER_TAGS and value >= 0:
+        return at_offset(value)
+    if tag == "T":
+        return at_time(min(value * 1000, (1 << 63) - 1))
+    if tag == "S":
+        if value in _WORDS:
+            return _WORDS[value]
+        try:
+            return at_time(max(0, now_ms - age_seconds(value.decode()) * 1000))
+        except (ValueError, UnicodeDecodeError):
+            pass
+    shown = value.decode(errors="replace")[:40] if isinstance(value, bytes) else value
+    raise precondition_failed(
+        f"{OFFSET} is {shown!r} (type {tag}); expected first, last, next, an offset from 0 on, a "
+        "timestamp, or an interval as in 1h"
+    )
+
+
+def read_wanted(
+    arguments: Table, start: OffsetSpec, declared: Arguments, now_ms: Callable[[], int]
+) -> Wanted:
+    """Which chunks and messages.
+
+    Args:
+        arguments: of basic.consume.
+        start: where to begin.
+        declared: what the stream was declared with.
+        now_ms: the wall clock, for selectors that ask for the time.
+
+    Raises:
+        ChannelFault: a filter or a selector cannot be used.
+    """
+    matcher = _filter(arguments)
+    choices: list[Choice] = []
+    if matcher is not None:
+        choices.append(ExactValues(matcher, declared).places)
+    selector = _selector(arguments)
+    if selector is not None:
+        if matcher is None:
+            matcher = _pushed_down(selector, declared)
+        choices.append(_Selection(selector.matcher(), now_ms).places)
+    first_offset = start.value if start.start is Start.OFFSET else 0
+    return Wanted(start, first_offset, matcher, tuple(choices))
+
+
+def ignored(arguments: Table) -> Iterator[str]:
+    """Sentences about what is passed over, as RabbitMQ does, though somebody meant something."""
+    for name in arguments:
+        if name.startswith(_PREFIX) and name not in _KNOWN:
+            known = ", ".join(_KNOWN)
+            yield f"the argument {name[:40]!r} is passed over; those of consumers are {known}"
+    field = arguments.get(FILTER)
+    fields = field.value if field is not None and field.tag == "A" else [field or _TEXT]
+    for tag in sorted({item.tag for item in fields} - {"S"}):
+        yield f"{FILTER} has a value of type {tag}, which is passed over; expected strings"
+    tag = arguments.get(UNFILTERED, _YES).tag
+    if tag != _YES.tag:
+        yield f"{UNFILTERED} is of type {tag}, which counts as false; expected a boolean"
+
+
+def _filter(arguments: Table) -> Matcher | None:
+    field = arguments.get(FILTER)
+    if field is None or field.tag not in "SA":
+        return None
+    fields = field.value if field.tag == "A" else [field]
+    values = [item.value for item in fields if item.tag == "S"]
+    if not values or not all(values):
+        raise precondition_failed(
+            f"{FILTER} has no filter value, or an empty one; expected a string or an array of them"
+        )
+    try:
+        check_asked(values)
+    except Refused as refused:
+        raise precondition_failed(refused.details) from refused
+    return Matcher(values, match_unfiltered=arguments.get(UNFILTERED) == _YES)
+
+
+def _selector(arguments: Table) -> Selector | None:
+    given = [name for name in (SQL, TAGS) if name in arguments]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise precondition_failed(f"{SQL} and {TAGS} exclude each other; give one of them")
+    (name,) = given
+    field = arguments[name]
+    try:
+        text = field.value.decode() if field.tag == "S" else None
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        raise precondition_failed(f"{name} is no UTF-8 string; expected a selector")
+    try:
+        return parse_sql(text) if name == SQL else parse_tags(text)
+    except SelectorError as error:
+        raise precondition_failed(_shortened(name, error)) from error
+
+
+_CODE_BYTES = len("PRECONDITION_FAILED - ")
+
+
+def _shortened(name: str, error: SelectorError) -> str:
+    """The message with its caret, cut so that it fits into the text of a close."""
+    room = MAX_SHORT_TEXT - _CODE_BYTES
+    whole = f"{name}: {error}"
+    if len(whole.encode()) <= room:
+        return whole
+    head, shown, caret = whole.rsplit("\n", 2)
+    at = len(caret) - len(caret.lstrip())
+    first = max(2, at - 20)
+    shown = "  " + shown[first : first + 40]
+    caret = "  " + caret[first : first + 40]
+    left = room - len(f"\n{shown}\n{caret}".encode()) - len("…".encode())
+    cut = head.encode()[:left].decode(errors="ignore")
+    return f"{cut if cut == head else cut + '…'}\n{shown}\n{caret}"
+
+
+def _pushed_down(selector: Selector, declared: Arguments) -> Matcher | None:
+    """The chunks that can hold a match, where the stream says what its filter values are."""
+    name = declared.get(FILTER_PROPERTY)
+    found = None if name is None else parse_property(str(name))
+    asked = selector.push_down(found, is_strict=declared.get(FILTER_CONTRACT) == STRICT)
+    if asked.is_empty:
+        return Matcher((), match_unfiltered=False)
+    if asked.values is None:
+        return None
+    return Matcher(asked.values, match_unfiltered=asked.match_unfiltered)
+
+
+class _Selection:
+    """The messages that a selector selects."""
+
+    def __init__(self, matcher: SelectorMatcher, now_ms: Callable[[], int]) -> None:
+        self._matcher = matcher
+        self._now_ms = now_ms
+
+    def places(self, data: bytes, ends: list[int]) -> list[int]:
+        """See Choice."""
+        self._matcher.clock.now_ms = self._now_ms()
+        return self._matcher.select_in(data, ends)
+
+
+class ExactValues:
+    """The messages whose filter value was asked for.
+
+    The value is the annotation that AMQP publishers give, else the value of the stream's filter
+    property. Of a message from a stream client that has neither, nobody knows which value it had:
+    it is delivered.
+
+    Args:
+        matcher: what was asked for.
+        declared: what the stream was declared with.
+    """
+
+    def __init__(self, matcher: Matcher, declared: Arguments) -> None:
+        self._wanted = {*matcher.values, *([b""] if matcher.match_unfiltered else [])}
+        self._own_value = own_value_reader(declared)
+        self._is_strict = declared.get(FILTER_CONTRACT) == STRICT
+
+    def places(self, data: bytes, ends: list[int]) -> list[int]:
+        """See Choice."""
+        start, found = 4, []
+        wanted, own_value = self._wanted, self._own_value
+        for place, end in enumerate(ends):
+            # Messages of one kind begin alike, so most beginnings were seen before.
+            after = _annotations_end(data, start, end)
+            if after and after - start <= _REMEMBERED_BYTES:
+                value = _remembered_value(data[start:after])
+            else:
+                value = annotated_value(data[start:end])
+            if not value and own_value is not None:
+                value = own_value(data[start:end]) or (b"" if self._is_strict else value)
+            if value is None or value in wanted:
+                found.append(place)
+            start = end + 4
+        return found
+
+
+def annotated_value(raw: bytes) -> bytes | None:
+    """The filter value that a message was published with over AMQP 0-9-1, empty for none.
+
+    None where that cannot be told: stream clients give their values beside the messages.
+    """
+    try:
+        for code, _, at in walk_sections(raw):
+            if code == Section.MESSAGE_ANNOTATIONS:
+                value = find_in_map(raw, at, FILTER_VALUE)
+                if isinstance(value, str):
+                    return value.encode()
+                return None if find_in_map(raw, at, ROUTING_KEY) is None else b""
+            if code > Section.MESSAGE_ANNOTATIONS:
+                break
+    except FormatError:
+        pass
+    return None
+
+
+_remembered_value = lru_cache(maxsize=4096)(annotated_value)
+
+
+def _annotations_end(data: bytes, start: int, end: int) -> int:
+    """Where the annotations of a message in `data` end; 0 unless it begins as most do."""
+    at = start
+    if data[at : at + 4] == _SHORT_HEADER and at + 4 < end:
+        at += 5 + data[at + 4]
+    if data[at : at + 4] != _SHORT_ANNOTATIONS or at + 4 >= end:
+        return 0
+    after = at + 5 + data[at + 4]
+    return after if after <= end else 0
+
+
+def shown_arguments(arguments: Table) -> Mapping[str, str]:
+    """The arguments for people."""
+    return {name: _shown(field) for name, field in arguments.items()}
+
+
+def _shown(field: Field) -> str:
+    if isinstance(field.value, bytes):
+        return field.value.decode(errors="replace")
+    if field.tag == "A":
+        return ", ".join(map(_shown, field.value))
+    return str(field.value)

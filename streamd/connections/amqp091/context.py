@@ -1,0 +1,75 @@
+"""What the methods of one connection work with."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from streamd.auth.users import Right, Rights
+from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.delivery import Deliveries
+from streamd.connections.amqp091.faults import access_refused, not_found
+from streamd.connections.amqp091.publishing import Publishing
+from streamd.net.outbox import Outbox
+from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.amqp091.methods import Method
+
+Handler: TypeAlias = Callable[[Channel, Any], Awaitable[None]]
+Handlers: TypeAlias = dict[type[Any], Handler]
+
+
+class Context(NamedTuple):
+    """One connection as its methods see it.
+
+    Attributes:
+        host: the virtual host it has entered.
+        rights: what its user may do there.
+        outbox: where answers go.
+        deliveries: the connection's consumers.
+        publishing: what it publishes.
+        now_ms: the wall clock.
+        default_queue_type: of queues that do not say.
+        hears_of_cancel: the client wants to be told when a consumer is ended here.
+    """
+
+    host: VirtualHost
+    rights: Rights
+    outbox: Outbox
+    deliveries: Deliveries
+    publishing: Publishing
+    now_ms: Callable[[], int]
+    default_queue_type: str
+    hears_of_cancel: bool
+
+    def answer(self, channel: Channel, method: Method, *, nowait: bool = False) -> None:
+        """Send a method to the client, unless it does not wait for one."""
+        if not nowait:
+            self.outbox.put(method_frame(channel.number, method))
+
+    def require(self, right: Right, kind: str, name: str) -> None:
+        """Raise ChannelFault unless the user may do this with a queue or exchange."""
+        if not self.rights.allows(right, name):
+            raise access_refused(
+                f"{right.name.lower()} access to {kind} '{name}' in vhost '{self.host.name}' "
+                f"refused for user '{self.rights.user}'"
+            )
+
+    def queue_name(self, channel: Channel, name: str) -> str:
+        """The queue that is meant: without a name the last one that was declared.
+
+        Raises:
+            ChannelFault: none was.
+        """
+        found = without_line_ends(name) or channel.queue
+        if not found:
+            raise not_found("previously declared queue", "", self.host.name)
+        return found
+
+    def require_queue(self, name: str) -> None:
+        """Raise ChannelFault unless there is such a queue."""
+        if not self.host.has_stream(name):
+            raise not_found("queue", name, self.host.name)
+
+
+def without_line_ends(name: str) -> str:
+    """A name as RabbitMQ takes it."""
+    return name.replace("\r", "").replace("\n", "")

@@ -1,0 +1,353 @@
+"""From a stream to its AMQP consumers: messages one by one, as far as their credit goes.
+
+One `Deliveries` per connection, asked for one turn at a time by the connection's writer, so that
+answers and heartbeats get in between and consumers take turns. A consumer keeps what it has read
+and may not send yet, at most one read of small chunks or one large chunk; all of a connection keep
+HELD_BYTES, and who comes when these are used reads again later.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+import trio
+
+from segments import OffsetSpec, Reader, StorageError, StoredChunk, at_offset
+from segments.codec import simple_ends, walk_entries
+from segments.compression import entry_bodies
+from segments.errors import FormatError
+from segments.layout import NO_COMPRESSION
+from segments.selector import body_at
+from streamd.broker.checks import properties_size
+from streamd.broker.stream import Stream
+from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.consumer_arguments import Wanted
+from streamd.net.transport import Transport
+from streamd.net.wakeup import Wakeup
+from streamd.wire.amqp091.deliver import DeliverWriter
+from streamd.wire.amqp091.messages.from_amqp10 import delivered
+
+logger = logging.getLogger(__name__)
+
+_TURN_BYTES = 64 << 10
+_READ_CHUNKS = 64
+_READ_BYTES = 128 << 10
+_READ_STEPS = 300  # chunks looked at in a turn, delivered or not
+HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
+_MESSAGE_BYTES = 160  # that a message in memory takes besides its own
+# A client that acknowledges one by one, and has plenty to deal with meanwhile, gets its next
+# messages together: each sending costs both ends more than a message does.
+_PLENTY = 64  # prefetch from which on a client has it
+_RIPE_SHARE = 8  # no waiting once this part of the prefetch may be sent
+_RIPE_SECONDS = 0.002
+
+
+class Consumer:
+    """One consumer on a channel.
+
+    Attributes:
+        tag: its name there.
+        channel: where it is.
+        stream: what it reads.
+        wanted: what it asked for.
+        arguments: the same, for people.
+        credit: messages that may still be sent.
+        reader: where it is.
+        writer: makes the frames of its messages.
+        consumed: messages sent.
+        is_closed: it gets nothing more.
+        is_ready: it is in line.
+        held: bytes of memory that what it has read and not sent takes.
+    """
+
+    def __init__(
+        self,
+        deliveries: "Deliveries",
+        channel: Channel,
+        tag: str,
+        stream: Stream,
+        wanted: Wanted,
+        arguments: Mapping[str, str],
+    ) -> None:
+        self.tag = tag
+        self.channel = channel
+        self.stream = stream
+        self.wanted = wanted
+        self.arguments = arguments
+        self.credit = self._prefetch = channel.prefetch
+        self.consumed = 0
+        self.is_closed = self.is_ready = False
+        self.held = 0
+        self._first_offset = wanted.first_offset
+        self.reader = self._reader(wanted.start)
+        self._deliveries = deliveries
+        self._is_waiting = self._has_warned = False
+        self._read: deque[tuple[int, bytes]] = deque()  # offset and message
+        self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
+
+    def _reader(self, start: OffsetSpec) -> Reader:
+        log = self.stream.log
+        return Reader(log, log.find(start), self.wanted.matcher)
+
+    @property
+    def keys(self) -> Collection[bytes] | None:
+        """See stream.Waiter."""
+        matcher = self.wanted.matcher
+        return None if matcher is None else matcher.keys
+
+    def stream_has_more(self) -> None:
+        """See stream.Waiter."""
+        self._is_waiting = False
+        self.check()
+
+    @property
+    def is_busy(self) -> bool:
+        """Half of what its client may have is unacknowledged."""
+        return 2 * self.credit <= self._prefetch
+
+    def settled(self, count: int) -> None:
+        """So many of its messages are acknowledged, or as good as."""
+        self.credit += count
+        self.check()
+
+    def check(self) -> None:
+        """Get in line when there is something to send, else wait for the stream."""
+        is_stopped = self.is_closed or self.credit <= 0 or self.channel.is_full
+        if is_stopped or self.is_ready or self._is_waiting:
+            return
+        if self._read or not self.reader.at_end:
+            is_little = self.credit * _RIPE_SHARE < self._prefetch
+            if self._prefetch >= _PLENTY and is_little:
+                self._deliveries.make_ready_soon(self)
+            else:
+                self._deliveries.make_ready(self)
+        else:
+            self._is_waiting = True
+            self.stream.add_waiter(self)
+
+    def take(self) -> tuple[int, bytes] | None:
+        """The next message and its offset; None where nothing is read that may be sent."""
+        if not self._read or self.credit <= 0 or self.channel.is_full or self.is_closed:
+            return None
+        self.credit -= 1
+        self.consumed += 1
+        taken = self._read.popleft()
+        self._hold(-_MESSAGE_BYTES - len(taken[1]))
+        return taken
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        self._deliveries.held += size
+
+    def let_go(self) -> None:
+        """Keep nothing of what was read: it is read again when it may be sent.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        if self._read:
+            self._first_offset = self._read[0][0]
+            self._forget_read()
+            self.reader.close()
+            self.reader = self._reader(at_offset(self._first_offset))
+
+    def _forget_read(self) -> None:
+        self._read.clear()
+        self._hold(-self.held)
+
+    def read(self) -> None:
+        """Read on where everything that was read is sent.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if self._read:
+            return
+        for chunk in self.reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS):
+            try:
+                self._choose(chunk)
+            except FormatError as error:
+                logger.error("stream %s: a chunk is passed over: %s", self.stream.name, error)
+
+    def _choose(self, chunk: StoredChunk) -> None:
+        data = chunk.data
+        raw = chunk.file.read(chunk.header.data_size, chunk.data_position) if data is None else data
+        plain = bytes(raw)
+        ends = simple_ends(plain)
+        offsets: list[int] | range = range(chunk.header.chunk_id, chunk.header.next_offset)
+        if ends is None:
+            plain, ends, offsets = self._unpack(plain, chunk.header.chunk_id)
+        places: Collection[int] = range(len(ends))
+        for number, choice in enumerate(self.wanted.choices):
+            chosen = choice(plain, ends)
+            places = chosen if not number else sorted(set(places).intersection(chosen))
+        first = self._first_offset
+        size = 0
+        for place in places:
+            if offsets[place] >= first:
+                body = body_at(plain, ends, place)
+                self._read.append((offsets[place], body))
+                size += len(body) + _MESSAGE_BYTES
+        self._hold(size)
+
+    def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
+        """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.
+
+        Returns:
+            the data, where each message ends in it, and its offset.
+        """
+        parts: list[bytes] = []
+        ends: list[int] = []
+        offsets: list[int] = []
+        size = 0
+        for entry in walk_entries(data):
+            is_plain = entry.compression in (None, NO_COMPRESSION)
+            if not is_plain:
+                self._warn_of_compression()
+            bodies = entry_bodies(data, entry) if is_plain else ()
+            for n, message in enumerate(bodies):
+                parts += (len(message).to_bytes(4, "big"), message)
+                size += 4 + len(message)
+                ends.append(size)
+                offsets.append(offset + n)
+            offset += entry.num_records
+        return b"".join(parts), ends, offsets
+
+    def _warn_of_compression(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "stream %s: compressed sub-batches are passed over for the AMQP consumer %s; "
+                "only clients of the stream protocol read them",
+                self.stream.name,
+                self.tag,
+            )
+
+    def close(self) -> None:
+        """Stop for good; what was sent can still be acknowledged."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.stream.remove_waiter(self)
+            self.reader.close()
+            self._forget_read()
+            self._deliveries.forget(self)
+
+
+class Deliveries:
+    """The consumers of one connection.
+
+    Args:
+        work: woken when there is something to send.
+        on_failure: told of a consumer whose stream cannot be read.
+
+    Attributes:
+        frame_max: bytes that a frame may have.
+        num_consumers: that are not closed.
+        held: what they hold together, in bytes of memory.
+        properties_size: bytes that what they asked for counts for.
+    """
+
+    def __init__(
+        self, work: Wakeup, frame_max: int, on_failure: Callable[[Consumer], None]
+    ) -> None:
+        self.frame_max = frame_max
+        self.num_consumers = 0
+        self.held = self.properties_size = 0
+        self._work = work
+        self._on_failure = on_failure
+        self._ready: deque[Consumer] = deque()
+        self._soon: dict[Consumer, None] = {}
+        self._has_some = Wakeup()
+
+    def add(
+        self,
+        channel: Channel,
+        tag: str,
+        stream: Stream,
+        wanted: Wanted,
+        arguments: Mapping[str, str],
+    ) -> Consumer:
+        """Add a consumer; it gets messages once it is checked.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        consumer = Consumer(self, channel, tag, stream, wanted, arguments)
+        channel.consumers[tag] = consumer
+        self.num_consumers += 1
+        self.properties_size += properties_size(arguments.items())
+        return consumer
+
+    def forget(self, consumer: Consumer) -> None:
+        """A consumer is closed."""
+        self.num_consumers -= 1
+        self.properties_size -= properties_size(consumer.arguments.items())
+        self._soon.pop(consumer, None)
+        consumer.channel.consumers.pop(consumer.tag, None)
+
+    def make_ready(self, consumer: Consumer) -> None:
+        """Put a consumer in line."""
+        self._soon.pop(consumer, None)
+        consumer.is_ready = True
+        self._ready.append(consumer)
+        self._work.set()
+
+    def make_ready_soon(self, consumer: Consumer) -> None:
+        """Put a consumer in line in a moment, when there may be more to send."""
+        self._soon[consumer] = None
+        self._has_some.set()
+
+    async def ripen(self) -> None:
+        """Put those in line whose moment has come, until cancelled."""
+        while True:
+            await self._has_some.wait()
+            await trio.sleep(_RIPE_SECONDS)
+            for consumer in list(self._soon):
+                self.make_ready(consumer)
+
+    @property
+    def has_work(self) -> bool:
+        """Somebody is in line."""
+        return bool(self._ready)
+
+    async def turn(self, transport: Transport) -> None:
+        """Send what is next in line, or wait until the peer has taken what it was sent.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        if transport.is_congested:
+            await transport.drained()
+            return
+        consumer = self._ready.popleft()
+        consumer.is_ready = False
+        if consumer.is_closed:
+            return
+        try:
+            consumer.read()
+            frames = self._frames(consumer)
+            if self.held > HELD_BYTES:
+                consumer.let_go()
+        except StorageError as error:
+            logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
+            self._on_failure(consumer)
+            return
+        if frames:
+            await transport.send(b"".join(frames))
+        else:
+            await trio.lowlevel.checkpoint()  # all were passed over: others have a turn
+        consumer.check()
+
+    def _frames(self, consumer: Consumer) -> list[bytes]:
+        """The next messages, counted against the credit before they are sent."""
+        frames: list[bytes] = []
+        size, count_delivery, write = 0, consumer.channel.count_delivery, consumer.writer.frames
+        while size < _TURN_BYTES:
+            taken = consumer.take()
+            if taken is None:
+                break
+            offset, raw = taken
+            frame = write(count_delivery(consumer), offset, delivered(raw))
+            frames.append(frame)
+            size += len(frame)
+        return frames

@@ -1,0 +1,49 @@
+"""What the server refuses, as AMQP 0-9-1 says it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamd.broker.errors import Refused
+from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
+from streamd.wire.stream import ResponseCode
+
+_OF_A_CHANNEL = {
+    ResponseCode.ACCESS_REFUSED: ReplyCode.ACCESS_REFUSED,
+    ResponseCode.STREAM_DOES_NOT_EXIST: ReplyCode.NOT_FOUND,
+    ResponseCode.STREAM_EXISTS: ReplyCode.PRECONDITION_FAILED,
+    ResponseCode.STREAM_NOT_AVAILABLE: ReplyCode.PRECONDITION_FAILED,
+    ResponseCode.PRECONDITION_FAILED: ReplyCode.PRECONDITION_FAILED,
+}
+
+
+def fault_of(refused: Refused) -> Fault:
+    """The fault that tells a client of it."""
+    code = _OF_A_CHANNEL.get(refused.code)
+    reason = refused.details or refused.code.text
+    if code is None:
+        return ConnectionFault(ReplyCode.INTERNAL_ERROR, reason)
+    return ChannelFault(code, reason)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What is refused in here is told as the fault that it is."""
+    try:
+        yield
+    except Refused as refused:
+        raise fault_of(refused) from refused
+
+
+def not_found(kind: str, name: str, virtual_host: str) -> ChannelFault:
+    """The fault of a name that nothing has."""
+    return ChannelFault(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '{virtual_host}'")
+
+
+def access_refused(reason: str) -> ChannelFault:
+    """The fault of what this user, or nobody, may do."""
+    return ChannelFault(ReplyCode.ACCESS_REFUSED, reason)
+
+
+def not_implemented(reason: str) -> ConnectionFault:
+    """The fault of what streams cannot do."""
+    return ConnectionFault(ReplyCode.NOT_IMPLEMENTED, reason)

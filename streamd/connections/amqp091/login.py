@@ -1,0 +1,153 @@
+"""The steps before an AMQP connection is open.
+
+Clients take the very next frame for the answer during these, so nothing else is sent.
+
+Source: amqp091 reference, 1.1 to 1.4.
+"""
+
+import platform
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from streamd import __version__
+from streamd.auth.authentication import Denied, Entrance
+from streamd.auth.users import Rights
+from streamd.broker.broker import Broker
+from streamd.broker.virtual_host import VirtualHost
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.connection import CHANNEL_MAX, FRAME_MAX, Connection
+from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode
+from streamd.wire.amqp091.values import Field, Table, text_field
+
+Answers: TypeAlias = list[m.Method]
+
+_YES = Field("t", True)
+_CAPABILITIES: Table = {
+    "publisher_confirms": _YES,
+    "exchange_exchange_bindings": _YES,
+    "basic.nack": _YES,
+    "consumer_cancel_notify": _YES,
+    "connection.blocked": _YES,
+    "authentication_failure_close": _YES,
+    "per_consumer_qos": _YES,
+}
+_PROPERTIES: Table = {
+    "capabilities": Field("F", _CAPABILITIES),
+    "product": text_field("streamd"),
+    "version": text_field(__version__),
+    "platform": text_field(f"Python {platform.python_version()}"),
+    "information": text_field("streamd: streams, also for the RabbitMQ stream protocol"),
+}
+
+
+class NotLetIn(Exception):
+    """The peer may not enter.
+
+    Attributes:
+        fault: what it is told; None when it is told nothing.
+        is_guess: whether it has to wait for that.
+    """
+
+    def __init__(self, fault: ConnectionFault | None, *, is_guess: bool) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+        self.is_guess = is_guess
+
+
+class AmqpLogin:
+    """Answers the login of one connection.
+
+    Args:
+        entrance: judges the peer.
+        broker: for the time.
+        heartbeat: seconds to propose.
+
+    Attributes:
+        properties: what the client says of itself; texts only.
+        heartbeat_seconds: agreed; 0 for none.
+        mechanism: by which the user was proved.
+        host: the virtual host, once it was entered.
+        rights: what the user may do there.
+        now_ms: the wall clock.
+        opened_at_ms: when the connection was opened, in ms since 1970.
+    """
+
+    host: VirtualHost
+    rights: Rights
+
+    def __init__(self, entrance: Entrance, broker: Broker, heartbeat: int) -> None:
+        self.properties: Mapping[str, str] = {}
+        self.heartbeat_seconds = 0
+        self.mechanism = ""
+        self.opened_at_ms = 0
+        self._entrance = entrance
+        self._heartbeat = heartbeat
+        self.now_ms = broker.now_ms
+        self._capabilities: Table = {}
+        self._user = ""
+
+    def start(self) -> m.ConnectionStart:
+        """What the server begins with."""
+        mechanisms = " ".join(self._entrance.mechanisms()).encode()
+        return m.ConnectionStart(0, 9, _PROPERTIES, mechanisms, b"en_US")
+
+    def can(self, capability: str) -> bool:
+        """Whether the client says that it can do something."""
+        return self._capabilities.get(capability) == _YES
+
+    async def answer(self, connection: Connection, method: m.Method) -> Answers:
+        """What to send in answer to a method that is legal before the connection is open.
+
+        Raises:
+            NotLetIn: the connection ends here.
+            ConnectionFault: so it does.
+        """
+        match method:
+            case m.ConnectionStartOk():
+                return await self._authenticate(method)
+            case m.ConnectionTuneOk():
+                connection.tune(method)
+                self.heartbeat_seconds = method.heartbeat
+                return []
+            case m.ConnectionOpen():
+                return [self._open(method)]
+            case _:  # Close, and nothing else by the table of states
+                return [m.ConnectionCloseOk()]
+
+    async def _authenticate(self, method: m.ConnectionStartOk) -> Answers:
+        given = method.properties.get("capabilities")
+        if given is not None and given.tag == "F":
+            self._capabilities = given.value
+        self.properties = {
+            name: field.value.decode(errors="replace")
+            for name, field in method.properties.items()
+            if field.tag == "S"
+        }
+        try:
+            self._user = await self._entrance.prove(method.mechanism, method.response)
+        except Denied as denied:
+            raise self._refusal(method.mechanism, denied) from denied
+        self.mechanism = method.mechanism
+        return [m.ConnectionTune(CHANNEL_MAX, FRAME_MAX, self._heartbeat)]
+
+    def _refusal(self, mechanism: str, denied: Denied) -> NotLetIn:
+        if not self.can("authentication_failure_close"):
+            return NotLetIn(None, is_guess=True)
+        reason = (
+            f"Login was refused using authentication mechanism {mechanism[:20]}. "
+            "For details see the server's log."
+        )
+        fault = ConnectionFault(ReplyCode.ACCESS_REFUSED, reason)
+        return NotLetIn(fault, is_guess=denied.is_guess)
+
+    def _open(self, method: m.ConnectionOpen) -> m.ConnectionOpenOk:
+        name = method.virtual_host
+        try:
+            self.host, self.rights = self._entrance.enter(self._user, name)
+        except Denied as denied:
+            # The same for what does not exist and what is not allowed: nobody learns names here.
+            reason = f"vhost {name} not found, or user '{self._user}' may not use it"
+            fault = ConnectionFault(ReplyCode.NOT_ALLOWED, reason, m.IDS[m.ConnectionOpen])
+            raise NotLetIn(fault, is_guess=False) from denied
+        self.opened_at_ms = self.now_ms()
+        return m.ConnectionOpenOk()

@@ -1,0 +1,323 @@
+"""From basic.publish to the streams that a message goes to, and back to the acks.
+
+Messages that arrive in one read from the socket are gathered, for each channel and stream, and
+given to the stream together.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+from weakref import WeakSet
+
+from streamd.auth.users import Right, Rights
+from streamd.broker.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
+from streamd.broker.errors import Refused
+from streamd.broker.filter_contract import own_value_reader
+from streamd.broker.publication import Publication, Publisher
+from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
+from streamd.broker.routing.rules import DEFAULT_EXCHANGE
+from streamd.broker.stream import Stream
+from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
+from streamd.net.outbox import Outbox
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
+from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content
+from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode, precondition_failed
+from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
+from streamd.wire.amqp091.properties import decode_properties, encode_properties
+from streamd.wire.amqp091.values import Field
+from streamd.wire.stream import ResponseCode
+from streamd.wire.stream.publish import Entries
+
+_PUBLISH: MethodId = m.IDS[m.BasicPublish]
+_MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
+_ID_SIZE = 8
+_LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
+Fail = Callable[[ConnectionFault], None]
+
+
+class ChannelPublisher(Publisher):
+    """What streams tell of a channel's messages; the ids are delivery tags of 8 bytes.
+
+    Args:
+        channel: where they came from.
+        outbox: where acks go.
+        fail: ends the connection.
+    """
+
+    def __init__(self, channel: Channel, outbox: Outbox, fail: Fail) -> None:
+        super().__init__(0, "", outbox)
+        self._channel = channel
+        self._acks = outbox
+        self._fail = fail
+
+    def confirm(self, publishing_ids: bytes) -> None:
+        """See Publisher."""
+        self.confirmed += len(publishing_ids) // _ID_SIZE
+        self.settle(
+            int.from_bytes(publishing_ids[at : at + _ID_SIZE], "big")
+            for at in range(0, len(publishing_ids), _ID_SIZE)
+        )
+
+    def settle(self, tags: Iterable[int]) -> None:
+        """Messages are stored, or need not be."""
+        confirms = self._channel.confirms
+        if confirms is None or self.is_deleted:
+            return
+        number = self._channel.number
+        acks = [method_frame(number, ack) for ack in confirms.settle(filter(None, tags))]
+        if acks:
+            self._acks.put_now(b"".join(acks))
+
+    def refuse(self, publishing_ids: bytes, code: ResponseCode) -> None:
+        """See Publisher. Messages for a stream that was deleted meanwhile count as dealt with."""
+        if code == ResponseCode.STREAM_DOES_NOT_EXIST:
+            self.confirm(publishing_ids)
+        elif not self.is_deleted:
+            self.refused += len(publishing_ids) // _ID_SIZE
+            reason = "a stream takes no more messages; look into the server's log"
+            self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, reason, _PUBLISH))
+
+
+class _Target:
+    """A stream that messages go to, and what it says of filter values."""
+
+    def __init__(self, host: VirtualHost, stream: Stream) -> None:
+        arguments = host.arguments(stream.name)
+        self.stream = stream
+        self._property = arguments.get(FILTER_PROPERTY)
+        self._own_value = own_value_reader(arguments)
+        self._is_strict = arguments.get(FILTER_CONTRACT) == STRICT
+
+    def filter_value(self, given: bytes, raw: bytes) -> bytes:
+        """The filter value of a message: what the publisher gives, else the property's value.
+
+        Raises:
+            ChannelFault: the stream insists that they are the same, and they are not.
+        """
+        if self._own_value is None or (given and not self._is_strict):
+            return given
+        own = self._own_value(raw)
+        if self._is_strict and given not in (b"", own):
+            raise precondition_failed(
+                f"the filter value is {given[:40]!r}, but the property {self._property}, whose "
+                f"value stream '{self.stream.name}' wants there, is {own[:40]!r}"
+            )
+        return own
+
+
+class _Gathered(NamedTuple):
+    """Messages for one stream: their tags, entries and filter values."""
+
+    tags: list[bytes]
+    entries: list[bytes]
+    values: list[bytes]
+
+
+class Publishing:
+    """What one connection publishes.
+
+    Args:
+        host: where.
+        rights: what the user may do there.
+        outbox: where returns and acks go.
+        frame_max: bytes that a frame may have.
+        fail: ends the connection.
+        hears_of_blocking: the client wants to be told when the disk is full.
+    """
+
+    def __init__(
+        self,
+        host: VirtualHost,
+        rights: Rights,
+        outbox: Outbox,
+        frame_max: int,
+        fail: Fail,
+        *,
+        hears_of_blocking: bool,
+    ) -> None:
+        self._host = host
+        self._rights = rights
+        self._outbox = outbox
+        self._frame_max = frame_max
+        self._fail = fail
+        self._hears_of_blocking = hears_of_blocking
+        self._gathered: dict[tuple[Channel, Stream], _Gathered] = {}
+        self._places: dict[tuple[str, str], list[_Target]] = {}
+        self._version = -1
+        self._written: set[Stream] = set()
+        self._used: WeakSet[Stream] = WeakSet()
+
+    def publish(self, channel: Channel, content: Content) -> None:
+        """Take a message; `flush` gives it to its streams.
+
+        Raises:
+            ChannelFault, ConnectionFault: it cannot be published.
+        """
+        method = content.method
+        if method.immediate:
+            raise not_implemented("immediate=true")
+        exchange, key = method.exchange, method.key
+        self._require(exchange)
+        if content.body is None:
+            raise precondition_failed(
+                f"message size {content.size} is larger than the limit of {MAX_MESSAGE_BYTES} bytes"
+            )
+        head = stored_head(exchange, key, content.properties)
+        if head.user_id not in (None, self._rights.user):
+            raise precondition_failed(
+                f"user_id property set to '{head.user_id}' but authenticated user was "
+                f"'{self._rights.user}'"
+            )
+        targets = self._targets(exchange, key, head, content.properties)
+        tag = 0
+        if channel.confirms is not None:
+            tag = channel.confirms.next_tag(len(targets))
+        if targets:
+            self._gather(channel, tag, targets, head, content.body)
+            return
+        if method.mandatory:
+            self._return(channel, content, has_hidden_keys=head.has_hidden_keys)
+        if tag:
+            self.publisher(channel).settle((tag,))
+
+    def publisher(self, channel: Channel) -> ChannelPublisher:
+        """Who streams tell of a channel's messages."""
+        if channel.publisher is None:
+            channel.publisher = ChannelPublisher(channel, self._outbox, self._fail)
+        return channel.publisher
+
+    def flush(self) -> None:
+        """Give the streams what was gathered."""
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, {}
+        for (channel, stream), (tags, entries, values) in gathered.items():
+            count = len(entries)
+            filter_values = values if any(values) else None
+            group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
+            self._written.add(stream)
+            self._used.add(stream)
+            publisher = self.publisher(channel)
+            publisher.published += count
+            stream.publish(Publication(publisher, group))
+
+    async def settled(self) -> None:
+        """Return when what was given to streams is stored, or cannot be for now."""
+        for stream in list(self._used):
+            await stream.settled()
+
+    def has_room(self) -> bool:
+        """Whether `room` would return at once; what was written to needs no asking again then."""
+        if any(stream.is_crowded for stream in self._written):
+            return False
+        self._written.clear()
+        return True
+
+    async def room(self) -> None:
+        """Return when the streams that were written to can take more."""
+        while self._written:
+            stream = self._written.pop()
+            is_told = self._hears_of_blocking and bool(stream.trouble) and not stream.failed
+            if is_told:  # of what may last, not of what passes by itself
+                self._outbox.put(method_frame(0, m.ConnectionBlocked(_LOW_ON_DISK)))
+            await stream.room()
+            if is_told:
+                self._outbox.put(method_frame(0, m.ConnectionUnblocked()))
+
+    # -- where to
+
+    def _require(self, exchange: str) -> None:
+        """Raise ChannelFault unless the user may publish there and programs may at all."""
+        name = exchange or "amq.default"
+        if not self._rights.allows(Right.WRITE, name):
+            raise access_refused(
+                f"write access to exchange '{name}' in vhost '{self._host.name}' refused for user "
+                f"'{self._rights.user}'"
+            )
+        if exchange != DEFAULT_EXCHANGE:
+            try:
+                row = self._host.exchanges.find(exchange)
+            except Refused:
+                raise not_found("exchange", exchange, self._host.name) from None
+            if row.is_internal:
+                raise access_refused(
+                    f"cannot publish to internal exchange '{exchange}' in vhost '{self._host.name}'"
+                )
+
+    def _targets(
+        self, exchange: str, key: str, head: StoredHead, properties: bytes
+    ) -> list[_Target]:
+        exchanges = self._host.exchanges
+        if self._version != exchanges.version:
+            self._places.clear()
+            self._version = exchanges.version
+        known = None if head.more_keys else self._places.get((exchange, key))
+        if known is not None:
+            return known
+        keys = (key, *head.more_keys)
+        if exchanges.looks_at_headers(exchange):
+            return self._resolve(exchange, keys, _plain_headers(properties))
+        if head.more_keys:
+            return self._resolve(exchange, keys, NO_HEADERS)
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        found = self._places[exchange, key] = self._resolve(exchange, keys, NO_HEADERS)
+        return found
+
+    def _resolve(self, exchange: str, keys: tuple[str, ...], headers: Headers) -> list[_Target]:
+        targets = []
+        for name in self._host.exchanges.reach(exchange, keys, headers):
+            try:
+                targets.append(_Target(self._host, self._host.find(name)))
+            except Refused as refused:
+                if refused.code == ResponseCode.STREAM_NOT_AVAILABLE:
+                    reason = f"stream '{name}' is not available: {refused.details}"
+                    raise ConnectionFault(ReplyCode.RESOURCE_ERROR, reason) from refused
+        return targets
+
+    def _gather(
+        self, channel: Channel, tag: int, targets: list[_Target], head: StoredHead, body: bytes
+    ) -> None:
+        raw = head.sections + stored_body(body, is_encoded=head.is_encoded)
+        values = [target.filter_value(head.filter_value, raw) for target in targets]
+        entry = len(raw).to_bytes(4, "big") + raw
+        number = tag.to_bytes(_ID_SIZE, "big")
+        for target, value in zip(targets, values, strict=True):
+            place = (channel, target.stream)
+            gathered = self._gathered.get(place)
+            if gathered is None:
+                gathered = self._gathered[place] = _Gathered([], [], [])
+            gathered.tags.append(number)
+            gathered.entries.append(entry)
+            gathered.values.append(value)
+
+    def _return(self, channel: Channel, content: Content, *, has_hidden_keys: bool) -> None:
+        method, properties = content.method, content.properties
+        if has_hidden_keys:
+            given = decode_properties(properties)
+            headers = {k: v for k, v in (given.headers or {}).items() if k != "BCC"}
+            given.headers = headers
+            properties = encode_properties(given)
+        code = ReplyCode.NO_ROUTE
+        told = encode_method(m.BasicReturn(code, code.name, method.exchange, method.key))
+        frames = content_frames(
+            channel.number, told, properties, content.body or b"", self._frame_max
+        )
+        self._outbox.put(frames)
+
+
+def _plain_headers(properties: bytes) -> Mapping[str, Scalar]:
+    return plain_table(decode_properties(properties).headers or {})
+
+
+def plain_table(table: Mapping[str, Field]) -> dict[str, Scalar]:
+    """The scalar values of a table, without their tags."""
+    return {name: plain_value(field) for name, field in table.items() if field.tag not in "AFD"}
+
+
+def plain_value(field: Field) -> Scalar:
+    """A scalar value without its tag."""
+    value: bytes | int | float | bool | None = field.value
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

@@ -1,0 +1,190 @@
+"""What a queue is declared with: from tagged arguments to those of a stream.
+
+Source: amqp091 reference, 2.1 and 2.2; texts of errors are RabbitMQ's where its suites ask.
+"""
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from streamd.broker.arguments import (
+    AUTO,
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    ERROR_RATE,
+    FILTER_CONTRACT,
+    FILTER_DERIVE,
+    FILTER_HISTORY,
+    FILTER_PROPERTY,
+    FILTER_SIZE,
+    MAX_AGE,
+    MAX_LENGTH,
+    SEGMENT_SIZE,
+    Arguments,
+    read_arguments,
+)
+from streamd.broker.errors import Refused
+from streamd.wire.amqp091.errors import precondition_failed
+from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
+
+QUEUE_TYPE = "x-queue-type"
+STREAM = "stream"
+PREFIX = "x-"
+_TEXTS = frozenset((MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT))
+_INTEGERS = frozenset(
+    (MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES)
+)
+_FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
+_KNOWN = _TEXTS | _INTEGERS | _FLAGS | {FILTER_SIZE, ERROR_RATE}
+_OURS = (f"{PREFIX}stream-", f"{PREFIX}max-")
+_FOREIGN = frozenset(
+    PREFIX + name
+    for name in (
+        *("expires", "message-ttl", "dead-letter-exchange", "dead-letter-routing-key"),
+        *("dead-letter-strategy", "max-length", "max-priority", "overflow", "queue-mode"),
+        *("queue-version", "single-active-consumer", "queue-master-locator"),
+        *("max-in-memory-length", "max-in-memory-bytes", "quorum-initial-group-size"),
+        *("member-placement-tag", "delivery-limit", "consumer-timeout"),
+        *("consumer-disconnected-timeout", "delayed-retry-type", "delayed-retry-min"),
+        "delayed-retry-max",
+    )
+)
+
+
+class Declaration:
+    """The arguments of one queue.declare.
+
+    Args:
+        name: of the queue.
+        virtual_host: where it is.
+        arguments: as they came.
+    """
+
+    def __init__(self, name: str, virtual_host: str, arguments: Table) -> None:
+        self._name = name
+        self._virtual_host = virtual_host
+        self._arguments = arguments
+
+    def check_type(self, default: str) -> None:
+        """Raise ChannelFault unless the queue is to be a stream.
+
+        Args:
+            default: the type that a queue has which does not say.
+        """
+        field = self._arguments.get(QUEUE_TYPE)
+        if field is not None and field.tag != "S":
+            self._refuse(QUEUE_TYPE, "expected a string")
+        kind = field.value.decode(errors="replace") if field is not None else ""
+        if kind in ("", "undefined"):
+            kind = default
+        if kind != STREAM:
+            raise precondition_failed(
+                f"queue '{self._name}' in vhost '{self._virtual_host}' would be of type "
+                f"'{kind[:40]}': there are streams only; declare it durable, with the argument "
+                f"{QUEUE_TYPE}={STREAM}"
+            )
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The arguments as a stream is created with.
+
+        Raises:
+            ChannelFault: one is of the wrong type, or belongs to other kinds of queues.
+        """
+        pairs = list(self._own())
+        for key in self._arguments:
+            if key in _FOREIGN:
+                where = f"for queue '{self._name}' in vhost '{self._virtual_host}'"
+                reason = f"invalid arg '{key}' {where} of queue type rabbit_stream_queue"
+                raise precondition_failed(reason)
+        return pairs
+
+    def passed_over(self) -> list[str]:
+        """Arguments that look like ours and are none, as when they are misspelt."""
+        return [
+            key
+            for key in self._arguments
+            if key.startswith(_OURS) and key.removeprefix(PREFIX) not in _KNOWN
+        ]
+
+    def canonical(self) -> Arguments:
+        """The arguments as the catalog has them.
+
+        Raises:
+            ChannelFault: one cannot be used.
+        """
+        pairs = self.pairs()
+        for pair in pairs:
+            try:
+                read_arguments([pair])
+            except Refused as refused:
+                if pair[0] not in (FILTER_CONTRACT, FILTER_DERIVE):
+                    self._refuse(PREFIX + pair[0], refused.details)
+        try:
+            return read_arguments(pairs)
+        except Refused as refused:
+            raise precondition_failed(refused.details) from refused
+
+    def _own(self) -> Iterator[tuple[str, str]]:
+        for key, field in self._arguments.items():
+            name = key.removeprefix(PREFIX)
+            if name == key:
+                continue
+            if name in _TEXTS:
+                yield name, self._text(key, field)
+            elif name in _INTEGERS:
+                yield name, str(self._integer(key, field))
+            elif name in _FLAGS:
+                yield name, self._flag(key, field)
+            elif name == FILTER_SIZE:
+                yield name, self._filter_size(key, field)
+            elif name == ERROR_RATE:
+                yield name, self._rate(key, field)
+
+    def _text(self, key: str, field: Field) -> str:
+        if field.tag != "S":
+            self._refuse(key, f"expected a string, not a value of type {field.tag}")
+        text: str = field.value.decode(errors="replace")
+        return text
+
+    def _integer(self, key: str, field: Field) -> int:
+        if field.tag not in INTEGER_TAGS:
+            self._refuse(key, f"expected an integer, not a value of type {field.tag}")
+        number: int = field.value
+        if number < 0:
+            self._refuse(key, f"expected an integer of at least 0, not {number}")
+        return number
+
+    def _flag(self, key: str, field: Field) -> str:
+        return str(field.value).lower() if field.tag == "t" else self._text(key, field)
+
+    def _filter_size(self, key: str, field: Field) -> str:
+        if field.tag == "S" and field.value == AUTO.encode():
+            return AUTO
+        size = self._integer(key, field)
+        if not MIN_FILTER_SIZE <= size <= MAX_FILTER_SIZE:
+            raise precondition_failed(f"Invalid value for {key}")
+        return str(size)
+
+    def _rate(self, key: str, field: Field) -> str:
+        # Not every client can send a double: pika sends none, aio-pika a float of 32 bits.
+        return f"{field.value:.6g}" if field.tag in "fd" else self._text(key, field)
+
+    def _refuse(self, key: str, reason: str) -> NoReturn:
+        where = f"for queue '{self._name}' in vhost '{self._virtual_host}'"
+        raise precondition_failed(f"invalid arg '{key}' {where}: {reason}")
+
+
+def inequivalent(name: str, virtual_host: str, wanted: Arguments, current: Arguments) -> str | None:
+    """The sentence about the first argument that differs; None when all are equal."""
+    for key in sorted({*wanted, *current}):
+        received, known = wanted.get(key), current.get(key)
+        if received != known:
+            return (
+                f"inequivalent arg '{PREFIX}{key}' for queue '{name}' in vhost '{virtual_host}': "
+                f"received {_shown(received)} but current is {_shown(known)}"
+            )
+    return None
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else f"the value '{value}'"

@@ -1,0 +1,182 @@
+"""queue.*: streams declared, deleted and bound as queues.
+
+Source: amqp091 reference, 2.
+"""
+
+import logging
+
+from streamd.auth.users import Right
+from streamd.broker.errors import Refused
+from streamd.broker.routing.matching import RouteRow
+from streamd.broker.routing.rules import RESERVED_PREFIX
+from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.context import Context, Handlers, without_line_ends
+from streamd.connections.amqp091.faults import access_refused, fault_of, not_implemented, refusals
+from streamd.connections.amqp091.publishing import plain_table
+from streamd.connections.amqp091.queue_arguments import Declaration, inequivalent
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.errors import ChannelFault, ReplyCode, precondition_failed
+from streamd.wire.stream import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+_MAX_COUNT = (1 << 32) - 1
+_MAX_WARNINGS = 4  # for one declaration
+
+
+class Queues:
+    """Declared, bound, deleted.
+
+    Attributes:
+        handlers: one for each method.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._host = context.host
+        self.handlers: Handlers = {
+            m.QueueDeclare: self._declare,
+            m.QueueBind: self._bind,
+            m.QueueUnbind: self._unbind,
+            m.QueuePurge: self._purge,
+            m.QueueDelete: self._delete,
+            m.BasicGet: self._get,
+        }
+
+    # -- declaring
+
+    async def _declare(self, channel: Channel, method: m.QueueDeclare) -> None:
+        name = without_line_ends(method.queue)
+        if method.passive:
+            self._check_passive(name)
+        else:
+            await self._declare_active(name, method)
+        channel.queue = name
+        answer = m.QueueDeclareOk(name, self._count(name), 0)
+        self._context.answer(channel, answer, nowait=method.nowait)
+
+    def _check_passive(self, name: str) -> None:
+        self._context.require_queue(name)
+        if not any(self._context.rights.allows(right, name) for right in Right):
+            raise access_refused(
+                f"access to queue '{name}' in vhost '{self._host.name}' refused for user "
+                f"'{self._context.rights.user}'"
+            )
+
+    async def _declare_active(self, name: str, method: m.QueueDeclare) -> None:
+        if not name:
+            raise precondition_failed(
+                "a stream needs a name: queues that the server names do not exist here"
+            )
+        if name.startswith(RESERVED_PREFIX):
+            raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        self._context.require(Right.CONFIGURE, "queue", name)
+        declaration = Declaration(name, self._host.name, method.arguments)
+        if self._host.has_stream(name):
+            self._check_same(name, method, declaration)
+            return
+        declaration.check_type(self._context.default_queue_type)
+        declaration.pairs()
+        _check_flags(name, method)
+        declaration.canonical()
+        try:
+            await self._host.create(name, declaration.pairs())
+            for key in declaration.passed_over()[:_MAX_WARNINGS]:
+                logger.warning("stream %s: the argument %r is passed over", name, key[:40])
+        except Refused as refused:
+            # Somebody else may have made it meanwhile.
+            if refused.code != ResponseCode.STREAM_EXISTS:
+                raise fault_of(refused) from refused
+
+    def _check_same(self, name: str, method: m.QueueDeclare, declaration: Declaration) -> None:
+        host = self._host.name
+        where = f"for queue '{name}' in vhost '{host}'"
+        if method.exclusive:
+            raise ChannelFault(
+                ReplyCode.RESOURCE_LOCKED,
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{host}'",
+            )
+        for arg, received, current in (
+            ("durable", method.durable, True),
+            ("auto_delete", method.auto_delete, False),
+        ):
+            if received != current:
+                shown = f"received '{received}' but current is '{current}'".lower()
+                raise precondition_failed(f"inequivalent arg '{arg}' {where}: {shown}")
+        declaration.check_type(self._context.default_queue_type)
+        wanted, current_arguments = declaration.canonical(), self._host.arguments(name)
+        reason = inequivalent(name, host, wanted, current_arguments)
+        if reason is not None:
+            raise precondition_failed(reason)
+
+    def _count(self, name: str) -> int:
+        """Messages in a stream, as far as the answer has room."""
+        try:
+            log = self._host.find(name).log
+        except Refused:
+            return 0
+        return min(log.committed_offset - log.first_offset, _MAX_COUNT)
+
+    # -- deleting
+
+    async def _delete(self, channel: Channel, method: m.QueueDelete) -> None:
+        name = self._context.queue_name(channel, method.queue)
+        self._context.require(Right.CONFIGURE, "queue", name)
+        try:
+            await self._host.delete(name, lambda: None)
+        except Refused as refused:
+            if refused.code != ResponseCode.STREAM_DOES_NOT_EXIST:
+                raise fault_of(refused) from refused
+        self._context.answer(channel, m.QueueDeleteOk(0), nowait=method.nowait)
+
+    async def _purge(self, channel: Channel, method: m.QueuePurge) -> None:
+        name = self._context.queue_name(channel, method.queue)
+        self._context.require_queue(name)
+        self._context.require(Right.READ, "queue", name)
+        raise not_implemented(f"queue.purge not supported by stream queues, queue '{name}'")
+
+    async def _get(self, channel: Channel, method: m.BasicGet) -> None:
+        name = self._context.queue_name(channel, method.queue)
+        self._context.require(Right.READ, "queue", name)
+        self._context.require_queue(name)
+        raise not_implemented(
+            f"basic.get not supported by stream queues, queue '{name}'; use basic.consume"
+        )
+
+    # -- binding
+
+    async def _bind(self, channel: Channel, method: m.QueueBind) -> None:
+        with refusals():
+            await self._host.exchanges.bind(self._route(channel, method))
+        self._context.answer(channel, m.QueueBindOk(), nowait=method.nowait)
+
+    async def _unbind(self, channel: Channel, method: m.QueueUnbind) -> None:
+        with refusals():
+            await self._host.exchanges.unbind(self._route(channel, method))
+        self._context.answer(channel, m.QueueUnbindOk())
+
+    def _route(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> RouteRow:
+        """The binding that is meant, which the user may make."""
+        host, source = self._host, without_line_ends(method.exchange)
+        name = self._context.queue_name(channel, method.queue)
+        key = method.key
+        if not method.queue and not key:
+            key = name
+        self._context.require(Right.WRITE, "queue", name)
+        self._context.require(Right.READ, "exchange", source)
+        return RouteRow(host.name, source, name, False, key, plain_table(method.arguments))
+
+
+def _check_flags(name: str, method: m.QueueDeclare) -> None:
+    """Raise ChannelFault unless the flags are those that a stream has."""
+    for flag, found, wanted in (
+        ("auto-delete", method.auto_delete, False),
+        ("exclusive", method.exclusive, False),
+        ("durable", method.durable, True),
+    ):
+        if found != wanted:
+            shown = f"{flag}={str(found).lower()}"
+            raise precondition_failed(
+                f"invalid property {shown} for stream '{name}': streams are durable, not exclusive "
+                "and not auto-delete"
+            )

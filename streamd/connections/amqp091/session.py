@@ -1,0 +1,230 @@
+"""What an open connection may ask for: its channels, and methods to those who carry them out."""
+
+from collections.abc import Callable
+from functools import partial
+
+from streamd.auth.users import Right
+from streamd.broker.stream import Stream
+from streamd.connections.amqp091.channel import Channel, Unacked
+from streamd.connections.amqp091.confirms import Confirms
+from streamd.connections.amqp091.consumer_methods import Consuming
+from streamd.connections.amqp091.context import Context, Handlers
+from streamd.connections.amqp091.exchange_methods import ExchangeMethods
+from streamd.connections.amqp091.faults import not_implemented
+from streamd.connections.amqp091.queue_methods import Queues
+from streamd.connections.registry import ConsumerFacts
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.connection import Content, Request
+from streamd.wire.amqp091.errors import ChannelFault, Fault
+
+
+class Session:
+    """The channels of one connection.
+
+    Args:
+        context: what their methods work with.
+        close_channel: makes the frame that closes a channel.
+    """
+
+    def __init__(
+        self, context: Context, close_channel: Callable[[int, ChannelFault], bytes]
+    ) -> None:
+        self._context = context
+        self._close_channel = close_channel
+        self._channels: dict[int, Channel] = {}
+        self._unacked = Unacked()
+        self._unacked.on_room = self._check_consumers
+        self._consuming = Consuming(context)
+        self._has_host = True
+        self._has_published = False
+        self._last_acked: Channel | None = None
+        own: Handlers = {
+            m.ChannelFlow: self._flow,
+            m.ChannelClose: self._close_by_client,
+            m.ConfirmSelect: self._select_confirms,
+            m.AccessRequest: self._grant_access,
+            m.TxSelect: self._refuse_transaction,
+            m.TxCommit: self._refuse_transaction,
+            m.TxRollback: self._refuse_transaction,
+        }
+        parts = (self._consuming, Queues(context), ExchangeMethods(context))
+        self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
+        context.host.users.add(self)
+
+    @property
+    def must_end(self) -> bool:
+        """The virtual host is gone."""
+        return not self._has_host
+
+    async def handle(self, request: Request) -> None:
+        """Carry out one method of a channel; answers are in the outbox on return.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        number, method = request
+        self.flush()
+        if type(method) is m.ChannelOpen:
+            channel = self._channels[number] = Channel(number, self._unacked)
+            self._context.answer(channel, m.ChannelOpenOk())
+            return
+        # Else it is one that is closed here already.
+        channel = self._channels.get(number) or Channel(number, self._unacked)
+        handler = self._handlers.get(type(method))
+        if handler is None:  # answers to what the server has sent
+            return
+        try:
+            await handler(channel, method)
+        except Fault as fault:
+            self._has_failed(channel, method, fault)
+
+    def handle_at_once(self, request: Request) -> bool:
+        """Carry out a method that needs no waiting, an acknowledgement; False for any other.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        number, method = request
+        channel = self._channels.get(number)
+        if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
+            return False
+        self._last_acked = channel
+        try:
+            channel.settle(method.delivery_tag, multiple=method.multiple)
+        except Fault as fault:
+            self._has_failed(channel, method, fault)
+        return True
+
+    def pause_seconds(self) -> float:
+        """How long acknowledgements can be left to gather before they are read.
+
+        A client that acknowledges message by message costs a turn of the event loop for each.
+        While it has plenty left to deal with, nothing is lost by taking several together.
+        Whoever publishes, too, is not kept waiting.
+        """
+        channel, self._last_acked = self._last_acked, None
+        return 0.0 if channel is None or self._has_published else channel.busy_seconds
+
+    def publish(self, content: Content) -> None:
+        """Take a message; `flush` hands it on.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        channel = self._channels[content.channel]
+        self._has_published = True
+        try:
+            self._context.publishing.publish(channel, content)
+        except Fault as fault:
+            self._has_failed(channel, content.method, fault)
+
+    def _has_failed(self, channel: Channel, method: m.Method, fault: Fault) -> None:
+        """End the channel; raise what ends the connection. What was published before is stored."""
+        fault.method = m.IDS[type(method)]
+        self.flush()
+        if not isinstance(fault, ChannelFault):
+            raise fault
+        self._end_channel(channel, fault)
+
+    def flush(self) -> None:
+        """Give streams what was published so far."""
+        self._context.publishing.flush()
+
+    async def settled(self) -> None:
+        """Return when what was published is stored, or cannot be for now."""
+        await self._context.publishing.settled()
+
+    def has_room(self) -> bool:
+        """Whether `room` would return at once."""
+        return self._context.publishing.has_room()
+
+    async def room(self) -> None:
+        """Return when more may be published."""
+        await self._context.publishing.room()
+
+    def _end_channel(self, channel: Channel, fault: ChannelFault) -> None:
+        self._channels.pop(channel.number, None)
+        channel.close()
+        self._context.outbox.put(self._close_channel(channel.number, fault))
+
+    def _check_consumers(self) -> None:
+        """More may be sent again."""
+        for channel in self._channels.values():
+            for consumer in channel.consumers.values():
+                consumer.check()
+
+    def consumers(self) -> list[ConsumerFacts]:
+        """The consumers at the moment."""
+        return [
+            _facts(number, tag, channel)
+            for channel in self._channels.values()
+            for number, tag in enumerate(channel.consumers)
+        ]
+
+    def close(self) -> None:
+        """The connection ended: give everything back."""
+        self._context.host.users.discard(self)
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    # -- see virtual_host.User
+
+    def stream_is_gone(self, stream: Stream) -> None:
+        """Its consumers end; what is published there from now on is not routed."""
+        self._end_consumers(lambda used: used is stream)
+
+    def host_is_gone(self) -> None:
+        """See virtual_host.User."""
+        self._has_host = False
+
+    def check_rights(self) -> None:
+        """Rights may have changed: end the consumers that are not allowed any more."""
+        allows = partial(self._context.rights.allows, Right.READ)
+        self._end_consumers(lambda used: not allows(used.name))
+
+    def _end_consumers(self, is_over: Callable[[Stream], bool]) -> None:
+        for channel in self._channels.values():
+            for consumer in list(channel.consumers.values()):
+                if is_over(consumer.stream):
+                    self._consuming.end(consumer)
+
+    # -- channels
+
+    async def _close_by_client(self, channel: Channel, _method: m.ChannelClose) -> None:
+        self._channels.pop(channel.number, None)
+        channel.close()
+        self._context.answer(channel, m.ChannelCloseOk())
+
+    async def _flow(self, channel: Channel, method: m.ChannelFlow) -> None:
+        if not method.active:
+            raise not_implemented("active=false in channel.flow; cancel consumers instead")
+        self._context.answer(channel, m.ChannelFlowOk(True))
+
+    async def _select_confirms(self, channel: Channel, method: m.ConfirmSelect) -> None:
+        if channel.confirms is None:
+            channel.confirms = Confirms()
+        self._context.answer(channel, m.ConfirmSelectOk(), nowait=method.nowait)
+
+    async def _grant_access(self, channel: Channel, _method: m.AccessRequest) -> None:
+        self._context.answer(channel, m.AccessRequestOk())
+
+    async def _refuse_transaction(self, _channel: Channel, method: m.Method) -> None:
+        name = type(method).__name__
+        raise not_implemented(f"{name}: there are no transactions; use publisher confirms")
+
+
+def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
+    consumer = channel.consumers[tag]
+    position, log = consumer.reader.next_offset, consumer.stream.log
+    return ConsumerFacts(
+        number,
+        consumer.stream.name,
+        {"identifier": tag, **consumer.arguments},
+        consumer.credit,
+        consumed=consumer.consumed,
+        next_offset=position,
+        lag=max(0, log.committed_offset - position),
+        is_single_active=False,
+        is_active=True,
+    )

@@ -1,0 +1,114 @@
+"""The open connections of all protocols, for those who look at them or end them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamd.net.transport import Address
+
+STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
+
+
+class PublisherFacts(NamedTuple):
+    """One publisher as it is at the moment; counts are messages, or entries where batched."""
+
+    publisher_id: int
+    reference: str
+    stream: str
+    published: int
+    confirmed: int
+    refused: int
+
+
+class ConsumerFacts(NamedTuple):
+    """One subscription as it is at the moment.
+
+    Attributes:
+        subscription_id: its number on the connection.
+        stream: what it reads.
+        properties: what it was subscribed with.
+        credit: chunks that may still be sent.
+        consumed: messages sent.
+        next_offset: where it is.
+        lag: messages in the stream from there on.
+        is_single_active: it is one of a group of which one at a time gets messages.
+        is_active: it gets messages.
+    """
+
+    subscription_id: int
+    stream: str
+    properties: Mapping[str, str]
+    credit: int
+    consumed: int
+    next_offset: int
+    lag: int
+    is_single_active: bool
+    is_active: bool
+
+
+@dataclass(frozen=True, eq=False)
+class LiveConnection:
+    """One open connection.
+
+    Attributes:
+        peer: host and port of the other end.
+        local: host and port of this end.
+        protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
+        is_tls: it is inside TLS.
+        user: who has logged in.
+        mechanism: by which SASL mechanism.
+        virtual_host: which was entered.
+        properties: what the client says of itself.
+        frame_max: agreed, in bytes.
+        heartbeat_seconds: agreed; 0 for none.
+        connected_at_ms: when it was opened, in ms since 1970.
+        publishers: the publishers at the moment.
+        consumers: the subscriptions at the moment.
+        end: ends it, told why.
+    """
+
+    peer: Address
+    local: Address
+    protocol: str
+    is_tls: bool
+    user: str
+    mechanism: str
+    virtual_host: str
+    properties: Mapping[str, str]
+    frame_max: int
+    heartbeat_seconds: int
+    connected_at_ms: int
+    publishers: Callable[[], list[PublisherFacts]]
+    consumers: Callable[[], list[ConsumerFacts]]
+    end: Callable[[str], None]
+
+    @property
+    def name(self) -> str:
+        """As RabbitMQ names connections."""
+        return f"{self.peer} -> {self.local}"
+
+
+class Connections:
+    """All open connections of a server, by name."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, LiveConnection] = {}
+
+    def add(self, connection: LiveConnection) -> None:
+        """A connection was opened."""
+        self._open[connection.name] = connection
+
+    def discard(self, connection: LiveConnection) -> None:
+        """A connection has ended."""
+        if self._open.get(connection.name) is connection:
+            del self._open[connection.name]
+
+    def find(self, name: str) -> LiveConnection | None:
+        """The connection of that name."""
+        return self._open.get(name)
+
+    def __iter__(self) -> Iterator[LiveConnection]:
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)

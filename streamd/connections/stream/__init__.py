@@ -1,0 +1,1 @@
+"""Connections of the stream protocol: `connection` is one, `session` finds the handlers."""

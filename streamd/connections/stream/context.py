@@ -1,0 +1,65 @@
+"""What the commands of one connection work with."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from segments import OffsetSpec, Start
+from segments.codec import MAX_REFERENCE_SIZE
+from streamd.auth.users import Access, Rights
+from streamd.broker.broker import Broker
+from streamd.broker.errors import Refused
+from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.stream.delivery import Delivery
+from streamd.net.outbox import Outbox
+from streamd.wire.stream import ResponseCode, codec, commands as c
+from streamd.wire.stream.fields import OffsetSpecification
+
+OK = ResponseCode.OK
+# False when the command has to wait: then nothing was done.
+HandlersAtOnce: TypeAlias = dict[type[Any], Callable[[Any], bool]]
+Handlers: TypeAlias = dict[type[Any], Callable[[Any], Awaitable[None]]]
+
+
+class Context(NamedTuple):
+    """One connection as its commands see it.
+
+    Attributes:
+        broker: all virtual hosts.
+        access: all users.
+        host: the virtual host it has entered.
+        rights: what its user may do there.
+        outbox: where answers go.
+        delivery: the connection's subscriptions.
+        address: host and port to announce.
+    """
+
+    broker: Broker
+    access: Access
+    host: VirtualHost
+    rights: Rights
+    outbox: Outbox
+    delivery: Delivery
+    address: tuple[str, int]
+
+    def answer(self, command: c.ServerCommand) -> None:
+        """Send a command to the client."""
+        self.outbox.put(codec.encode(command))
+
+
+def check_reference(reference: str) -> None:
+    """Raise Refused for a name of a publisher or consumer that is too long."""
+    if len(reference.encode()) > MAX_REFERENCE_SIZE:
+        raise Refused(ResponseCode.PRECONDITION_FAILED, "reference longer than 255 bytes")
+
+
+def offset_spec(sent: OffsetSpecification) -> OffsetSpec:
+    """Where to begin, as the log takes it.
+
+    Raises:
+        Refused: it is none.
+    """
+    try:
+        return OffsetSpec(Start(sent.type), sent.value)
+    except ValueError:
+        details = f"offset type is {sent.type}, expected 1 to 5"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details) from None

@@ -1,0 +1,377 @@
+"""From a stream to its consumers: subscriptions, their credit, and whose turn it is.
+
+One `Delivery` per connection. The connection's writer asks it for one turn at a time, so answers
+and heartbeats get in between, and several subscriptions take turns. A turn sends either a few
+small chunks together, copied from one read, or large chunks by sendfile. Whoever waits at the
+end of a stream gets what is little and new at once, without a turn.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import trio
+
+from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
+from segments.disk import Buffer, File
+from segments.reader import SMALL_CHUNK
+from streamd.broker.errors import Refused
+from streamd.broker.stream import Stream
+from streamd.net.outbox import Outbox
+from streamd.net.transport import Transport
+from streamd.net.wakeup import Wakeup
+from streamd.wire.stream import ResponseCode
+from streamd.wire.stream.deliver import encode_deliver_head
+
+logger = logging.getLogger(__name__)
+
+_MAX_WATCHERS = 16  # of one subscription
+_TURN_CHUNKS = 256
+_TURN_BYTES = 1 << 20  # sent in a turn, while the peer takes them
+_READ_BYTES = 256 << 10  # of small chunks that are in memory at once
+_TURN_STEPS = 300  # chunks looked at, delivered or not: bounds the time between other frames
+
+
+class Interest(NamedTuple):
+    """What a subscription asks for.
+
+    Attributes:
+        start: where to begin.
+        matcher: which chunks, None for all.
+        properties: as the client sent them.
+        group: whose standing selector it uses, None for none.
+        properties_size: bytes that the properties count for.
+    """
+
+    start: OffsetSpec
+    matcher: Matcher | None
+    properties: Mapping[str, str] = MappingProxyType({})
+    group: str | None = None
+    properties_size: int = 0
+
+
+class Subscription:
+    """One consumer on one connection.
+
+    Attributes:
+        subscription_id: its number on the connection.
+        stream: what it reads.
+        interest: what it asked for.
+        credit: chunks that may still be sent.
+        reader: where it is; None while it is not active.
+        is_closed: it gets nothing more.
+        on_close: called once, when it is closed.
+    """
+
+    def __init__(
+        self,
+        delivery: "Delivery",
+        subscription_id: int,
+        stream: Stream,
+        interest: Interest,
+        credit: int,
+    ) -> None:
+        self.subscription_id = subscription_id
+        self.stream = stream
+        self.interest = interest
+        self.credit = credit
+        self.reader: Reader | None = None
+        self.is_closed = False
+        self.on_close: Callable[[], None] = lambda: None
+        self.is_ready = False
+        self._delivery = delivery
+        self._has_warned = False
+        self._is_waiting = self._waits_for_all = False
+        if interest.group is not None:
+            stream.standing.users[interest.group] += 1
+        self._watchers: list[tuple[int, Callable[[], None]]] = []
+
+    def activate(self, start: OffsetSpec) -> None:
+        """Begin to read at `start`; call `check` once the client was told.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+        log = self.stream.log
+        self.reader = Reader(log, log.find(start), self.interest.matcher)
+
+    def deactivate(self) -> None:
+        """Send nothing more until it is activated again; credit is kept."""
+        self.stream.remove_waiter(self)
+        self._is_waiting = False
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def add_credit(self, credit: int) -> None:
+        """Allow more chunks."""
+        self.credit += credit
+        self.check()
+
+    def check(self) -> None:
+        """Get in line when there is something to send, else wait for the stream."""
+        if self.reader is None or self.is_ready or self.credit <= 0:
+            return
+        if self._is_waiting:
+            return
+        if self.reader.at_end:
+            self._warn_of_nothing(self.reader)
+            self._is_waiting = True
+            self.stream.add_waiter(self)
+        else:
+            self._delivery.make_ready(self)
+
+    def _warn_of_nothing(self, reader: Reader) -> None:
+        """Log once that a filter has come to the end in vain, as no message has a filter value."""
+        counts, matcher = reader.counts, self.interest.matcher
+        if self._has_warned or matcher is None or counts.chunks or not counts.skipped_chunks:
+            return
+        if not matcher.values or self.interest.group is not None:
+            return
+        self._has_warned = True
+        if counts.unfiltered_chunks == counts.skipped_chunks:
+            logger.warning(
+                "stream %s: a consumer asks for filter values, but in none of the %d chunks it "
+                "has passed over has a message one; were they published without?",
+                self.stream.name,
+                counts.skipped_chunks,
+            )
+
+    def stream_has_more(self) -> None:
+        """See stream.Waiter."""
+        self._is_waiting = False
+        self._delivery.send_now(self)
+        self.check()
+
+    @property
+    def keys(self) -> Collection[bytes] | None:
+        """See stream.Waiter."""
+        matcher = self.interest.matcher
+        return None if matcher is None or self._waits_for_all else matcher.keys
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset was sent or passed over."""
+        if self.reader is None:
+            return 0
+        return self.stream.log.committed_offset if self._is_waiting else self.reader.next_offset
+
+    def watch(self, offset: int, tell: Callable[[], None]) -> None:
+        """Call `tell` once everything before `offset` was sent or passed over, or on closing.
+
+        Raises:
+            Refused: too many are watching already.
+        """
+        if len(self._watchers) >= _MAX_WATCHERS:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, "too many are watching")
+        if self._is_waiting and self.reader is not None:
+            self.reader.catch_up()  # it was not told of what is not for it
+        self._watchers.append((offset, tell))
+        self.tell_watchers()
+        if self._watchers and self._is_waiting:  # from now on it has to hear of everything
+            self.stream.remove_waiter(self)
+            self._waits_for_all = True
+            self.stream.add_waiter(self)
+
+    def tell_watchers(self) -> None:
+        """Tell who has waited for what is done now."""
+        if self._watchers:
+            position = self.position
+            told = [w for w in self._watchers if w[0] <= position or self.is_closed]
+            self._watchers = [w for w in self._watchers if w not in told]
+            for _, tell in told:
+                tell()
+        if not self._watchers and not self._is_waiting:
+            self._waits_for_all = False
+
+    def close(self) -> None:
+        """Stop for good."""
+        if not self.is_closed:
+            self.is_closed = True
+            if self.interest.group is not None:
+                self.stream.standing.users[self.interest.group] -= 1
+            self.deactivate()
+            self.tell_watchers()
+            self.on_close()
+
+
+class Delivery:
+    """All subscriptions of one connection.
+
+    Args:
+        work: woken when there is something to send.
+        outbox: of the connection.
+        is_clear: tells whether what is put into the outbox would be on its way at once.
+
+    Attributes:
+        subscriptions: by id.
+        with_committed: the client understands Deliver version 2.
+        on_failure: told of a subscription whose stream cannot be read; ends it.
+    """
+
+    def __init__(self, work: Wakeup, outbox: Outbox, is_clear: Callable[[], bool]) -> None:
+        self.subscriptions: dict[int, Subscription] = {}
+        self.with_committed = False
+        self.on_failure: Callable[[Subscription], None] = lambda failed: self.remove(
+            failed.subscription_id
+        )
+        self._work = work
+        self._outbox = outbox
+        self._is_clear = is_clear
+        self._ready: deque[Subscription] = deque()
+
+    def add(
+        self, subscription_id: int, stream: Stream, interest: Interest, credit: int
+    ) -> Subscription:
+        """Add a subscription; it gets chunks once it is active."""
+        subscription = Subscription(self, subscription_id, stream, interest, credit)
+        self.subscriptions[subscription_id] = subscription
+        return subscription
+
+    def remove(self, subscription_id: int) -> None:
+        """End a subscription: nothing of it is sent after this."""
+        self.subscriptions.pop(subscription_id).close()
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        while self.subscriptions:
+            self.remove(next(iter(self.subscriptions)))
+
+    def make_ready(self, subscription: Subscription) -> None:
+        """Put a subscription in line."""
+        subscription.is_ready = True
+        self._ready.append(subscription)
+        self._work.set()
+
+    @property
+    def has_work(self) -> bool:
+        """Somebody is in line."""
+        return bool(self._ready)
+
+    def send_now(self, subscription: Subscription) -> None:
+        """Send what a subscription has not got, if it is little and nothing else is to be sent.
+
+        A turn for each of many consumers at the end of a stream costs more than all the rest.
+        """
+        reader = subscription.reader
+        if reader is None or subscription.credit <= 0 or self._ready or not self._is_clear():
+            return
+        if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
+            return
+        chunks = self._read(subscription, reader)
+        if chunks:
+            subscription.credit -= len(chunks)
+            self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
+        subscription.tell_watchers()
+
+    def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
+        """What is next for a subscription; None when that cannot be read, and it is over."""
+        try:
+            most = min(subscription.credit, _TURN_CHUNKS)
+            return reader.read(most, _READ_BYTES, _TURN_STEPS)
+        except StorageError as error:
+            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+            self.on_failure(subscription)
+            return None
+
+    def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """What stands before each chunk's data on the wire."""
+        committed = subscription.stream.log.last_chunk_id if self.with_committed else None
+        number = subscription.subscription_id
+        return [
+            encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)
+            for chunk in chunks
+        ]
+
+    async def turn(self, transport: Transport) -> None:
+        """Send what is next in line, or wait until the peer has taken what it was sent.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        if transport.is_congested:
+            for waiting in self.subscriptions.values():  # a peer that never reads holds nothing
+                if waiting.reader is not None:
+                    waiting.reader.let_go()
+            await transport.drained()
+            return
+        subscription = self._ready.popleft()
+        subscription.is_ready = False
+        reader = subscription.reader
+        if reader is None or subscription.credit <= 0:
+            return
+        size = 0
+        while size < _TURN_BYTES:
+            chunks = self._read(subscription, reader)
+            if chunks is None:
+                return
+            if not chunks:
+                if not size:
+                    await trio.lowlevel.checkpoint()  # all were passed over: others have a turn
+                break
+            subscription.credit -= len(chunks)
+            size += sum(chunk.header.data_size for chunk in chunks)
+            await self._send(transport, subscription, reader, chunks)
+            is_done = subscription.reader is not reader or subscription.credit <= 0
+            if is_done or self._outbox.has_frames or transport.is_congested:
+                break
+        subscription.tell_watchers()
+        subscription.check()
+
+    async def _send(
+        self,
+        transport: Transport,
+        subscription: Subscription,
+        reader: Reader,
+        chunks: list[StoredChunk],
+    ) -> None:
+        """Send chunks; `chunks` is empty afterwards."""
+        heads = self._heads(subscription, chunks)
+        segment = reader.hold()  # the reader may be closed while this is sent
+        try:
+            parts = _in_memory(heads, chunks)
+            sent = transport.send_some(parts) if parts else 0
+            if sent < sum(map(len, parts)) or chunks[-1].data is None:
+                rest = _unsent(heads, chunks, sent)
+                # A peer that takes its time, or never reads, holds files open, not memory.
+                parts.clear()
+                chunks.clear()
+                reader.let_go()
+                for head, file, position, size in rest:
+                    await transport.send(head, more=True)
+                    await transport.send_file(file, position, size)
+        finally:
+            segment.release()
+
+
+def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Buffer]:
+    """What can be sent in one call: all but the data of a large chunk, which is the last one."""
+    parts: list[Buffer] = []
+    for head, chunk in zip(heads, chunks, strict=True):
+        if chunk.data is not None:
+            parts += (head, chunk.data)
+    return parts
+
+
+class _Rest(NamedTuple):
+    """What is left to send of one chunk: bytes, then a piece of a file."""
+
+    head: bytes
+    file: File
+    position: int
+    size: int
+
+
+def _unsent(heads: Sequence[bytes], chunks: Sequence[StoredChunk], sent: int) -> list[_Rest]:
+    """What follows the first `sent` bytes of heads and data."""
+    rest = []
+    for head, chunk in zip(heads, chunks, strict=True):
+        of_head = min(sent, len(head))
+        of_data = min(sent - of_head, chunk.header.data_size)
+        sent -= of_head + of_data
+        if of_data < chunk.header.data_size:
+            position, size = chunk.data_position + of_data, chunk.header.data_size - of_data
+            rest.append(_Rest(head[of_head:], chunk.file, position, size))
+    return rest

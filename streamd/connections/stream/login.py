@@ -1,0 +1,154 @@
+"""The steps before a connection is open: who is there, may they enter, with which limits.
+
+The same judgement serves a client that sends a new secret later.
+"""
+
+import platform
+from collections.abc import Mapping
+
+from streamd import __version__
+from streamd.auth.authentication import Denied, Entrance, Peer
+from streamd.auth.users import Access, Rights
+from streamd.broker.broker import Broker
+from streamd.broker.virtual_host import VirtualHost
+from streamd.config import Config
+from streamd.connections.stream.delivery import Delivery
+from streamd.connections.stream.session import Context
+from streamd.net.outbox import Outbox
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+
+# Clients decide by product and version what they may ask for; 4.3.0 is the first with
+# ResolveOffsetSpec and the statistic committed_offset.
+PRODUCT, COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
+
+
+class LoginFailed(Exception):
+    """The peer may not enter; the answer says so, after a delay that slows down guessing.
+
+    Attributes:
+        answer: what it is told.
+        is_guess: whether the answer waits.
+    """
+
+    def __init__(self, answer: c.ServerCommand, *, is_guess: bool) -> None:
+        super().__init__(type(answer).__name__)
+        self.answer = answer
+        self.is_guess = is_guess
+
+
+class Login:
+    """Answers the login of one connection.
+
+    Args:
+        config: limits.
+        broker: the virtual hosts.
+        access: the users.
+        address: host and port to announce.
+        peer: the other end.
+
+    Attributes:
+        properties: what the client said of itself.
+        heartbeat_seconds: agreed; 0 for none. Valid once the client has answered Tune.
+        frame_max: what the client answered.
+        host: the virtual host, once it was entered.
+        rights: what the user may do there.
+        mechanism: by which the user was proved, once it was.
+        opened_at_ms: when the connection was opened, in ms since 1970.
+    """
+
+    host: VirtualHost
+    rights: Rights
+
+    def __init__(
+        self,
+        config: Config,
+        broker: Broker,
+        access: Access,
+        address: tuple[str, int],
+        peer: Peer,
+    ) -> None:
+        self.properties: Mapping[str, str] = {}
+        self.heartbeat_seconds = 0
+        self.frame_max = 0
+        self._config = config
+        self._broker = broker
+        self._access = access
+        self._address = address
+        self._entrance = Entrance(config, broker, access, peer)
+        self.mechanism = ""
+        self.opened_at_ms = 0
+        self._user = ""
+
+    async def answer(self, command: c.ClientCommand) -> list[c.ServerCommand]:
+        """What to send in answer to a command that is legal before the connection is open.
+
+        Raises:
+            LoginFailed: the connection ends here.
+        """
+        match command:
+            case c.PeerProperties(corr, properties):
+                self.properties = dict(properties)
+                return [c.PeerPropertiesResponse(corr, ResponseCode.OK, _PROPERTIES)]
+            case c.SaslHandshake(corr):
+                mechanisms = self._entrance.mechanisms()
+                return [c.SaslHandshakeResponse(corr, ResponseCode.OK, mechanisms)]
+            case c.SaslAuthenticate():
+                return await self._authenticate(command)
+            case c.Tune(frame_max, heartbeat):
+                self.frame_max, self.heartbeat_seconds = frame_max, heartbeat
+                return []
+            case c.Open():
+                return [self._open(command)]
+            case _:  # heartbeats, and nothing else by the state table
+                return []
+
+    async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
+        try:
+            self._user = await self._entrance.prove(command.mechanism, command.data)
+        except Denied as denied:
+            answer = c.SaslAuthenticateResponse(command.correlation_id, denied.code)
+            raise LoginFailed(answer, is_guess=denied.is_guess) from denied
+        self.mechanism = command.mechanism
+        answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
+        return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
+
+    def _open(self, command: c.Open) -> c.OpenResponse:
+        try:
+            self.host, self.rights = self._entrance.enter(self._user, command.virtual_host)
+        except Denied as denied:
+            answer = c.OpenResponse(command.correlation_id, denied.code)
+            raise LoginFailed(answer, is_guess=True) from denied
+        self.opened_at_ms = self._broker.now_ms()
+        name, port = self._address
+        properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
+        return c.OpenResponse(command.correlation_id, ResponseCode.OK, properties)
+
+    def context(self, outbox: Outbox, delivery: Delivery) -> Context:
+        """What an open connection works with."""
+        return Context(
+            self._broker, self._access, self.host, self.rights, outbox, delivery, self._address
+        )
+
+    async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
+        """Judge a secret that is sent while the connection is open."""
+        if command.mechanism != self.mechanism:
+            return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
+        try:
+            user = await self._entrance.prove(command.mechanism, command.data)
+        except Denied as denied:
+            return denied.code
+        if user != self._user:
+            return ResponseCode.SASL_CANNOT_CHANGE_USERNAME
+        if not self.rights.may_enter:
+            return ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
+        return ResponseCode.OK
+
+
+_PROPERTIES = (
+    Pair("product", PRODUCT),
+    Pair("version", COMPATIBLE_VERSION),
+    Pair("platform", f"Python {platform.python_version()}"),
+    Pair("streamd", __version__),
+    Pair("information", "streamd, which speaks the RabbitMQ stream protocol"),
+)

@@ -1,0 +1,191 @@
+"""Users, permissions and virtual hosts, for administrators; changes to streams, for their users."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from segments.selector import Dialect
+from streamd.auth.administration import Administration
+from streamd.auth.users import Right
+from streamd.broker.catalog import PermissionRow
+from streamd.broker.errors import Refused
+from streamd.broker.standing_selectors import parse_standing
+from streamd.connections.stream.context import OK, Context, Handlers
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+
+logger = logging.getLogger(__name__)
+
+Arguments: TypeAlias = Mapping[str, str]
+Row: TypeAlias = dict[str, str]
+MAX_NAME_BYTES = 255
+
+
+class Management:
+    """What administrators may ask for.
+
+    Attributes:
+        handlers: one for each command.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._access = context.access
+        self._broker = context.broker
+        self._administration = Administration(context.broker, context.access)
+        self.handlers: Handlers = {c.Manage: self._manage}
+        self._operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
+            "user.add": self._add_user,
+            "user.list": self._list_users,
+            "user.delete": self._delete_user,
+            "user.tags": self._set_tags,
+            "user.passwd": self._change_password,
+            "vhost.add": self._add_host,
+            "vhost.list": self._list_hosts,
+            "vhost.delete": self._delete_host,
+            "permission.set": self._set_permission,
+            "permission.list": self._list_permissions,
+            "permission.clear": self._clear_permission,
+        }
+        self._open_operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
+            "selector.add": self._add_selector,
+            "selector.list": self._list_selectors,
+            "selector.delete": self._delete_selector,
+            "stream.set": self._set_stream,
+        }
+
+    async def _manage(self, command: c.Manage) -> None:
+        rows: Iterable[Row] = ()
+        code, reason = OK, ""
+        user = self._context.rights.user
+        try:
+            operation = self._open_operations.get(command.operation)
+            if operation is None:
+                if not self._context.rights.is_administrator:
+                    raise Refused(ResponseCode.ACCESS_REFUSED, f"{user} is no administrator")
+                operation = self._operations.get(command.operation)
+            if operation is None:
+                details = f"there is no operation {command.operation[:40]!r}"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            rows = await operation(dict(command.arguments))
+        except Refused as refused:
+            code, reason = refused.code, refused.details
+        logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
+        answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
+        self._context.answer(c.ManageResponse(command.correlation_id, code, reason, answer))
+
+    # -- users
+
+    async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
+        name, tags = _text(arguments, "name"), arguments.get("tags", "").split()
+        if self._access.is_user(name):
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is a user {name} already")
+        await self._access.put_user(name, _text(arguments, "password").encode(), tags)
+        return ()
+
+    async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
+        return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._access.users()]
+
+    async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
+        await self._administration.remove_user(_text(arguments, "name"))
+        return ()
+
+    async def _set_tags(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        self._check_user(name)
+        await self._administration.set_tags(name, arguments.get("tags", "").split())
+        return ()
+
+    async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        self._check_user(name)
+        await self._access.put_user(name, _text(arguments, "password").encode())
+        return ()
+
+    def _check_user(self, name: str) -> None:
+        if not self._access.is_user(name):
+            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+
+    # -- virtual hosts
+
+    async def _add_host(self, arguments: Arguments) -> Iterable[Row]:
+        name = _text(arguments, "name")
+        if name in self._broker.virtual_hosts:
+            details = f"there is a virtual host {name} already"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        await self._administration.add_virtual_host(name, self._context.rights.user)
+        return ()
+
+    async def _list_hosts(self, _arguments: Arguments) -> Iterable[Row]:
+        hosts = self._broker.virtual_hosts
+        return [{"name": name, "streams": str(len(hosts[name].names()))} for name in sorted(hosts)]
+
+    async def _delete_host(self, arguments: Arguments) -> Iterable[Row]:
+        await self._administration.remove_virtual_host(_text(arguments, "name"))
+        return ()
+
+    # -- permissions
+
+    async def _set_permission(self, arguments: Arguments) -> Iterable[Row]:
+        user, host = _text(arguments, "user"), _text(arguments, "vhost")
+        patterns = (arguments.get(name, "") for name in ("configure", "write", "read"))
+        await self._administration.put_permission(PermissionRow(user, host, *patterns))
+        return ()
+
+    async def _list_permissions(self, _arguments: Arguments) -> Iterable[Row]:
+        names = {"virtual_host": "vhost"}
+        return [
+            {names.get(key, key): value for key, value in row._asdict().items()}
+            for row in self._access.permissions()
+        ]
+
+    async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
+        await self._access.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
+        return ()
+
+    # -- streams: whoever may read one may see its selectors, and configure it change them
+
+    async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
+        stream, group = _text(arguments, "stream"), _text(arguments, "group")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        dialect = arguments.get("dialect", Dialect.UNION)
+        row = parse_standing(group, dialect, arguments.get("text", ""))
+        await self._context.host.alterations.put_selector(stream, row)
+        return ()
+
+    async def _set_stream(self, arguments: Arguments) -> Iterable[Row]:
+        stream = _text(arguments, "stream")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        pairs = [(name, text) for name, text in arguments.items() if name != "stream"]
+        await self._context.host.alterations.set_arguments(stream, pairs)
+        return ()
+
+    async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
+        stream = _text(arguments, "stream")
+        self._context.rights.require(Right.READ, stream)
+        standing = self._context.host.find(stream).standing
+        return [
+            {
+                "group": row.group,
+                "dialect": row.dialect,
+                "text": row.text,
+                "since": str(row.since),
+                "consumers": str(standing.users[row.group]),
+            }
+            for row in standing.rows()
+        ]
+
+    async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
+        stream, group = _text(arguments, "stream"), _text(arguments, "group")
+        self._context.rights.require(Right.CONFIGURE, stream)
+        await self._context.host.alterations.remove_selector(stream, group)
+        return ()
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    text = arguments.get(name, "")
+    limit = 0 < len(text.encode()) <= MAX_NAME_BYTES
+    if not limit or not text.isprintable():
+        details = f"{name} is missing, too long or not printable: expected 1 to 255 bytes"
+        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+    return text

@@ -1,0 +1,171 @@
+"""Publishers of one connection."""
+
+import logging
+
+from streamd.auth.users import Right
+from streamd.broker.errors import Refused
+from streamd.broker.publication import Publication, Publisher
+from streamd.broker.stream import Stream
+from streamd.config import MAX_IDS
+from streamd.connections.registry import PublisherFacts
+from streamd.connections.stream.context import (
+    OK,
+    Context,
+    Handlers,
+    HandlersAtOnce,
+    check_reference,
+)
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.publish import (
+    Entries,
+    decode_entries,
+    decode_filtered_entries,
+    encode_refusal,
+    publishing_ids_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Publishers:
+    """Declared, used, deleted.
+
+    Attributes:
+        handlers: one for each command.
+        at_once: for commands that are mostly carried out without waiting.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._publishers: dict[int, tuple[Publisher, Stream]] = {}
+        self.handlers: Handlers = {
+            c.Publish: self._publish,
+            c.PublishFiltered: self._publish,
+            c.DeclarePublisher: self._declare,
+            c.QueryPublisherSequence: self._query_sequence,
+            c.DeletePublisher: self._delete,
+        }
+        self.at_once: HandlersAtOnce = {
+            c.Publish: self.publish_now,
+            c.PublishFiltered: self.publish_now,
+        }
+
+    async def settled(self) -> None:
+        """Return when everything the connection has published is stored or refused."""
+        for _, stream in list(self._publishers.values()):
+            await stream.settled()
+
+    def forget(self, stream: Stream) -> bool:
+        """Drop the publishers of a stream; whether there were any."""
+        numbers = [n for n, (_, used) in self._publishers.items() if used is stream]
+        for number in numbers:
+            self._publishers.pop(number)[0].is_deleted = True
+        return bool(numbers)
+
+    def without_right(self) -> set[Stream]:
+        """Streams that are published to though that is not allowed any more."""
+        rights = self._context.rights
+        return {s for _, s in self._publishers.values() if not rights.allows(Right.WRITE, s.name)}
+
+    def facts(self) -> list[PublisherFacts]:
+        """What there is at the moment."""
+        return [
+            PublisherFacts(
+                p.publisher_id, p.reference.decode(), s.name, p.published, p.confirmed, p.refused
+            )
+            for p, s in self._publishers.values()
+        ]
+
+    def close(self) -> None:
+        """The connection ended."""
+        for publisher, _ in self._publishers.values():
+            publisher.is_deleted = True
+        self._publishers.clear()
+
+    async def _publish(self, command: c.Publish | c.PublishFiltered) -> None:
+        self._store_all(command)
+        found = self._publishers.get(command.publisher_id)
+        if found is not None:
+            await found[1].room()
+
+    def publish_now(self, command: c.Publish | c.PublishFiltered) -> bool:
+        """The same without waiting; False, and nothing done, when there is no room."""
+        found = self._publishers.get(command.publisher_id)
+        if found is not None and found[1].is_crowded:
+            return False
+        self._store_all(command)
+        return True
+
+    def _store_all(self, command: c.Publish | c.PublishFiltered) -> None:
+        filtered = isinstance(command, c.PublishFiltered)
+        found = self._publishers.get(command.publisher_id)
+        if found is None:
+            ids = publishing_ids_of(command.entries, command.num_entries, filtered=filtered)
+            code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+            self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
+            return
+        publisher, stream = found
+        decode = decode_filtered_entries if filtered else decode_entries
+        decoded = decode(command.entries, command.num_entries)
+        publisher.published += command.num_entries
+        for entries in decoded.groups:
+            self._store(publisher, stream, entries)
+        if decoded.refused_ids:
+            publisher.refuse(decoded.refused_ids, ResponseCode.PRECONDITION_FAILED)
+
+    def _store(self, publisher: Publisher, stream: Stream, entries: Entries) -> None:
+        if stream.contract is not None:
+            judged = stream.contract.judge(entries)
+            if judged.refused_ids:
+                publisher.refuse(judged.refused_ids, ResponseCode.PRECONDITION_FAILED)
+            if judged.entries is None:
+                return
+            entries = judged.entries
+        stream.publish(Publication(publisher, entries))
+
+    async def _declare(self, command: c.DeclarePublisher) -> None:
+        try:
+            self._add(command)
+            code = OK
+        except Refused as refused:
+            logger.info("no publisher for %s: %s", command.stream[:40], refused)
+            code = refused.code
+        self._context.answer(c.DeclarePublisherResponse(command.correlation_id, code))
+
+    def _add(self, command: c.DeclarePublisher) -> None:
+        reference = command.reference
+        if len(self._publishers) >= MAX_IDS:
+            details = f"the connection has {MAX_IDS} publishers, the most there can be"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        self._context.rights.require(Right.WRITE, command.stream)
+        check_reference(reference)
+        named = {(p.reference, s.name) for p, s in self._publishers.values() if p.reference}
+        if (
+            command.publisher_id in self._publishers
+            or (reference.encode(), command.stream) in named
+        ):
+            raise Refused(ResponseCode.PRECONDITION_FAILED)
+        stream = self._context.host.find(command.stream)
+        stream.check_writable()
+        publisher = Publisher(command.publisher_id, reference, self._context.outbox)
+        self._publishers[command.publisher_id] = (publisher, stream)
+
+    async def _query_sequence(self, command: c.QueryPublisherSequence) -> None:
+        sequence, code = 0, OK
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            check_reference(command.reference)
+            stream = self._context.host.find(command.stream)
+            await stream.settled()  # what this connection sent before counts
+            sequence = stream.log.tracking.sequence(command.reference.encode()) or 0
+        except Refused as refused:
+            code = refused.code
+        corr = command.correlation_id
+        self._context.answer(c.QueryPublisherSequenceResponse(corr, code, sequence))
+
+    async def _delete(self, command: c.DeletePublisher) -> None:
+        found = self._publishers.pop(command.publisher_id, None)
+        code = OK if found else ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        if found:
+            found[0].is_deleted = True
+        self._context.answer(c.DeletePublisherResponse(command.correlation_id, code))

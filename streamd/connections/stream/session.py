@@ -1,0 +1,129 @@
+"""What an open connection may ask for: commands to those who carry them out."""
+
+from streamd.broker.stream import Stream
+from streamd.connections.registry import ConsumerFacts, PublisherFacts
+from streamd.connections.stream.context import OK, Context, Handlers, HandlersAtOnce
+from streamd.connections.stream.management import Management
+from streamd.connections.stream.publishers import Publishers
+from streamd.connections.stream.streams import Streams
+from streamd.connections.stream.subscriptions import Consumers
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import CommandVersions
+
+__all__ = ["Context", "Session"]
+
+# What clients may send, with versions, in RabbitMQ's order: one client finds Publish by its place.
+_VERSIONS = tuple(
+    CommandVersions(kind.KEY, 1, 2 if kind is c.Publish else 1)
+    for kind in (
+        c.DeclarePublisher,
+        c.Publish,
+        c.QueryPublisherSequence,
+        c.DeletePublisher,
+        c.Subscribe,
+        c.Credit,
+        c.StoreOffset,
+        c.QueryOffset,
+        c.Unsubscribe,
+        c.Create,
+        c.Delete,
+        c.Metadata,
+        c.Close,
+        c.Heartbeat,
+        c.Route,
+        c.Partitions,
+        c.StreamStats,
+        c.CreateSuperStream,
+        c.DeleteSuperStream,
+        c.ResolveOffsetSpec,
+    )
+)
+
+
+class Session:
+    """The publishers and subscriptions of one connection, and its requests.
+
+    Args:
+        context: what they work with.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._publishers = Publishers(context)
+        self._consumers = Consumers(context)
+        self._has_host = True
+        own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
+        parts = (self._publishers, self._consumers, Streams(context), Management(context))
+        self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
+        self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
+        context.delivery.on_failure = lambda failed: self.stream_is_gone(failed.stream)
+        context.host.users.add(self)
+
+    def handle_at_once(self, command: c.ClientCommand) -> bool:
+        """Carry out a command that needs no waiting; False when it does, and nothing was done.
+
+        Raises:
+            RemoteProtocolError: the command's body is not what it should be.
+        """
+        handler = self._at_once.get(type(command))
+        return handler is not None and not self._context.outbox.is_full and handler(command)
+
+    async def handle(self, command: c.ClientCommand) -> None:
+        """Carry out one command; answers are in the outbox on return.
+
+        Raises:
+            RemoteProtocolError: the command's body is not what it should be.
+        """
+        at_once = self._at_once.get(type(command))
+        if at_once is not None and at_once(command):
+            return
+        handler = self._handlers.get(type(command))
+        if handler is not None:  # heartbeats need none
+            await handler(command)
+
+    async def settled(self) -> None:
+        """Return when everything the connection has published is stored or refused."""
+        await self._publishers.settled()
+
+    def publishers(self) -> list[PublisherFacts]:
+        """The publishers at the moment."""
+        return self._publishers.facts()
+
+    def consumers(self) -> list[ConsumerFacts]:
+        """The subscriptions at the moment."""
+        return self._consumers.facts()
+
+    @property
+    def must_end(self) -> bool:
+        """The client owes an answer for too long, or the virtual host is gone."""
+        return self._consumers.is_overdue or not self._has_host
+
+    def host_is_gone(self) -> None:
+        """See virtual_host.User."""
+        self._has_host = False
+
+    def close(self) -> None:
+        """The connection ended: give everything back."""
+        self._context.host.users.discard(self)
+        self._context.delivery.close()
+        self._publishers.close()
+
+    def stream_is_gone(self, stream: Stream) -> None:
+        """Drop what used the stream, and tell the client once; see virtual_host.User."""
+        has_published = self._publishers.forget(stream)
+        if self._consumers.forget(stream) or has_published:
+            code = ResponseCode.STREAM_NOT_AVAILABLE
+            self._context.answer(c.MetadataUpdate(code, stream.name))
+
+    def check_rights(self) -> None:
+        """Rights may have changed: drop what is not allowed any more, and tell the client."""
+        for stream in self._publishers.without_right() | self._consumers.without_right():
+            self.stream_is_gone(stream)
+
+    async def _exchange_command_versions(self, command: c.ExchangeCommandVersions) -> None:
+        self._context.delivery.with_committed = any(
+            key == c.Deliver.KEY and max_version >= c.DeliverCommitted.VERSION
+            for key, _, max_version in command.versions
+        )
+        corr = command.correlation_id
+        self._context.answer(c.ExchangeCommandVersionsResponse(corr, OK, _VERSIONS))

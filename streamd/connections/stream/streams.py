@@ -1,0 +1,288 @@
+"""Streams and super streams: creating, deleting, looking at them."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+import trio
+
+from segments import Log, SegmentsError, Start
+from segments.filter_stats import newest
+from segments.offsets import FIRST
+from segments.segment import Segment
+from streamd.auth.users import Right
+from streamd.broker import threads
+from streamd.broker.checks import check_number, checked_name
+from streamd.broker.errors import Refused
+from streamd.broker.routing.super_streams import partitions_of
+from streamd.connections.stream.context import OK, Context, Handlers, offset_spec
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import (
+    NO_LEADER,
+    Broker as BrokerAddress,
+    OffsetSpecification,
+    Pair,
+    Statistic,
+    StreamDescription,
+    StreamMetadata,
+)
+
+logger = logging.getLogger(__name__)
+
+_NO_CHUNK = -1
+_MOST_FILTERS = 1000  # chunks whose filters are looked at
+_MILLION = 1_000_000
+_NAMES_A_TURN = 100
+
+
+class Streams:
+    """What can be asked of streams by name.
+
+    Attributes:
+        handlers: one for each command.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.handlers: Handlers = {
+            c.Create: self._create,
+            c.Delete: self._delete,
+            c.Metadata: self._metadata,
+            c.StreamStats: self._stats,
+            c.ResolveOffsetSpec: self._resolve_offset_spec,
+            c.DescribeStreams: self._describe_streams,
+            c.DescribeFilters: self._describe_filters,
+            c.CreateSuperStream: self._create_super_stream,
+            c.DeleteSuperStream: self._delete_super_stream,
+            c.Partitions: self._partitions,
+            c.Route: self._route,
+        }
+
+    # -- creating and deleting
+
+    async def _create(self, command: c.Create) -> None:
+        async def create() -> None:
+            name = checked_name(command.stream)
+            self._context.rights.require(Right.CONFIGURE, name)
+            await self._context.host.create(name, command.arguments)
+
+        code = await _code_of(f"stream {command.stream} not created", create)
+        self._context.answer(c.CreateResponse(command.correlation_id, code))
+
+    async def _delete(self, command: c.Delete) -> None:
+        answer = c.DeleteResponse(command.correlation_id, OK)
+
+        async def delete() -> None:
+            self._context.rights.require(Right.CONFIGURE, command.stream)
+            await self._context.host.delete(command.stream, lambda: self._context.answer(answer))
+
+        code = await _code_of(f"stream {command.stream} not deleted", delete)
+        if code != OK:
+            self._context.answer(c.DeleteResponse(command.correlation_id, code))
+
+    async def _create_super_stream(self, command: c.CreateSuperStream) -> None:
+        async def create() -> None:
+            partitions, keys = command.partitions, command.binding_keys
+            check_number(len(partitions))  # before each is looked at
+            self._require_all(checked_name(command.name), partitions)
+            if len(partitions) != len(keys):
+                details = f"{len(partitions)} partitions and {len(keys)} binding keys"
+                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            pairs = list(zip(keys, partitions, strict=True))
+            await self._context.host.create_super_stream(command.name, pairs, command.arguments)
+
+        code = await _code_of(f"super stream {command.name} not created", create)
+        self._context.answer(c.CreateSuperStreamResponse(command.correlation_id, code))
+
+    async def _delete_super_stream(self, command: c.DeleteSuperStream) -> None:
+        answer = c.DeleteSuperStreamResponse(command.correlation_id, OK)
+
+        async def delete() -> None:
+            host = self._context.host
+            self._context.rights.require(Right.CONFIGURE, command.name)
+            self._require_all(command.name, partitions_of(host.super_streams.find(command.name)))
+            await host.delete_super_stream(command.name, lambda: self._context.answer(answer))
+
+        code = await _code_of(f"super stream {command.name} not deleted", delete)
+        if code != OK:
+            self._context.answer(c.DeleteSuperStreamResponse(command.correlation_id, code))
+
+    def _require_all(self, name: str, partitions: tuple[str, ...] | list[str]) -> None:
+        """What creating or deleting a super stream takes."""
+        rights = self._context.rights
+        rights.require(Right.CONFIGURE, name)
+        rights.require(Right.READ, name)
+        for partition in partitions:
+            rights.require(Right.CONFIGURE, partition)
+            rights.require(Right.WRITE, partition)
+
+    # -- super streams
+
+    async def _partitions(self, command: c.Partitions) -> None:
+        streams: tuple[str, ...] = ()
+        code = OK
+        try:
+            self._require_any(command.super_stream)
+            found = self._context.host.super_streams.find(command.super_stream)
+            for name in partitions_of(found):
+                self._require_any(name)
+            streams = tuple(partitions_of(found))
+        except Refused as refused:
+            code = refused.code
+        self._context.answer(c.PartitionsResponse(command.correlation_id, code, streams))
+
+    async def _route(self, command: c.Route) -> None:
+        streams: tuple[str, ...] = ()
+        code = OK
+        rights = self._context.rights
+        try:
+            rights.require(Right.WRITE, command.super_stream)
+            found = self._context.host.super_streams.find(command.super_stream)
+            routed = tuple(b.stream for b in found.bindings if b.key == command.routing_key)
+            for name in routed:
+                rights.require(Right.WRITE, name)
+            streams = routed
+        except Refused as refused:
+            code = refused.code
+        self._context.answer(c.RouteResponse(command.correlation_id, code, streams))
+
+    def _require_any(self, name: str) -> None:
+        """Reading or writing is enough to be told where something is."""
+        if not self._context.rights.allows(Right.READ, name):
+            self._context.rights.require(Right.WRITE, name)
+
+    # -- looking
+
+    async def _metadata(self, command: c.Metadata) -> None:
+        streams = []
+        async for name in _unhurried(dict.fromkeys(command.streams)):
+            code = self._code(name)
+            streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
+        brokers = (BrokerAddress(0, *self._context.address),)
+        self._context.answer(c.MetadataResponse(command.correlation_id, brokers, tuple(streams)))
+
+    def _code(self, name: str) -> ResponseCode:
+        try:
+            self._require_any(name)
+            self._context.host.find(name)
+        except Refused as refused:
+            return refused.code
+        return OK
+
+    async def _stats(self, command: c.StreamStats) -> None:
+        corr = command.correlation_id
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            stream = self._context.host.find(command.stream)
+            await stream.settled()
+        except Refused as refused:
+            self._context.answer(c.StreamStatsResponse(corr, refused.code))
+            return
+        self._context.answer(c.StreamStatsResponse(corr, OK, _statistics(stream.log)))
+
+    async def _resolve_offset_spec(self, command: c.ResolveOffsetSpec) -> None:
+        corr, code, offset = command.correlation_id, OK, 0
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            log = self._context.host.find(command.stream).log
+            offset = log.find(offset_spec(command.offset)).offset
+        except Refused as refused:
+            code = refused.code
+        except SegmentsError as error:
+            logger.error("stream %s cannot be read: %s", command.stream, error)
+            code = ResponseCode.NO_OFFSET
+        found = OffsetSpecification(Start.OFFSET, offset)
+        self._context.answer(c.ResolveOffsetSpecResponse(corr, code, found))
+
+    async def _describe_streams(self, command: c.DescribeStreams) -> None:
+        host, rights = self._context.host, self._context.rights
+        names = command.streams or [n for n in host.names() if rights.allows(Right.READ, n)]
+        streams = [self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
+        answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
+        self._context.answer(answer)
+
+    async def _describe_filters(self, command: c.DescribeFilters) -> None:
+        figures: tuple[Statistic, ...] = ()
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            log = self._context.host.find(command.stream).log
+            figures = await threads.in_thread(_filter_figures, tuple(log.segments))
+            code = OK
+        except Refused as refused:
+            code = refused.code
+        except SegmentsError as error:
+            logger.error("stream %s cannot be read: %s", command.stream, error)
+            code = ResponseCode.STREAM_NOT_AVAILABLE
+        self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
+
+    def _describe(self, name: str) -> StreamDescription:
+        try:
+            self._context.rights.require(Right.READ, name)
+            stream = self._context.host.find(name)
+        except Refused as refused:
+            return StreamDescription(name, refused.code, (), ())
+        arguments = tuple(
+            Pair(key, str(value).lower() if isinstance(value, bool) else str(value))
+            for key, value in self._context.host.row(name).effective.items()
+        )
+        return StreamDescription(name, OK, arguments, _description(stream.log))
+
+
+async def _unhurried(names: Iterable[str]) -> AsyncIterator[str]:
+    """Names, a few at a time: a frame holds 100,000 of them, and others have their turn."""
+    for number, name in enumerate(names, 1):
+        yield name
+        if number % _NAMES_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> ResponseCode:
+    try:
+        await work()
+    except Refused as refused:
+        logger.info("%s: %s", failure, refused)
+        return refused.code
+    return OK
+
+
+def _filter_figures(segments: Sequence[Segment]) -> tuple[Statistic, ...]:
+    stats = newest(segments, _MOST_FILTERS)
+    if not stats.chunks:
+        return ()
+    shares = {"fill": stats.fill, "predicted": stats.predicted, "observed": stats.observed}
+    return (
+        Statistic("chunks", stats.chunks),
+        Statistic("values", stats.distinct),
+        *(
+            Statistic(f"{name}_ppm", round(share * _MILLION))
+            for name, share in shares.items()
+            if share is not None
+        ),
+    )
+
+
+def _statistics(log: Log) -> tuple[Statistic, ...]:
+    last = log.last_chunk_id
+    first = _NO_CHUNK if last is None else log.find(FIRST).offset
+    return (
+        Statistic("first_chunk_id", first),
+        Statistic("last_chunk_id", _NO_CHUNK if last is None else last),
+        Statistic("committed_chunk_id", _NO_CHUNK if last is None else last),
+        Statistic("committed_offset", _NO_CHUNK if last is None else log.committed_offset - 1),
+    )
+
+
+def _description(log: Log) -> tuple[Statistic, ...]:
+    first_time = next(
+        (s.first_timestamp_ms for s in log.segments if s.first_timestamp_ms is not None), 0
+    )
+    lost = log.num_lost
+    return (
+        *_statistics(log),
+        Statistic("messages", log.committed_offset - log.first_offset),
+        Statistic("chunks", log.num_chunks),
+        Statistic("bytes", log.size),
+        Statistic("segments", len(log.segments)),
+        Statistic("first_timestamp_ms", first_time),
+        Statistic("last_timestamp_ms", log.last_timestamp_ms or 0),
+        *((Statistic("lost_messages", lost),) if lost else ()),
+    )

@@ -1,0 +1,355 @@
+"""Subscriptions of one connection, and the offsets that consumers store."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from segments import Matcher, Reader, StorageError
+from streamd.auth.users import Right
+from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
+from streamd.broker.errors import Refused
+from streamd.broker.groups import Group, GroupKey
+from streamd.broker.stream import Stream
+from streamd.config import MAX_IDS, UPDATE_SECONDS
+from streamd.connections.registry import ConsumerFacts
+from streamd.connections.stream.context import (
+    OK,
+    Context,
+    Handlers,
+    HandlersAtOnce,
+    check_reference,
+    offset_spec,
+)
+from streamd.connections.stream.delivery import Interest, Subscription
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Statistic
+
+logger = logging.getLogger(__name__)
+
+_FILTER_PREFIX = "filter."
+_MATCH_UNFILTERED = "match-unfiltered"
+_SINGLE_ACTIVE = "single-active-consumer"
+_SUPER_STREAM = "super-stream"
+_NAME = "name"
+# Ours: what no list of values can say, and standing selectors.
+_MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"
+_GROUP, _SELECTOR = "selector-group", "selector"
+_TRUE = "true"
+_AS_SUBSCRIBED = 0  # offset type in an answer to ConsumerUpdate
+
+
+@dataclass(slots=True)
+class _Question:
+    """A ConsumerUpdate that the client has not answered yet."""
+
+    member: "SingleActive"
+    active: bool
+    deadline: float
+
+
+class SingleActive:
+    """A subscription that gets chunks only while its group says so; see groups.Member."""
+
+    def __init__(self, consumers: "Consumers", subscription: Subscription, group: Group) -> None:
+        self.subscription = subscription
+        self.group = group
+        self._consumers = consumers
+
+    def tell_active(self, *, active: bool) -> None:
+        """See groups.Member."""
+        if not active:
+            self.subscription.deactivate()
+        self._consumers.question(self, active=active)
+
+
+class Consumers:
+    """Subscribed, credited, unsubscribed.
+
+    Attributes:
+        handlers: one for each command.
+        at_once: for commands that are carried out without waiting.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._delivery = context.delivery
+        self._members: dict[int, SingleActive] = {}
+        self._questions: dict[int, _Question] = {}
+        self._next_question = 0
+        self.handlers: Handlers = {
+            c.Subscribe: self._subscribe,
+            c.QueryOffset: self._query_offset,
+            c.Unsubscribe: self._unsubscribe,
+            c.ConsumerUpdateResponse: self._answered,
+            c.DescribeSubscription: self._describe,
+        }
+        self.at_once: HandlersAtOnce = {
+            c.Credit: self._credit,
+            c.StoreOffset: self._store_offset,
+        }
+
+    def forget(self, stream: Stream) -> bool:
+        """Drop the subscriptions of a stream; whether there were any."""
+        numbers = [n for n, s in self._delivery.subscriptions.items() if s.stream is stream]
+        for number in numbers:
+            self._delivery.remove(number)
+        return bool(numbers)
+
+    def without_right(self) -> set[Stream]:
+        """Streams that are read though that is not allowed any more."""
+        streams = {s.stream for s in self._delivery.subscriptions.values()}
+        return {s for s in streams if not self._context.rights.allows(Right.READ, s.name)}
+
+    def facts(self) -> list[ConsumerFacts]:
+        """What there is at the moment."""
+        return [
+            _facts(subscription, is_single_active=number in self._members)
+            for number, subscription in self._delivery.subscriptions.items()
+        ]
+
+    @property
+    def is_overdue(self) -> bool:
+        """The client has left a ConsumerUpdate unanswered for too long."""
+        now = trio.current_time()
+        return any(question.deadline < now for question in self._questions.values())
+
+    # -- subscriptions
+
+    async def _subscribe(self, command: c.Subscribe) -> None:
+        try:
+            self._add(command)
+        except Refused as refused:
+            logger.info("not subscribed to %s: %s", command.stream[:40], refused)
+            self._context.answer(c.SubscribeResponse(command.correlation_id, refused.code))
+
+    def _add(self, command: c.Subscribe) -> None:
+        used = self._delivery.subscriptions
+        properties = dict(command.properties)
+        name = properties.get(_NAME, "")
+        if len(used) >= MAX_IDS:
+            details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        self._context.rights.require(Right.READ, command.stream)
+        size = properties_size(command.properties)
+        check_properties(size, sum(s.interest.properties_size for s in used.values()))
+        check_reference(name)
+        stream = self._context.host.find(command.stream)
+        if command.subscription_id in used:
+            raise Refused(ResponseCode.SUBSCRIPTION_ID_EXISTS)
+        interest = _interest(command, stream, properties)._replace(properties_size=size)
+        if properties.get(_SINGLE_ACTIVE) != _TRUE:
+            self._add_plain(command, stream, interest)
+        elif name:
+            self._add_single_active(command, stream, interest, properties)
+        else:
+            details = "a single active consumer needs a name"
+            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+
+    def _add_plain(self, command: c.Subscribe, stream: Stream, interest: Interest) -> None:
+        number = command.subscription_id
+        subscription = self._delivery.add(number, stream, interest, command.credit)
+        try:
+            subscription.activate(interest.start)
+        except StorageError as error:
+            self._delivery.remove(number)
+            logger.error("stream %s cannot be read: %s", stream.name, error)
+            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE) from error
+        self._context.answer(c.SubscribeResponse(command.correlation_id, OK))
+        subscription.check()  # only now: no chunk before the answer
+
+    def _add_single_active(
+        self, command: c.Subscribe, stream: Stream, interest: Interest, properties: dict[str, str]
+    ) -> None:
+        host = self._context.host
+        number = command.subscription_id
+        key = GroupKey(stream.name, properties[_NAME])
+        partition = host.super_streams.partition_number(
+            properties.get(_SUPER_STREAM, ""), stream.name
+        )
+
+        def make_member(group: Group) -> SingleActive:
+            subscription = self._delivery.add(number, stream, interest, command.credit)
+            member = self._members[number] = SingleActive(self, subscription, group)
+            subscription.on_close = lambda: self._leave(key, number, member)
+            self._context.answer(c.SubscribeResponse(command.correlation_id, OK))
+            return member
+
+        host.groups.join(key, partition, make_member)
+
+    def _leave(self, key: GroupKey, number: int, member: SingleActive) -> None:
+        del self._members[number]
+        self._drop_questions(member)
+        self._context.host.groups.leave(key, member.group, member)
+
+    async def _unsubscribe(self, command: c.Unsubscribe) -> None:
+        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+        if command.subscription_id in self._delivery.subscriptions:
+            self._delivery.remove(command.subscription_id)
+            code = OK
+        self._context.answer(c.UnsubscribeResponse(command.correlation_id, code))
+
+    def _credit(self, command: c.Credit) -> bool:
+        number = command.subscription_id
+        subscription = self._delivery.subscriptions.get(number)
+        if subscription is None:
+            code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+            self._context.answer(c.CreditResponse(code, number))
+            return True
+        subscription.add_credit(command.credit)
+        if subscription.reader is None:
+            self._context.answer(c.CreditResponse(ResponseCode.PRECONDITION_FAILED, number))
+        return True
+
+    async def _describe(self, command: c.DescribeSubscription) -> None:
+        corr = command.correlation_id
+        subscription = self._delivery.subscriptions.get(command.subscription_id)
+        if subscription is None:
+            code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+            self._context.answer(c.DescribeSubscriptionResponse(corr, code))
+            return
+
+        def tell() -> None:
+            reader = subscription.reader
+            code = OK if reader else ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+            figures = _progress(reader, subscription.position) if reader else ()
+            self._context.answer(c.DescribeSubscriptionResponse(corr, code, figures))
+
+        try:
+            subscription.watch(command.awaited_offset, tell)
+        except Refused as refused:
+            self._context.answer(c.DescribeSubscriptionResponse(corr, refused.code))
+
+    # -- single active consumers
+
+    def question(self, member: SingleActive, *, active: bool) -> None:
+        """Ask the client to begin or to stop with a subscription."""
+        self._drop_questions(member)  # of the two the newer one counts
+        number = self._next_question
+        self._next_question += 1
+        deadline = trio.current_time() + UPDATE_SECONDS
+        self._questions[number] = _Question(member, active, deadline)
+        subscription_id = member.subscription.subscription_id
+        self._context.answer(c.ConsumerUpdate(number, subscription_id, int(active)))
+
+    def _drop_questions(self, member: SingleActive) -> None:
+        self._questions = {n: q for n, q in self._questions.items() if q.member is not member}
+
+    async def _answered(self, command: c.ConsumerUpdateResponse) -> None:
+        question = self._questions.pop(command.correlation_id, None)
+        if question is None:
+            return
+        member = question.member
+        if command.code != OK:
+            logger.info("a consumer of %s answers with code %s", member.subscription, command.code)
+        if not question.active:
+            member.group.answered(member)
+        elif member.group.active is member and member.subscription.reader is None:
+            self._activate(member.subscription, command)
+
+    def _activate(self, subscription: Subscription, command: c.ConsumerUpdateResponse) -> None:
+        start = subscription.interest.start
+        try:
+            if command.offset.type != _AS_SUBSCRIBED:
+                start = offset_spec(command.offset)
+        except Refused as refused:
+            logger.info("stream %s: %s", subscription.stream.name, refused)
+        try:
+            subscription.activate(start)
+        except StorageError as error:
+            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+            self._delivery.on_failure(subscription)
+            return
+        subscription.check()
+
+    # -- stored offsets
+
+    def _store_offset(self, command: c.StoreOffset) -> bool:
+        try:  # there is no answer: what cannot be stored is ignored
+            stream = self._context.host.find(command.stream)
+            if not any(s.stream is stream for s in self._delivery.subscriptions.values()):
+                self._context.rights.require(Right.READ, command.stream)
+            stream.store_offset(command.reference, command.offset)
+        except (Refused, ValueError) as error:
+            logger.debug("offset not stored: %s", error)
+        return True
+
+    async def _query_offset(self, command: c.QueryOffset) -> None:
+        offset, code = None, OK
+        try:
+            self._context.rights.require(Right.READ, command.stream)
+            check_reference(command.reference)
+            stream = self._context.host.find(command.stream)
+            await stream.settled()  # what is told is as safe as what is confirmed
+            offset = stream.log.tracking.offset(command.reference.encode())
+            code = ResponseCode.NO_OFFSET if offset is None else OK
+        except Refused as refused:
+            code = refused.code
+        answer = c.QueryOffsetResponse(command.correlation_id, code, offset or 0)
+        self._context.answer(answer)
+
+
+def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str]) -> Interest:
+    """What a subscription asks for.
+
+    Raises:
+        Refused: its filter or its group's selector cannot be used.
+    """
+    start = offset_spec(command.offset)
+    group = properties.get(_GROUP)
+    if group is None:
+        if properties.get(_MODE) == _NOTHING:
+            text = "stream %s: a consumer comes with a selector that no message can match: %s"
+            logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
+        wanted = _matcher(command.properties)
+        if wanted is not None:
+            stream.log.asked.add(recorded(wanted.values))
+        return Interest(start, wanted, properties)
+    matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
+    return Interest(start, matcher, properties, group)
+
+
+def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
+    """The filter a subscription asks for; match-unfiltered alone asks for none."""
+    mode = dict(properties).get(_MODE)
+    if mode in (_UNFILTERED_ONLY, _NOTHING):
+        return Matcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
+    values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]
+    if not values:
+        return None
+    check_asked(values)
+    match_unfiltered = (_MATCH_UNFILTERED, _TRUE) in list(properties)
+    try:
+        return Matcher(values, match_unfiltered=match_unfiltered)
+    except ValueError as error:
+        raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
+
+
+def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFacts:
+    reader, log = subscription.reader, subscription.stream.log
+    next_offset = subscription.position
+    return ConsumerFacts(
+        subscription.subscription_id,
+        subscription.stream.name,
+        subscription.interest.properties,
+        subscription.credit,
+        consumed=reader.counts.records if reader else 0,
+        next_offset=next_offset,
+        lag=max(0, log.committed_offset - next_offset) if reader else 0,
+        is_single_active=is_single_active,
+        is_active=reader is not None,
+    )
+
+
+def _progress(reader: Reader, next_offset: int) -> tuple[Statistic, ...]:
+    counts = reader.counts
+    return (
+        Statistic("next_offset", next_offset),
+        Statistic("chunks", counts.chunks),
+        Statistic("messages", counts.records),
+        Statistic("skipped_chunks", counts.skipped_chunks),
+        Statistic("skipped_bytes", counts.skipped_bytes),
+        Statistic("unfiltered_chunks", counts.unfiltered_chunks),
+        Statistic("lost_messages", counts.lost_records),
+    )

@@ -1,0 +1,1 @@
+"""One socket: bytes in, bytes out, whatever they mean."""

@@ -1,0 +1,263 @@
+"""What all connections have in common, whatever is spoken: who sends, signs of life, the end.
+
+The writer alone sends: first whatever is in the outbox, then one turn of deliveries, and again.
+Where the writer has nothing to do, small answers go out at once, without a turn of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import trio
+
+from segments.disk import Buffer
+from streamd.auth.users import Rights
+from streamd.broker.virtual_host import VirtualHost
+from streamd.config import REFUSAL_SECONDS
+from streamd.connections.registry import Connections, ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.net.outbox import Outbox
+from streamd.net.transport import Transport, TransportClosed
+from streamd.net.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+_MISSED_HEARTBEATS = 2
+LINGER_SECONDS = 1  # for the peer to end its side
+REQUESTS_A_TURN = 64  # carried out before others have a turn: a megabyte holds 30,000
+
+
+class Ended(Exception):
+    """The connection is over, in order or not."""
+
+
+class Stopped(Exception):
+    """The server stops, and nothing more is taken from the peer."""
+
+
+class LoggedIn(Protocol):
+    """What the login of a connection has found out.
+
+    Attributes:
+        properties: what the client says of itself.
+        heartbeat_seconds: agreed; 0 for none.
+        mechanism: by which the user was proved.
+        host: the virtual host that was entered.
+        rights: what the user may do there.
+        opened_at_ms: when the connection was opened, in ms since 1970.
+    """
+
+    properties: Mapping[str, str]
+    heartbeat_seconds: int
+    mechanism: str
+    host: VirtualHost
+    rights: Rights
+    opened_at_ms: int
+
+
+class Deliverer(Protocol):
+    """What a connection sends besides answers."""
+
+    @property
+    def has_work(self) -> bool:
+        """There is something to send."""
+
+    async def turn(self, transport: Transport) -> None:
+        """Send a little of it, or wait until the peer has taken what it was sent."""
+
+
+class Line:
+    """One connection's bytes, in and out.
+
+    Args:
+        transport: carries them; closed by whoever owns the line.
+        heartbeat: the frame that is a sign of life.
+
+    Attributes:
+        transport: as given.
+        work: woken when there is something to send.
+        outbox: what waits to be sent besides deliveries.
+        is_listening: bytes are received; while they are not, the peer's silence means nothing.
+    """
+
+    def __init__(self, transport: Transport, heartbeat: bytes) -> None:
+        self.transport = transport
+        self.work = Wakeup()
+        self.outbox = Outbox(self.work, self._send_some)
+        self.is_listening = True
+        self._heartbeat = heartbeat
+        self._has_heard = self._has_sent = False
+        self._is_stopped = False
+        self._listening = trio.CancelScope()
+        self._quiet = trio.Event()
+
+    # -- in
+
+    async def receive(self) -> bytes:
+        """Some bytes.
+
+        Raises:
+            Ended: the peer has ended its side.
+            TransportClosed: the connection broke.
+        """
+        data = await self.transport.receive()
+        if not data:
+            raise Ended
+        self._has_heard = True
+        return data
+
+    async def feed(self, take: Callable[[bytes], bool]) -> None:
+        """Give `take` what arrives, until it says False; it does not wait.
+
+        Raises:
+            Ended: the peer has ended its side.
+            Stopped: `stop_listening` was called.
+            TransportClosed: the connection broke.
+        """
+
+        def heard(data: bytes) -> bool:
+            self._has_heard = True
+            return take(data)
+
+        with trio.CancelScope() as self._listening:
+            if self._is_stopped:
+                raise Stopped
+            if not await self.transport.feed(heard):
+                raise Ended
+        if self._listening.cancelled_caught:
+            raise Stopped
+
+    def stop_listening(self) -> None:
+        """Take nothing more from the peer than what has arrived."""
+        self._is_stopped = True
+        self._listening.cancel()
+
+    async def farewell(self) -> None:
+        """Send what waits to be sent, and tell the peer that this was all.
+
+        Its side is read for a moment: to close with something unread would take from the peer
+        what it has not read yet; see RFC 1122, 4.2.2.13.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        await self.outbox.emptied()
+        if not self.outbox.is_idle:  # a chunk is being sent
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+        self.transport.end_sending()
+        with trio.move_on_after(LINGER_SECONDS):
+            while await self.transport.receive():
+                pass
+
+    # -- out
+
+    def is_clear(self) -> bool:
+        """What is sent now is not held here."""
+        return self.outbox.is_free and not self.transport.is_congested
+
+    async def write(self, deliveries: Deliverer) -> None:
+        """Send, one thing at a time, so that frames never mix; until cancelled.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        outbox = self.outbox
+        while True:
+            data = outbox.take()
+            if data:
+                await self.transport.send(data)
+                outbox.sent()
+                self._has_sent = True
+            elif deliveries.has_work:
+                await deliveries.turn(self.transport)
+                self._has_sent = True
+                await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
+            else:
+                outbox.is_idle = True
+                self._quiet.set()
+                try:
+                    await self.work.wait()
+                finally:
+                    outbox.is_idle = False
+
+    def _send_some(self, parts: Sequence[Buffer]) -> int:
+        """Send what the peer takes at once; that it is gone is for `write` to find."""
+        try:
+            sent = self.transport.send_some(parts)
+        except TransportClosed:
+            return 0
+        self._has_sent = True
+        return sent
+
+    # -- life
+
+    async def watch(self, interval: int) -> None:
+        """Send signs of life when nothing else is sent, and end when none come.
+
+        The peer is not blamed for silence while the server itself does not listen.
+
+        Args:
+            interval: agreed, in seconds; 0 for none.
+
+        Raises:
+            Ended: nothing came for two of them.
+        """
+        silent = 0
+        while interval:
+            for _ in range(2):
+                await trio.sleep(interval / 2)
+                if not self._has_sent and self.outbox.is_empty:
+                    self.outbox.put(self._heartbeat)
+                self._has_sent = False
+            is_alive = self._has_heard or not self.is_listening
+            silent = 0 if is_alive else silent + 1
+            self._has_heard = False
+            if silent >= _MISSED_HEARTBEATS:
+                logger.info("%s: no sign of life in %s s", self.transport.peer, 2 * interval)
+                raise Ended
+
+    async def refused(self, reason: BaseException | None, *, is_guess: bool) -> None:
+        """The peer may not enter, the log says why: a wrong password waits for its answer."""
+        logger.warning("%s: login refused, %s", self.transport.peer, reason)
+        if is_guess:
+            await trio.sleep(REFUSAL_SECONDS)
+
+    @contextmanager
+    def listed(
+        self,
+        connections: Connections,
+        login: LoggedIn,
+        protocol: str,
+        frame_max: int,
+        everything: trio.CancelScope,
+        publishers: Callable[[], list[PublisherFacts]],
+        consumers: Callable[[], list[ConsumerFacts]],
+    ) -> Iterator[None]:
+        """Let others see the connection, and end it by cancelling everything."""
+
+        def end(reason: str) -> None:
+            logger.info("%s: ended, %s", self.transport.peer, reason)
+            everything.cancel()
+
+        live = LiveConnection(
+            peer=self.transport.peer,
+            local=self.transport.local,
+            protocol=protocol,
+            is_tls=self.transport.is_tls,
+            user=login.rights.user,
+            mechanism=login.mechanism,
+            virtual_host=login.host.name,
+            properties=login.properties,
+            frame_max=frame_max,
+            heartbeat_seconds=login.heartbeat_seconds,
+            connected_at_ms=login.opened_at_ms,
+            publishers=publishers,
+            consumers=consumers,
+            end=end,
+        )
+        connections.add(live)
+        try:
+            yield
+        finally:
+            connections.discard(live)

@@ -1,0 +1,172 @@
+"""The stream protocol inside TLS: certificates that can be changed while the server runs.
+
+Chunks are read and encrypted here; `os.sendfile` cannot be used. Everything else is as without
+TLS, one flow of bytes.
+"""
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+from segments.disk import Buffer, File
+from streamd.config import LOGIN_SECONDS, Config
+from streamd.net.transport import (
+    Address,
+    TransportClosed,
+    feed_from,
+    is_local_address,
+    keep_alive,
+    set_unsent_limit,
+    unsent_is_high,
+)
+
+logger = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 256 << 10  # decrypted at once, into a buffer of its own each time
+_PIECE_BYTES = 64 << 10  # read from a segment and encrypted at once
+_COMMON_NAME = "commonName"
+
+
+class CertificateError(Exception):
+    """Certificate, key or authorities cannot be used; one sentence."""
+
+
+class Certificates:
+    """The server's certificate and whose clients' certificates it believes.
+
+    Args:
+        config: the files.
+
+    Raises:
+        CertificateError: one of them cannot be used.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.context = _make_context(config)
+
+    def reload(self) -> None:
+        """Read the files again; connections that are open keep what they have."""
+        try:
+            self.context = _make_context(self._config)
+        except CertificateError as error:
+            logger.error("the certificate stays as it was: %s", error)
+        else:
+            logger.info("read the certificate again")
+
+
+def _make_context(config: Config) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        files = f"{config.tls_certificate} and {config.tls_key or 'the key in it'}"
+        reason = error.strerror or error
+        raise CertificateError(f"cannot use the certificate {files}: {reason}") from error
+    if config.tls_ca:
+        try:
+            context.load_verify_locations(config.tls_ca)
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or error
+            raise CertificateError(f"cannot use {config.tls_ca}: {reason}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+class TlsTransport:
+    """A connection inside TLS; see transport.Transport.
+
+    Attributes:
+        certificate_user: common name in the client's certificate, None without one.
+    """
+
+    is_tls = True
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        connection = stream.transport_stream.socket
+        self.peer = Address(*connection.getpeername()[:2])
+        self.local = Address(*connection.getsockname()[:2])
+        self.is_local = is_local_address(self.peer.host)
+        self.certificate_user = _common_name(stream)
+        self._stream = stream
+        self._pending: list[Buffer] = []
+        set_unsent_limit(stream.transport_stream.socket)
+        keep_alive(stream.transport_stream.socket)
+
+    async def receive(self) -> bytes:  # noqa: D102 - see Transport
+        try:
+            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+        return await feed_from(self.receive, take)
+
+    def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: ARG002, D102 - see Transport
+        return 0  # encrypting cannot be undone: what was taken must be sent
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: D102
+        self._pending += parts
+        if not more:
+            await self._flush()
+
+    async def send_file(self, file: File, position: int, size: int) -> None:  # noqa: D102
+        end = position + size
+        while position < end:
+            piece = file.read(min(_PIECE_BYTES, end - position), position)
+            self._pending.append(piece)
+            position += len(piece)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        data = b"".join(self._pending)
+        self._pending.clear()
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    @property
+    def is_congested(self) -> bool:  # noqa: D102 - see Transport
+        return unsent_is_high(self._stream.transport_stream.socket.fileno())
+
+    async def drained(self) -> None:  # noqa: D102 - see Transport
+        try:
+            await trio.lowlevel.wait_writable(self._stream.transport_stream.socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._stream.transport_stream.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:  # noqa: D102 - see Transport
+        self._stream.transport_stream.socket.close()
+
+
+def _common_name(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
+    certificate = stream.getpeercert()
+    for part in certificate["subject"] if certificate else ():
+        for key, value in part:
+            if key == _COMMON_NAME:
+                return str(value)
+    return None
+
+
+async def accept(certificates: Certificates, stream: trio.SocketStream) -> TlsTransport | None:
+    """Make a connection a TLS one; None when the peer does not come along."""
+    wrapped = trio.SSLStream(stream, certificates.context, server_side=True, https_compatible=True)
+    try:
+        with trio.fail_after(LOGIN_SECONDS):
+            await wrapped.do_handshake()
+        return TlsTransport(wrapped)
+    except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
+        reason = error.__cause__ or error
+        logger.info("a TLS connection did not come about: %s", reason)
+        stream.socket.close()
+        return None

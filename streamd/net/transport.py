@@ -1,0 +1,322 @@
+"""Moving bytes over one connection: a socket here, pipes in memory in the tests.
+
+The socket is used directly, not through trio's wrapper: each call is tried at once and only waits
+when the kernel says so, which saves a turn of the event loop per call. Whoever sends in a loop
+yields by itself (see link.py).
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+import trio
+from outcome import Error, Outcome, Value
+
+from segments.disk import Buffer, File
+from streamd.config import RECEIVE_BYTES
+from streamd.net.poller import Poller
+
+_SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
+# The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
+# fast peer busy, little enough that an answer does not queue behind megabytes of chunks. It must
+# stay above a whole packet (64 KiB on loopback): a send that ran full leaves up to a packet
+# waiting for more, and with trio's default of 16 KiB the more would never be asked for.
+_UNSENT_BYTES = 256 << 10
+_UNSENT_QUESTION = 0x894B if sys.platform == "linux" else None  # SIOCOUTQNSD: unsent bytes
+_INT = struct.Struct("@i")
+_UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+# Seconds of silence, between questions, and how many go unanswered: then the connection is over.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 120), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4))
+_MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
+
+
+class TransportClosed(Exception):
+    """The peer is gone; there is nobody left to tell."""
+
+
+class Address(NamedTuple):
+    """One end of a connection, or where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Transport(Protocol):
+    """A connection to one peer.
+
+    Attributes:
+        peer: its host and port.
+        local: host and port of this end.
+        is_local: the peer is on this machine.
+        is_tls: the bytes are encrypted on their way.
+        certificate_user: the name in the certificate it has proved to own, None without one.
+    """
+
+    peer: Address
+    local: Address
+    is_local: bool
+    is_tls: bool
+    certificate_user: str | None
+
+    async def receive(self) -> bytes:
+        """Some bytes, at most RECEIVE_BYTES; empty when the peer has ended its side.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+        """Give `take` what arrives, until it says False; then True.
+
+        False when the peer has ended its side.
+
+        Args:
+            take: does not wait. What it raises is raised here.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    def send_some(self, parts: Sequence[Buffer]) -> int:
+        """Send as much as can be sent without waiting; returns how many bytes that was.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:
+        """Send all parts; `more` says that more follows at once. Cancelled, some may be sent.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    async def send_file(self, file: File, position: int, size: int) -> None:
+        """Send `size` bytes of a file from `position`. Cancelled, part may be sent.
+
+        Raises:
+            TransportClosed: the connection broke, or the file is shorter than it was.
+        """
+
+    @property
+    def is_congested(self) -> bool:
+        """The peer takes less than it is sent: more would have to be held here."""
+
+    async def drained(self) -> None:
+        """Return when the peer has taken most of what was sent.
+
+        Raises:
+            TransportClosed: the connection broke.
+        """
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
+
+    def close(self) -> None:
+        """End the connection at once."""
+
+
+def is_local_address(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+class _Settable(Protocol):
+    def setsockopt(self, level: int, option: int, value: int, /) -> object: ...
+
+
+def keep_alive(connection: _Settable) -> None:
+    """Have the kernel find out that a peer is gone that has not said so, heartbeats or not."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def set_unsent_limit(connection: _Settable) -> None:
+    """Have the kernel say "writable" as this module wants it."""
+    if _UNSENT_OPTION is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
+
+
+def unsent_is_high(descriptor: int) -> bool:
+    """Whether a socket holds so much unsent that it is not writable."""
+    if _UNSENT_QUESTION is None:
+        return False
+    try:
+        answer = fcntl.ioctl(descriptor, _UNSENT_QUESTION, bytes(_INT.size))
+    except OSError:
+        return False  # the next send says what is wrong
+    return bool(_INT.unpack(answer)[0] >= _UNSENT_BYTES)
+
+
+_buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied out before any await
+_view = memoryview(_buffer)
+
+
+class _Feeding(NamedTuple):
+    """A task that waits in `feed`."""
+
+    task: trio.lowlevel.Task
+    take: Callable[[bytes], bool]
+
+
+async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], bool]) -> bool:
+    """Transport.feed for those who have nobody who waits for them."""
+    while data := await receive():
+        if not take(data):
+            return True
+    return False
+
+
+class SocketTransport:
+    """A TCP connection; see Transport.
+
+    Args:
+        stream: as trio accepted it; its socket is taken over.
+        poller: waits for what arrives; None where there is none.
+    """
+
+    is_tls = False
+    certificate_user: str | None = None
+
+    def __init__(self, stream: trio.SocketStream, poller: Poller | None) -> None:
+        self._poller = poller
+        self._feeding: _Feeding | None = None
+        self.peer = Address(*stream.socket.getpeername()[:2])
+        self.local = Address(*stream.socket.getsockname()[:2])
+        self.is_local = is_local_address(self.peer.host)
+        self._socket = socket.socket(fileno=stream.socket.detach())
+        self._socket.setblocking(False)
+        set_unsent_limit(self._socket)
+        keep_alive(self._socket)
+
+    async def receive(self) -> bytes:  # noqa: D102 - see Transport
+        try:
+            data = self._receive_some()
+            if data is None:
+                while data is None:
+                    await trio.lowlevel.wait_readable(self._socket)
+                    data = self._receive_some()
+            else:
+                await trio.lowlevel.checkpoint()  # a peer that never pauses gets its turn only
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+        return data
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+        if self._poller is None:
+            return await feed_from(self.receive, take)
+        self._feeding = _Feeding(trio.lowlevel.current_task(), take)
+        self._poller.watch(self._socket.fileno(), self._read)
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self._stop_feeding()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
+
+    def _read(self) -> None:
+        """Called by the poller: read once; the task goes on when it has something to do."""
+        feeding = self._feeding
+        if feeding is None:
+            return
+        result: Outcome[bool]
+        try:
+            found = self._read_into(feeding.take)
+            if found is None:
+                return
+            result = Value(found)
+        except Exception as error:  # noqa: BLE001 - its task knows what to do with it
+            result = Error(error)
+        self._stop_feeding()
+        trio.lowlevel.reschedule(feeding.task, result)
+
+    def _read_into(self, take: Callable[[bytes], bool]) -> bool | None:
+        """Read once; what `feed` is to return, None when it is to go on."""
+        try:
+            data = self._receive_some()
+        except OSError as error:
+            raise TransportClosed from error
+        if data is None or (data and take(data)):
+            return None
+        return bool(data)
+
+    def _stop_feeding(self) -> None:
+        self._feeding = None
+        if self._poller is not None:
+            self._poller.unwatch(self._socket.fileno())
+
+    def _receive_some(self) -> bytes | None:
+        try:
+            return bytes(_view[: self._socket.recv_into(_buffer)])
+        except BlockingIOError:
+            return None
+
+    async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: D102
+        flags = _MORE if more else 0
+        try:
+            sent = self._try_to_send(parts, flags)
+            if sent < sum(map(len, parts)):
+                rest = memoryview(b"".join(parts))[sent:]
+                while rest:
+                    await trio.lowlevel.wait_writable(self._socket)
+                    rest = rest[self._try_to_send((rest,), flags) :]
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: D102 - see Transport
+        try:
+            return self._try_to_send(parts, 0)
+        except OSError as error:
+            raise TransportClosed from error
+
+    def _try_to_send(self, parts: Sequence[Buffer], flags: int) -> int:
+        try:
+            return self._socket.sendmsg(parts, (), flags)
+        except BlockingIOError:
+            return 0
+
+    async def send_file(self, file: File, position: int, size: int) -> None:  # noqa: D102
+        end = position + size
+        try:
+            while position < end:
+                count = min(end - position, _SENDFILE_MOST)
+                try:
+                    sent = os.sendfile(self._socket.fileno(), file.fileno(), position, count)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._socket)
+                    continue
+                if not sent:  # the frame's length is already promised
+                    raise TransportClosed(f"{file.path} ends before byte {end}")
+                position += sent
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    @property
+    def is_congested(self) -> bool:  # noqa: D102 - see Transport
+        return unsent_is_high(self._socket.fileno())
+
+    async def drained(self) -> None:  # noqa: D102 - see Transport
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+
+    def end_sending(self) -> None:  # noqa: D102 - see Transport
+        with suppress(OSError):  # it has gone
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:  # noqa: D102 - see Transport
+        self._stop_feeding()
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()

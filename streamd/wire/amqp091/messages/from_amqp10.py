@@ -1,0 +1,332 @@
+"""From the AMQP 1.0 message that a stream keeps to what a consumer gets.
+
+Nothing that a stream client may have written is an error here: what has no counterpart in 0-9-1
+is left out, and bytes that are no message are delivered as they are.
+
+Source: amqp091 reference, 4.2 to 4.4.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from segments.amqp10 import decode_value, skip_value
+from segments.errors import FormatError
+from segments.message import MessageView, Section, walk_sections
+from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
+from streamd.wire.amqp091.messages.to_amqp10 import (
+    CC,
+    ENCODED_BODY,
+    EXCHANGE,
+    QUEUES,
+    ROUTING_KEY,
+    TYPE,
+    UUID_PREFIX,
+)
+from streamd.wire.amqp091.messages.value_conversion import delivered_field, items, pairs, text_of
+from streamd.wire.amqp091.properties import encode_present
+from streamd.wire.amqp091.values import encode_long_text, encode_short_text
+
+OFFSET = "x-stream-offset"
+_OFFSET_ENTRY = encode_short_text(OFFSET) + b"l" + bytes(8)
+_CACHED_BYTES = 1024
+_HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
+_HIDDEN_PREFIX = "x-basic-"
+_RENAMED = {"x-opt-rabbitmq-received-time": "timestamp_in_ms", "x-opt-deaths": "x-death"}
+_SHORT_DESCRIPTOR = b"\x00\x53"
+_DATA_START = b"\x00\x53\x75"
+_BOOLEANS = {b"\x41": True, b"\x42": False, b"\x56\x01": True, b"\x56\x00": False}
+
+
+class DeliveredHead(NamedTuple):
+    """All of a message but its body, with room for the offset in the middle.
+
+    Attributes:
+        destination: the exchange it was published to and the routing key, as a method has them;
+            None where that is not known.
+        before, after: the properties, around the 8 bytes of the offset.
+    """
+
+    destination: bytes | None
+    before: bytes
+    after: bytes
+
+
+class Delivered(NamedTuple):
+    """A message for a consumer."""
+
+    head: DeliveredHead
+    body: bytes
+
+
+def delivered(raw: bytes) -> Delivered:
+    """What is delivered of a stored message."""
+    try:
+        at = _body_start(raw)
+        if raw[at : at + 3] == _DATA_START:
+            body = _only_data(raw, at + 3)
+            if body is not None:
+                read = _head_again if at <= _CACHED_BYTES else _head
+                return Delivered(read(raw[:at]), body)
+        view = MessageView(raw)
+        if not view.is_amqp:
+            return Delivered(_head_again(b""), raw)
+        if any(code == Section.DATA for code, _, _ in walk_sections(raw, at)):
+            return Delivered(_head(raw[:at]), view.body)
+        return Delivered(_head(raw[:at], ENCODED_BODY), raw[at:])
+    except FormatError:
+        return Delivered(_head_again(b""), raw)
+
+
+def _body_start(raw: bytes) -> int:
+    """Where the first body section begins, or the end."""
+    at, size = 0, len(raw)
+    while at < size:
+        if raw[at : at + 2] != _SHORT_DESCRIPTOR:
+            return _body_start_slowly(raw, at)
+        if at + 3 > size or raw[at + 2] >= Section.DATA:
+            return at
+        at = skip_value(raw, at + 3)
+    return at
+
+
+def _body_start_slowly(raw: bytes, at: int) -> int:
+    sections = walk_sections(raw, at)
+    return next((start for code, start, _ in sections if code >= Section.DATA), len(raw))
+
+
+def _only_data(raw: bytes, at: int) -> bytes | None:
+    """The bytes of the data section whose value is at `at`, when it is the last section."""
+    end = skip_value(raw, at)
+    if end != len(raw):
+        return None
+    code = raw[at]
+    if code == 0xA0:  # noqa: PLR2004 - short binary
+        return raw[at + 2 : end]
+    return raw[at + 5 : end] if code == 0xB0 else None  # noqa: PLR2004 - long binary
+
+
+# -- the head
+
+
+class _Noted(NamedTuple):
+    """What one section says: properties that it names, headers in order, destination."""
+
+    properties: tuple[tuple[str, Any], ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
+    destination: bytes | None = None
+
+
+def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
+    noted: dict[int, _Noted] = {}
+    for code, at, end in _sections(sections):
+        reader = _READERS.get(code)
+        if reader is not None and code not in noted:
+            read, read_again = reader
+            # What differs from message to message are the properties, if anything.
+            noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
+    found: dict[str, Any] = {}
+    headers: dict[str, bytes] = {}
+    # Annotations first: what they say of priorities and the like counts where no header does.
+    for code in (Section.MESSAGE_ANNOTATIONS, Section.HEADER, *_FREE):
+        part = noted.get(code)
+        if part is not None:
+            found.update(part.properties)
+            for name, field in part.headers:
+                headers.setdefault(name, field)
+    if kind is not None:
+        found["type"] = kind
+    elif found.get("type") == ENCODED_BODY:
+        del found["type"]
+    annotations = noted.get(Section.MESSAGE_ANNOTATIONS)
+    destination = annotations.destination if annotations else None
+    return DeliveredHead(destination, *_around_offset(found, headers))
+
+
+_FREE = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)
+_head_again = lru_cache(maxsize=2048)(_head)
+
+
+def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
+    """Code, and where the value begins and ends, of each section."""
+    at, size = 0, len(raw)
+    while at < size:
+        if raw[at : at + 2] != _SHORT_DESCRIPTOR or at + 2 >= size:
+            for code, _, value in walk_sections(raw, at):
+                yield code, value, skip_value(raw, value)
+            return
+        end = skip_value(raw, at + 3)
+        yield raw[at + 2], at + 3, end
+        at = end
+
+
+def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tuple[bytes, bytes]:
+    """Encoded properties, cut where the offset goes; headers stand in the order of their names."""
+    first, last = _OFFSET_ENTRY, b""
+    if headers:
+        entries = [(name, encode_short_text(name) + headers[name]) for name in sorted(headers)]
+        first = b"".join([entry for name, entry in entries if name < OFFSET]) + _OFFSET_ENTRY
+        last = b"".join([entry for name, entry in entries if name > OFFSET])
+    encoded = encode_present(properties, encode_long_text(first + last))
+    start = 2 + 4 + len(first)  # flags, and the length of the table
+    for name in ("content_type", "content_encoding"):  # what stands before it
+        text = properties.get(name)
+        if text is not None:
+            start += 1 + len(text.encode())
+    return encoded[: start - 8], encoded[start:]
+
+
+def _read_annotations(raw: bytes) -> _Noted:
+    """What annotations say: also the exchange and the routing key."""
+    routing: dict[str, str] = {}
+    properties: list[tuple[str, Any]] = []
+    headers: list[tuple[str, bytes]] = []
+    for name, value in pairs(raw):
+        text = text_of(value)
+        if name in (EXCHANGE, ROUTING_KEY):
+            if text is not None:
+                routing.setdefault(name, text)
+        elif name in (TYPE, "x-basic-expiration"):
+            properties.append(("type" if name == TYPE else "expiration", text))
+        elif name in _OLD_OCTETS:
+            properties.append((_OLD_OCTETS[name], _octet(value)))
+        else:
+            headers += _annotation(name, value)
+    destination = None
+    if ROUTING_KEY in routing:
+        parts = (routing.get(EXCHANGE, ""), routing[ROUTING_KEY])
+        destination = b"".join(map(encode_short_text, parts))
+    return _Noted(tuple(properties), tuple(headers), destination)
+
+
+# Where RabbitMQ 3 kept them.
+_OLD_OCTETS = {"x-basic-delivery-mode": "delivery_mode", "x-basic-priority": "priority"}
+
+
+def _annotation(name: str, value: bytes) -> Iterator[tuple[str, bytes]]:
+    """The header that an annotation becomes, if it becomes one."""
+    shown = "CC" if name == CC else _RENAMED.get(name)
+    if shown is None:
+        is_hidden = name in _HIDDEN or name.startswith(_HIDDEN_PREFIX)
+        if is_hidden or not name.startswith("x-"):
+            return
+        shown = name
+    field = delivered_field(value)
+    if field is not None:
+        if shown == "timestamp_in_ms" and field[:1] == b"T":
+            field = b"l" + value[1:9]
+        yield shown, field
+
+
+def _octet(raw: bytes) -> int | None:
+    value, _ = decode_value(raw)
+    return value if isinstance(value, int) and 0 <= value < 1 << 8 else None
+
+
+def _read_application(raw: bytes) -> _Noted:
+    headers = ((name, delivered_field(value)) for name, value in pairs(raw))
+    return _Noted((), tuple((name, field) for name, field in headers if field is not None))
+
+
+def _read_header(raw: bytes) -> _Noted:
+    durable, priority, ttl = (*items(raw, 0), _NULL, _NULL, _NULL)[:3]
+    found: list[tuple[str, Any]] = []
+    is_durable = _BOOLEANS.get(durable)
+    if is_durable is not None:
+        found.append(("delivery_mode", 2 if is_durable else 1))
+    if priority != _NULL:
+        found.append(("priority", _octet(priority)))
+    if ttl != _NULL:
+        value, _ = decode_value(ttl)
+        found.append(("expiration", str(value) if isinstance(value, int) else None))
+    return _Noted(tuple(found))
+
+
+def _read_properties(raw: bytes) -> _Noted:
+    properties: list[tuple[str, Any]] = []
+    headers: dict[str, bytes] = {}
+    for index, item in enumerate(items(raw, 0)):
+        if item == _NULL or index not in _FIELDS:
+            continue
+        name = _FIELDS[index]
+        if index in _IDS:
+            properties.append((name, _id_text(item, _IDS[index], headers)))
+        else:
+            properties.append((name, _CONVERT_FIELD.get(name, text_of)(item)))
+    return _Noted(tuple(properties), tuple(headers.items()))
+
+
+_NULL = b"\x40"
+_FIELDS = {
+    0: "message_id",
+    1: "user_id",
+    4: "reply_to",
+    5: "correlation_id",
+    6: "content_type",
+    7: "content_encoding",
+    9: "timestamp",
+    10: "app_id",
+}
+_IDS = {0: "x-message-id", 5: "x-correlation-id"}  # the headers that long ones become
+
+
+def _seconds(raw: bytes) -> int | None:
+    if raw[0] != 0x83:  # noqa: PLR2004 - timestamp
+        return None
+    ms = int.from_bytes(raw[1:], "big", signed=True)
+    return ms // 1000 if ms >= 0 else None
+
+
+def _id_text(raw: bytes, long_name: str, headers: dict[str, bytes]) -> str | None:
+    """An id as a short text; one that does not fit becomes a header."""
+    value, _ = decode_value(raw)
+    if isinstance(value, uuid.UUID):
+        return f"{UUID_PREFIX}{value}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, bytes):
+        headers.setdefault(long_name, b"x" + encode_long_text(value))
+    elif isinstance(value, str):
+        if len(value.encode()) <= MAX_SHORT_TEXT:
+            return value
+        headers.setdefault(long_name, b"S" + encode_long_text(value.encode()))
+    return None
+
+
+def _user(raw: bytes) -> str | None:
+    value, _ = decode_value(raw)
+    if not isinstance(value, bytes) or len(value) > MAX_SHORT_TEXT or b"\0" in value:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _reply_to(raw: bytes) -> str | None:
+    text = text_of(raw)
+    if text is None or not text.startswith(QUEUES):
+        return text
+    try:
+        plain = unquote(text[len(QUEUES) :], errors="strict")
+    except UnicodeDecodeError:
+        return text
+    return plain if len(plain.encode()) <= MAX_SHORT_TEXT else text
+
+
+_CONVERT_FIELD: dict[str, Callable[[bytes], Any]] = {
+    "user_id": _user,
+    "reply_to": _reply_to,
+    "timestamp": _seconds,
+}
+_Reader = Callable[[bytes], _Noted]
+_READERS: dict[int, tuple[_Reader, _Reader]] = {
+    code: (read, lru_cache(maxsize=1024)(read))
+    for code, read in (
+        (Section.HEADER, _read_header),
+        (Section.MESSAGE_ANNOTATIONS, _read_annotations),
+        (Section.APPLICATION_PROPERTIES, _read_application),
+    )
+} | {Section.PROPERTIES: (_read_properties, _read_properties)}

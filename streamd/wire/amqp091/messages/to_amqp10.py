@@ -1,0 +1,361 @@
+"""From what a publisher sends to the AMQP 1.0 message that a stream keeps.
+
+Types are kept as far as AMQP 1.0 has them: an int of 16 bits comes back as one.
+
+Source: amqp091 reference, 4.1, 4.2 and 5.
+"""
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from segments.amqp10 import encode_binary, encode_list, encode_map, encode_symbol, encode_text
+from segments.errors import FormatError
+from segments.message import Section, walk_sections
+from streamd.wire.amqp091.errors import Fault, precondition_failed
+from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
+from streamd.wire.amqp091.properties import Properties, decode_properties
+from streamd.wire.amqp091.values import Field
+
+FILTER_VALUE = "x-stream-filter-value"
+EXCHANGE, ROUTING_KEY, TYPE, CC = "x-exchange", "x-routing-key", "x-basic-type", "x-cc"
+ENCODED_BODY = "amqp-1.0"  # a type that says: the body is sections already
+QUEUES = "/queues/"
+UUID_PREFIX, UUID_SIZE = "urn:uuid:", 36
+
+_MAX_TEXT = 4096  # longer ones, and what is not UTF-8, are kept as bytes
+_MAX_EXPIRATION = 315_360_000_000  # 10 years in ms
+_MAX_TTL = (1 << 32) - 1
+_MAX_TIME = (1 << 63) // 1000
+_CACHED_BYTES = 512
+_NULL, _TRUE, _FALSE = b"\x40", b"\x41", b"\x42"
+_UINT_0 = b"\x43"
+_NUM_FIELDS, _MESSAGE_ID, _CORRELATION_ID, _TIMESTAMP = 11, 0, 5, 9  # of a properties section
+_BODY_SECTIONS = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
+_ENCODED = _BODY_SECTIONS | {Section.FOOTER}
+
+
+class StoredHead(NamedTuple):
+    """All of a message but its body.
+
+    Attributes:
+        sections: header, annotations, properties, application properties.
+        filter_value: empty for none.
+        more_keys: routing keys besides the one of the publish, from CC and BCC.
+        user_id: who the publisher says it is; None where it says nothing.
+        is_encoded: the body is sections already.
+        has_hidden_keys: there is a BCC header, which nobody but the server may see.
+    """
+
+    sections: bytes
+    filter_value: bytes
+    more_keys: tuple[str, ...]
+    user_id: str | None
+    is_encoded: bool
+    has_hidden_keys: bool
+
+
+def stored_head(exchange: str, key: str, properties: bytes) -> StoredHead:
+    """What is kept of a message besides its body.
+
+    Raises:
+        ConnectionFault: the properties are not what they should be.
+        ChannelFault: one of them cannot be used.
+    """
+    if len(properties) > _CACHED_BYTES:  # what is large is not remembered
+        return _convert(exchange, key, properties).head
+    kind = kind_of(properties)
+    if kind is None:
+        return _convert_again(exchange, key, properties).head
+    try:
+        converted = _convert_again(exchange, key, kind.common)
+        fields = _with_differing(converted.fields, kind)
+    except (Fault, UnicodeDecodeError):
+        return _convert(exchange, key, properties).head  # it says what is wrong, and where
+    section = _section(Section.PROPERTIES, encode_list(fields))
+    sections = b"".join((converted.before, section, converted.after))
+    return converted.head._replace(sections=sections)
+
+
+class _Converted(NamedTuple):
+    """A message's head, and its parts around the properties.
+
+    Attributes:
+        head: whole.
+        before: sections.
+        fields: of the properties section, without the missing ones at the end.
+        after: sections.
+    """
+
+    head: StoredHead
+    before: bytes
+    fields: list[bytes]
+    after: bytes
+
+
+def _convert(exchange: str, key: str, raw: bytes) -> _Converted:
+    given = decode_properties(raw)
+    headers = given.headers or {}
+    copies = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
+    annotations = _annotations(exchange, key, given.type, headers)
+    before = _section(Section.HEADER, _header(given)) + _section(
+        Section.MESSAGE_ANNOTATIONS, annotations
+    )
+    fields = _properties(given)
+    properties = _section(Section.PROPERTIES, encode_list(fields)) if fields else b""
+    free = list(_application_properties(headers))
+    after = _section(Section.APPLICATION_PROPERTIES, encode_map(free)) if free else b""
+    head = StoredHead(
+        before + properties + after,
+        _filter_value(headers),
+        tuple(copies),
+        given.user_id,
+        given.type == ENCODED_BODY,
+        "BCC" in headers,
+    )
+    return _Converted(head, before, fields, after)
+
+
+_convert_again = lru_cache(maxsize=2048)(_convert)
+
+
+def _with_differing(common: list[bytes], kind: Kind) -> list[bytes]:
+    """The fields of a properties section, completed."""
+    correlation_id, message_id, timestamp = kind.differing
+    fields = [*common, *[_NULL] * (_NUM_FIELDS - len(common))]
+    if message_id is not None:
+        fields[_MESSAGE_ID] = _id(message_id.decode())
+    if correlation_id is not None:
+        fields[_CORRELATION_ID] = _id(correlation_id.decode())
+    if timestamp is not None:
+        fields[_TIMESTAMP] = _time(int.from_bytes(timestamp, "big"))
+    return _without_missing(fields)
+
+
+def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
+    """The body section or sections.
+
+    Raises:
+        ChannelFault: it should be sections and is not.
+    """
+    if not is_encoded:
+        return b"\x00\x53\x75" + encode_binary(body)
+    try:
+        codes = [code for code, _, _ in walk_sections(body)]
+    except FormatError:
+        codes = []
+    if not codes or codes[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(codes):
+        raise precondition_failed(
+            f"a message of type {ENCODED_BODY} has a body that is no AMQP 1.0 body section"
+        )
+    return body
+
+
+def _section(section: Section, value: bytes) -> bytes:
+    return bytes((0x00, 0x53, section)) + value
+
+
+def _header(given: Properties) -> bytes:
+    priority = _NULL if given.priority is None else bytes((0x50, given.priority))
+    durable = _TRUE if given.delivery_mode == 2 else _FALSE  # noqa: PLR2004 - 2 is persistent
+    return encode_list([durable, priority, _ttl(given.expiration), _TRUE, _UINT_0])
+
+
+def _ttl(expiration: str | None) -> bytes:
+    if expiration is None:
+        return _NULL
+    is_number = expiration.isascii() and expiration.isdigit()
+    if not is_number or int(expiration[:20]) > _MAX_EXPIRATION:
+        raise precondition_failed(
+            f"expiration is {expiration[:40]!r}, expected milliseconds from 0 to {_MAX_EXPIRATION}"
+        )
+    ttl = int(expiration)
+    return _NULL if ttl > _MAX_TTL else _uint(ttl)
+
+
+def _uint(value: int) -> bytes:
+    if not value:
+        return _UINT_0
+    return bytes((0x52, value)) if value < 1 << 8 else b"\x70" + value.to_bytes(4, "big")
+
+
+def _annotations(exchange: str, key: str, kind: str | None, headers: dict[str, Field]) -> bytes:
+    items = [encode_symbol(EXCHANGE), encode_text(exchange)]
+    items += [encode_symbol(ROUTING_KEY), encode_text(key)]
+    if kind is not None and kind != ENCODED_BODY:
+        items += [encode_symbol(TYPE), encode_text(kind)]
+    for name, field in headers.items():
+        if name == "CC":
+            keys = [encode_text(copy) for copy in _keys(headers, "CC")]
+            items += [encode_symbol(CC), encode_list(keys)]
+        elif _is_annotation(name):
+            value = encode_stored(field)
+            if value is not None:
+                items += [encode_symbol(name), value]
+    return encode_map(items)
+
+
+_OURS = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC))
+
+
+def _is_annotation(name: str) -> bool:
+    return name.startswith("x-") and name.isascii() and name not in _OURS
+
+
+def _application_properties(headers: dict[str, Field]) -> Iterator[bytes]:
+    for name, field in headers.items():
+        if name in ("CC", "BCC") or field.tag in "AF" or name.startswith("x-"):
+            continue
+        value = encode_stored(field)
+        if value is not None:
+            yield encode_text(name)
+            yield value
+
+
+def _properties(given: Properties) -> list[bytes]:
+    """The fields in order, without the missing ones at the end."""
+    return _without_missing(
+        [
+            _id(given.message_id),
+            _NULL if given.user_id is None else encode_binary(given.user_id.encode()),
+            _NULL,
+            _NULL,
+            _NULL
+            if given.reply_to is None
+            else encode_text(QUEUES + quote(given.reply_to, safe="")),
+            _id(given.correlation_id),
+            _symbol(given.content_type),
+            _symbol(given.content_encoding),
+            _NULL,
+            _NULL if given.timestamp is None else _time(given.timestamp),
+            _NULL if given.app_id is None else encode_text(given.app_id),
+        ]
+    )
+
+
+def _without_missing(fields: list[bytes]) -> list[bytes]:
+    while fields and fields[-1] == _NULL:
+        fields.pop()
+    return fields
+
+
+def _id(text: str | None) -> bytes:
+    if text is None:
+        return _NULL
+    if text.startswith(UUID_PREFIX) and len(text) == len(UUID_PREFIX) + UUID_SIZE:
+        try:
+            return b"\x98" + uuid.UUID(text[len(UUID_PREFIX) :]).bytes
+        except ValueError:
+            pass
+    return encode_text(text)
+
+
+def _symbol(text: str | None) -> bytes:
+    if text is None:
+        return _NULL
+    if not text.isascii():
+        raise precondition_failed(f"a content type or encoding is {text[:40]!r}, expected ASCII")
+    return encode_symbol(text)
+
+
+def _time(seconds: int) -> bytes:
+    if seconds >= _MAX_TIME:
+        raise precondition_failed(f"the timestamp {seconds} is too large, expected seconds")
+    return b"\x83" + (seconds * 1000).to_bytes(8, "big")
+
+
+def _keys(headers: dict[str, Field], name: str) -> list[str]:
+    field = headers.get(name)
+    if field is None:
+        return []
+    if field.tag != "A":
+        raise precondition_failed(f"the header {name} is no array; expected routing keys")
+    keys = (item.value for item in field.value if item.tag == "S")
+    return [key.decode() for key in keys if _is_text(key)]
+
+
+def _is_text(value: bytes) -> bool:
+    if len(value) > _MAX_TEXT or b"\0" in value:
+        return False
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _filter_value(headers: dict[str, Field]) -> bytes:
+    field = headers.get(FILTER_VALUE)
+    if field is None:
+        return b""
+    if field.tag != "S" or not _is_text(field.value):
+        found = "no text" if field.tag != "S" else "no UTF-8 of at most 4096 bytes without NUL"
+        raise precondition_failed(f"the header {FILTER_VALUE} is {found}; expected a string")
+    value: bytes = field.value
+    return value
+
+
+# -- values, by tag
+
+
+def encode_stored(field: Field) -> bytes | None:
+    """A header's value as AMQP 1.0 has it; None when it has none."""
+    encode = _ENCODERS.get(field.tag)
+    return None if encode is None else encode(field.value)
+
+
+def _text(value: bytes) -> bytes:
+    return encode_text(value.decode()) if _is_text(value) else encode_binary(value)
+
+
+def _small(short: int, long: int, form: str) -> Callable[[int], bytes]:
+    layout = struct.Struct(f">B{form}")
+
+    def encode(value: int) -> bytes:
+        if -128 <= value <= 127:  # noqa: PLR2004 - one signed byte
+            return struct.pack(">Bb", short, value)
+        return layout.pack(long, value)
+
+    return encode
+
+
+def _fixed(code: int, form: str) -> Callable[[Any], bytes]:
+    layout = struct.Struct(f">B{form}")
+    return lambda value: layout.pack(code, value)
+
+
+def _list(fields: list[Field]) -> bytes:
+    return encode_list([value for item in fields if (value := encode_stored(item)) is not None])
+
+
+def _map(table: dict[str, Field]) -> bytes:
+    items: list[bytes] = []
+    for name, field in table.items():
+        value = encode_stored(field)
+        if value is not None and name.isascii():
+            items += [encode_symbol(name), value]
+    return encode_map(items)
+
+
+_ENCODERS: dict[str, Callable[[Any], bytes | None]] = {
+    "S": _text,
+    "x": encode_binary,
+    "t": lambda value: b"\x56\x01" if value else b"\x56\x00",
+    "b": _fixed(0x51, "b"),
+    "B": _fixed(0x50, "B"),
+    "s": _fixed(0x61, "h"),
+    "u": _fixed(0x60, "H"),
+    "I": _small(0x54, 0x71, "i"),
+    "i": _uint,
+    "l": _small(0x55, 0x81, "q"),
+    "L": _small(0x55, 0x81, "q"),
+    "f": _fixed(0x72, "f"),
+    "d": _fixed(0x82, "d"),
+    "T": lambda value: _time(value) if value < _MAX_TIME else None,
+    "V": lambda _: _NULL,
+    "A": _list,
+    "F": _map,
+}

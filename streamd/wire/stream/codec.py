@@ -1,0 +1,95 @@
+"""Commands to frames and back, derived from the declarations in `commands.py`.
+
+A frame here is what follows the 4-byte size: key, version, fields.
+"""
+
+import struct
+from dataclasses import fields as dataclass_fields
+from typing import Any, get_args, get_type_hints
+
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.errors import RemoteProtocolError, unknown_frame
+from streamd.wire.stream.fields import Field, Truncated
+
+_HEAD = struct.Struct(">HH")
+_SIZED_HEAD = struct.Struct(">IHH")
+_PUBLISH = struct.Struct(">HHBI")
+SIZE_BYTES = 4
+HEAD_SIZE = _HEAD.size
+
+
+class _Form:
+    """How one command class is written: key, version, fields in order."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind = kind
+        self.key: int = kind.KEY
+        self.version: int = getattr(kind, "VERSION", 1)
+        hints = get_type_hints(kind, include_extras=True)
+        self.fields: list[tuple[str, Field[Any]]] = [
+            (field.name, get_args(hints[field.name])[1]) for field in dataclass_fields(kind)
+        ]
+
+
+_FORMS: dict[type[Any], _Form] = {kind: _Form(kind) for kind in get_args(c.Command)}
+_BY_KEY: dict[tuple[int, int], _Form] = {(f.key, f.version): f for f in _FORMS.values()}
+_BY_KEY[c.Tune.KEY | c.RESPONSE_BIT, 1] = _FORMS[c.Tune]  # some clients answer Tune so
+KNOWN_KEYS = frozenset(key for key, _ in _BY_KEY)
+
+
+def encode(command: c.Command) -> bytes:
+    """The command as it is sent, its size first.
+
+    Raises:
+        ValueError: a text is too long to be sent.
+    """
+    form = _FORMS[type(command)]
+    body = b"".join(field.encode(getattr(command, name)) for name, field in form.fields)
+    return _SIZED_HEAD.pack(HEAD_SIZE + len(body), form.key, form.version) + body
+
+
+def decode(frame: bytes) -> c.Command:
+    """Read one frame (without its size). Bytes after the last field are ignored.
+
+    Raises:
+        RemoteProtocolError: unknown key or version, or a field reaches beyond the frame.
+    """
+    if len(frame) < HEAD_SIZE:
+        raise unknown_frame(f"{len(frame)} bytes cannot hold key and version")
+    key, version = _HEAD.unpack_from(frame)
+    if key == c.Publish.KEY:
+        return _decode_publish(frame, version)
+    form = _BY_KEY.get((key, version))
+    if form is None:
+        raise _unknown(key, version)
+    values: list[Any] = []
+    position = HEAD_SIZE
+    try:
+        for _, field in form.fields:
+            value, position = field.decode(frame, position)
+            values.append(value)
+    except Truncated:
+        name, _ = form.fields[len(values)]
+        details = f"field {name} of {form.kind.__name__} is cut off or not readable"
+        raise unknown_frame(details) from None
+    command: c.Command = form.kind(*values)
+    return command
+
+
+def _decode_publish(frame: bytes, version: int) -> c.Publish | c.PublishFiltered:
+    """The commonest command without the general machinery: a fifth of the time."""
+    if len(frame) < _PUBLISH.size:
+        raise unknown_frame("Publish is cut off")
+    _, _, publisher_id, count = _PUBLISH.unpack_from(frame)
+    entries = frame[_PUBLISH.size :]
+    if version == 1:
+        return c.Publish(publisher_id, count, entries)
+    if version == c.PublishFiltered.VERSION:
+        return c.PublishFiltered(publisher_id, count, entries)
+    raise _unknown(c.Publish.KEY, version)
+
+
+def _unknown(key: int, version: int) -> RemoteProtocolError:
+    if key in KNOWN_KEYS:
+        return unknown_frame(f"version {version} of command {key:#06x}")
+    return unknown_frame(f"command {key:#06x}")

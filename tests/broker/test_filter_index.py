@@ -1,0 +1,187 @@
+"""Filter indexes on a running server: made beside the event loop, and who is woken for what."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from segments.filter_index import FilterFile, FilterIndex
+from streamd.broker import indexer as indexing
+from streamd.wire.stream import ResponseCode, commands as c
+from tests.support.server import NEXT, Harness, Peer, harness
+
+
+async def fill(peer: Peer, first_id: int, count: int) -> None:
+    for number in range(first_id, first_id + count):
+        await peer.store([b"%d" % number], number, values=[b"v%d" % (number % 10)])
+
+
+async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_max_segment_size_bytes="1000")
+    await peer.declare("s")
+    await fill(peer, 0, 50)
+    await peer.silence()
+    log = server.host.find("s").log
+    assert len(log.segments) > 3
+    assert all(isinstance(segment.filters, FilterFile) for segment in log.segments[:-1])
+    assert isinstance(log.segments[-1].filters, FilterIndex)
+    await peer.subscribe("s", filter__0="v3", credit=100)
+    assert await peer.bodies(5) == [b"3", b"13", b"23", b"33", b"43"]
+    await peer.silence()
+
+
+async def test_no_more_files_are_mapped_than_there_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a descriptor, and who publishes may choose tiny segments."""
+    monkeypatch.setattr(indexing, "most_mapped", lambda: 3)
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="200")
+        await peer.declare("s")
+        await fill(peer, 0, 60)
+        await peer.silence()
+        log = server.host.find("s").log
+        assert len(log.segments) > 10
+        for number in range(3):  # those that were let go of are mapped again when they are wanted
+            await peer.subscribe("s", subscription_id=number, filter__0="v3", credit=100)
+            assert await peer.bodies(6) == [b"3", b"13", b"23", b"33", b"43", b"53"]
+            await peer.silence()
+            mapped = [s for s in log.segments if isinstance(s.filters, FilterFile)]
+            assert 1 <= len(mapped) <= 3
+
+
+async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="1000")
+        await peer.declare("s")
+        await fill(peer, 0, 45)
+        await peer.silence()
+    files = sorted((tmp_path / "streams").glob("*/s/*.filter"))
+    files[0].unlink()
+    files[1].write_bytes(b"damaged")
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        log = server.host.find("s").log
+        assert not any(segment.filters for segment in log.segments)
+        await peer.declare("s")
+        await fill(peer, 45, 2)
+        await peer.subscribe("s", filter__0="v3", credit=100)
+        await peer.bodies(5)
+        await peer.silence()
+        assert all(segment.filters for segment in log.segments)
+        await peer.code(c.Unsubscribe, 1)
+        await fill(peer, 47, 10)
+        await peer.subscribe("s", filter__0="v6", credit=100)
+        assert await peer.bodies(6) == [b"6", b"16", b"26", b"36", b"46", b"56"]
+        await peer.silence()
+
+
+async def test_consumers_at_the_end_are_told_of_what_is_for_them(
+    server: Harness, peer: Peer
+) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    for number in range(20):
+        await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
+    stream = server.host.find("s")
+    waiting = stream._waiters_for
+    assert len(waiting) == 10
+    told = []
+    tell = stream._tell
+    stream._tell = lambda waiters: (told.append(len(waiters)), tell(waiters))  # type: ignore[method-assign, func-returns-value]
+    await peer.store([b"x"], values=[b"v3"])
+    got = sorted([(await peer.chunk()).subscription_id for _ in range(2)])
+    assert got == [3, 13]
+    await peer.store([b"x"], 2, values=[b"none"])
+    await peer.store([b"x"], 3)
+    assert told == [2, 0, 0]
+    answer = await peer.ask(c.DescribeSubscription, 5, 3)
+    figures = dict(answer.statistics)
+    assert (figures["next_offset"], figures["skipped_chunks"]) == (3, 3)
+    await peer.vanish()
+    other = await server.peer()
+    await other.silence()
+    assert not waiting
+
+
+async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
+    await peer.declare("s")
+    await peer.subscribe("s", filter__0="none")
+    await fill(peer, 0, 60)
+    await peer.silence()
+    log = server.host.find("s").log
+    (session,) = server.host.users
+    (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
+    reader = subscription.reader
+    assert reader._segment is log.segments[-1]
+
+
+@pytest.mark.parametrize("awaited", [1, 5])
+async def test_told_of_an_end_that_nothing_matching_reaches(peer: Peer, awaited: int) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.subscribe("s", offset=NEXT, filter__0="none")
+    await peer.send(c.DescribeSubscription(77, 1, awaited))
+    for number in range(awaited):
+        await peer.store([b"x"], number, values=[b"a"])
+    answer = await peer.expect(c.DescribeSubscriptionResponse)
+    assert dict(answer.statistics)["next_offset"] == awaited
+
+
+async def test_an_index_of_a_deleted_stream_is_no_trouble(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deleted just before the file is written."""
+    await peer.create("s", stream_max_segment_size_bytes="1000")
+    await peer.declare("s")
+    log = server.host.find("s").log
+    other = await server.peer()
+    saved = []
+
+    async def delete_first(work: Callable[..., object], *args: object) -> object:
+        if work is indexing.save:
+            saved.append(args)
+            await other.code(c.Delete, "s")
+        return work(*args)
+
+    monkeypatch.setattr(indexing.threads, "in_thread", delete_first)
+    await peer.store([bytes(1200)], 1, values=[b"v"])
+    await peer.store([bytes(1200)], 2, values=[b"v"])
+    await wait_all_tasks_blocked()
+    assert len(saved) == 1
+    assert log.is_closed
+    assert "no filter index" not in caplog.text
+
+
+async def test_how_well_the_filters_do(peer: Peer) -> None:
+    """40 values a chunk in 16 bytes: about a fifth of the chunks lets a foreign value pass."""
+    await peer.create("s", stream_filter_size_bytes="16", stream_max_segment_size_bytes="5000")
+    await peer.create("bare")
+    await peer.declare("s")
+    for number in range(20):
+        values = [b"v%d-%d" % (number, n) for n in range(40)]
+        await peer.store([b"x"] * 40, 40 * number, values=values)
+    answer = await peer.ask(c.DescribeFilters, "s")
+    figures = dict(answer.statistics)
+    assert (figures["chunks"], figures["values"]) == (20, 800)
+    assert 400_000 < figures["fill_ppm"] < 550_000
+    for rate in ("predicted_ppm", "observed_ppm"):
+        assert 170_000 < figures[rate] < 270_000
+    assert (await peer.ask(c.DescribeFilters, "bare")).statistics == ()
+    assert await peer.code(c.DescribeFilters, "none") == ResponseCode.STREAM_DOES_NOT_EXIST
+
+
+async def test_what_is_asked_for_is_counted(server: Harness, peer: Peer) -> None:
+    await peer.create("s")
+    await peer.subscribe("s", subscription_id=1, filter__0="HA", filter__1="UA")
+    await peer.subscribe("s", subscription_id=2, filter__0="HA")
+    await peer.subscribe("s", subscription_id=3)
+    await peer.subscribe("s", subscription_id=4, filter_mode="unfiltered-only")
+    log = server.host.find("s").log
+    assert log.asked.counts == {"HA": 2, "UA": 1}
+    await server.host.expire()
+    assert Path(log.folder, "asked.json").exists()

@@ -1,0 +1,187 @@
+"""A stream whose disk fills up or fails: what was confirmed stays, others go on."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from segments import Log, LogPolicy, StorageError
+from segments.flush import Flush
+from streamd.broker.errors import Refused
+from streamd.broker.publication import Publication, Publisher
+from streamd.broker.stream import Stream
+from streamd.net.outbox import Outbox
+from streamd.net.wakeup import Wakeup
+from streamd.wire.stream import ResponseCode, codec, commands as c
+from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
+from tests.support.disk import FaultyDisk
+from tests.support.logs import read_bodies
+
+
+class Bench:
+    """A stream on a faulty disk, and a publisher whose answers can be read."""
+
+    def __init__(
+        self, nursery: trio.Nursery, reference: str = "p", *, holds_back: bool = False
+    ) -> None:
+        self.disk = FaultyDisk()
+        policy = LogPolicy(max_segment_chunks=50)
+        self.log = Log.open("s", policy, self.disk, holds_back=holds_back)
+        self.num_flushes = 0
+        self._begin_flush = self.log.begin_flush
+        self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
+        self.stream = Stream("s", self.log, lambda: 0)
+        self.outbox = Outbox(Wakeup(), lambda _frame: 0)
+        self.publisher = Publisher(1, reference, self.outbox)
+        nursery.start_soon(self.stream.run)
+
+    def _count_flush(self, **options: bool) -> Flush:
+        self.num_flushes += 1
+        return self._begin_flush(**options)
+
+    def block_flushes(self, gate: trio.Event) -> None:
+        """Have them wait until the gate is open."""
+        run = self.stream._run
+
+        async def wait_and_run(flush: Flush) -> StorageError | None:
+            await gate.wait()
+            return await run(flush)
+
+        self.stream._run = wait_and_run  # type: ignore[method-assign]
+
+    def publish(self, *ids: int, size: int = 0) -> None:
+        raw = encode_entries([Outgoing(n, (b"m%d" % n).ljust(size, b" ")) for n in ids])
+        for entries in decode_entries(raw, len(ids)).groups:
+            self.stream.publish(Publication(self.publisher, entries))
+
+    async def answers(self) -> list[c.Command]:
+        await wait_all_tasks_blocked()
+        raw, found = self.outbox.take(), []
+        self.outbox.sent()
+        while raw:
+            size = 4 + int.from_bytes(raw[:4], "big")
+            found.append(codec.decode(raw[4:size]))
+            raw = raw[size:]
+        return found
+
+    def fill_disk(self, room: int = 10) -> None:
+        self.disk.capacity = sum(len(i.content) for i in self.disk.files.values()) + room
+
+    def stored(self) -> list[bytes]:
+        return read_bodies(Log.open("s", self.log.policy, self.disk))
+
+
+async def test_a_full_disk_holds_what_came_and_goes_on_when_there_is_room(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(nursery)
+    bench.publish(1, 2)
+    assert await bench.answers() == [c.PublishConfirm(1, (1, 2))]
+    bench.fill_disk()
+    bench.publish(3, 4)
+    bench.publish(5)
+    assert await bench.answers() == []
+    await trio.sleep(10)
+    assert await bench.answers() == []
+    assert caplog.text.count("No space left on device") == 1  # said once, not every second
+    with pytest.raises(Refused, match="the disk is full"):
+        bench.stream.check_writable()
+    assert bench.stored() == [b"m1", b"m2"]
+    bench.disk.capacity = None
+    await trio.sleep(1.1)
+    assert await bench.answers() == [c.PublishConfirm(1, (3, 4, 5))]
+    bench.stream.check_writable()
+    assert bench.stored() == [b"m1", b"m2", b"m3", b"m4", b"m5"]
+
+
+async def test_order_and_sequences_hold_across_a_full_disk(nursery: trio.Nursery) -> None:
+    """Some chunks fit, later ones do not: nothing overtakes, nothing is taken for a duplicate."""
+    bench = Bench(nursery)
+    bench.fill_disk(700)
+    for start in range(1, 2000, 100):
+        bench.publish(*range(start, start + 100))
+    first = await bench.answers()
+    confirmed = [n for answer in first for n in answer.publishing_ids]  # type: ignore[union-attr]
+    assert confirmed == list(range(1, len(confirmed) + 1))
+    assert bench.log.tracking.sequence(b"p") == (confirmed[-1] if confirmed else None)
+    bench.publish(1, 2)  # sent again meanwhile
+    bench.disk.capacity = None
+    await trio.sleep(1.1)
+    rest = [n for a in await bench.answers() for n in a.publishing_ids]  # type: ignore[union-attr]
+    assert confirmed + rest == [*range(1, 2001), 1, 2]
+    assert bench.stored() == [b"m%d" % n for n in range(1, 2001)]
+
+
+async def test_while_the_disk_is_full_publishers_wait(nursery: trio.Nursery) -> None:
+    bench = Bench(nursery)
+    bench.fill_disk()
+    bench.publish(1)
+    await wait_all_tasks_blocked()
+    with trio.move_on_after(100) as waited:
+        await bench.stream.room()
+    assert waited.cancelled_caught
+    with trio.fail_after(1):
+        await bench.stream.settled()  # who only asks is not kept waiting
+    bench.disk.capacity = None
+    with trio.fail_after(2):
+        await bench.stream.room()
+
+
+async def test_any_other_refusal_fails_the_stream_and_nothing_confirmed_is_lost(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(nursery)
+    bench.publish(1)
+    assert await bench.answers() == [c.PublishConfirm(1, (1,))]
+    bench.disk.failures = {"write": 1}
+    bench.publish(2)
+    bench.publish(3)
+    code = ResponseCode.STREAM_NOT_AVAILABLE
+    assert await bench.answers() == [
+        c.PublishError(1, ((2, code),)),
+        c.PublishError(1, ((3, code),)),
+    ]
+    assert "takes no more messages: cannot write" in caplog.text
+    bench.publish(4)
+    assert await bench.answers() == [c.PublishError(1, ((4, code),))]
+    with pytest.raises(Refused, match="cannot write"):
+        bench.stream.check_writable()
+    assert read_bodies(bench.log) == [b"m1"]
+    assert bench.stored() == [b"m1"]
+
+
+async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
+    bench = Bench(nursery)
+    bench.fill_disk()
+    bench.stream.store_offset("app", 5)
+    await wait_all_tasks_blocked()
+    assert bench.log.tracking.offset(b"app") == 5
+    bench.disk.capacity = None
+    await trio.sleep(1.1)
+    reopened = Log.open("s", bench.log.policy, bench.disk)
+    assert reopened.tracking.offset(b"app") == 5
+
+
+async def test_a_bug_in_writing_fails_the_stream_only(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(nursery)
+    monkeypatch.setattr(bench.log, "append", None)
+    bench.publish(1)
+    answers = await bench.answers()
+    assert answers == [c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))]
+    assert bench.stream.failed
+
+
+async def test_a_deleted_stream_keeps_nobody_waiting(nursery: trio.Nursery) -> None:
+    bench = Bench(nursery)
+    bench.fill_disk()
+    bench.publish(1)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(bench.stream.room)
+    await wait_all_tasks_blocked()
+    bench.stream.remove()
+    with trio.fail_after(1):
+        await bench.stream.room()
+        await bench.stream.settled()
+    answers = await bench.answers()
+    assert answers == [c.PublishError(1, ((1, ResponseCode.STREAM_DOES_NOT_EXIST),))]

@@ -1,0 +1,93 @@
+"""Streams that are changed while they are in use."""
+
+from pathlib import Path
+
+import pytest
+
+from segments.codec import FILE_HEADER_SIZE, ChunkHeader, decode_chunk_header
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+from tests.auth.test_users import add, enter, manage, must
+from tests.support.server import Harness, Peer, harness
+
+PRECONDITION = ResponseCode.PRECONDITION_FAILED
+
+
+def stored_headers(server: Harness) -> list[ChunkHeader]:
+    (file,) = (server.data / "streams").glob("*/s/*.segment")
+    raw = file.read_bytes()
+    found, position = [], FILE_HEADER_SIZE
+    while position < len(raw):
+        found.append(decode_chunk_header(raw, position))
+        position += found[-1].total_size
+    return found
+
+
+async def figures(peer: Peer) -> dict[str, str]:
+    (found,) = (await peer.ask(c.DescribeStreams, ("s",))).streams
+    return dict(found.arguments)
+
+
+async def test_hold_from_the_next_chunk_on(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_filter_size_bytes="32")
+    await peer.declare("s")
+    await peer.store([b"x"] * 10, values=[b"a"] * 10)
+    settings = {"stream-chunk-max-records": "4", "stream-filter-size-bytes": "64"}
+    await must(peer, "stream.set", stream="s", **settings)
+    await peer.store([b"x"] * 10, 11, values=[b"a"] * 10)
+    headers = stored_headers(server)
+    assert [header.num_records for header in headers] == [10, 4, 4, 2]
+    assert [header.filter_size for header in headers] == [32, 64, 64, 64]
+    assert await figures(peer) == settings | {"stream-filter-size-bytes": "64"}
+
+
+async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s", max_age="7D")
+        await must(peer, "stream.set", stream="s", **{"max-age": "1h"})
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        assert server.host.find("s").log.policy.max_age_ms == 3_600_000
+        pairs = (Pair("max-age", "7D"),)
+        assert await peer.code(c.Create, "s", pairs) == ResponseCode.STREAM_EXISTS
+        await must(peer, "stream.set", stream="s", **{"max-age": ""})
+        assert server.host.find("s").log.policy.max_age_ms is None
+        assert await figures(peer) == {}
+
+
+async def test_an_adaptive_filter(server: Harness, peer: Peer) -> None:
+    await peer.create("s", stream_filter_size_bytes="16")
+    await peer.declare("s")
+    rate = {"stream-filter-size-bytes": "auto", "stream-filter-error-rate": "0.001"}
+    await must(peer, "stream.set", stream="s", **rate)
+    await peer.store([b"x"] * 50, values=[b"%d" % n for n in range(50)])
+    (header,) = stored_headers(server)
+    assert header.filter_size > 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"stream-filter-property": "p"}, "cannot be changed"),
+        ({"x": "y"}, "x cannot be changed; max-age, "),
+        ({"stream-chunk-max-records": "0"}, "expected a whole number from 1"),
+        ({"stream-filter-error-rate": "2"}, "a share between 0 and 1"),
+        ({"max-age": "soon"}, "a number and one of the units"),
+    ],
+)
+async def test_refused(peer: Peer, arguments: dict[str, str], reason: str) -> None:
+    await peer.create("s")
+    answer = await manage(peer, "stream.set", stream="s", **arguments)
+    assert answer.code == PRECONDITION
+    assert reason in answer.reason
+    answer = await manage(peer, "stream.set", stream="none", **{"max-age": "1h"})
+    assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+
+
+async def test_take_the_right_to_configure(server: Harness, peer: Peer) -> None:
+    await peer.create("s")
+    await add(peer, "reader", "", "", ".*")
+    reader = await enter(server, "reader")
+    answer = await manage(reader, "stream.set", stream="s", **{"max-age": "1h"})
+    assert answer.code == ResponseCode.ACCESS_REFUSED

@@ -1,0 +1,91 @@
+"""Acknowledgements are left to gather while their client is busy, and only then."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.connection import Connection
+from tests.support.amqp import AmqpPeer, open_peer
+from tests.support.server import Harness
+
+COUNT = 2_000
+PREFETCH = 500
+TOTAL_SECONDS = 0.006  # the longest pause, and the rounding of the clock
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each read on the server's side."""
+    found: list[int] = []
+    receive = Connection.receive_data
+
+    def counted(connection: Connection, data: bytes) -> None:
+        found.append(len(data))
+        receive(connection, data)
+
+    monkeypatch.setattr(Connection, "receive_data", counted)
+    return found
+
+
+@pytest.fixture
+async def busy(server: Harness) -> AmqpPeer:
+    """A consumer with all that its prefetch allows."""
+    publisher = await open_peer(server)
+    await publisher.declare("s")
+    await publisher.publish("s", *(b"%d" % n for n in range(COUNT)))
+    await publisher.declare("s")
+    peer = await open_peer(server)
+    await peer.consume("s", prefetch=PREFETCH, x_stream_offset="first")
+    await peer.deliveries(PREFETCH)
+    return peer
+
+
+async def acknowledge(peer: AmqpPeer, first: int, last: int) -> None:
+    """One by one, as clients do that have a task for each message."""
+    for tag in range(first, last + 1):
+        await peer.send(m.BasicAck(tag, False))
+        await wait_all_tasks_blocked()
+
+
+async def test_acknowledgements_of_a_busy_client_gather(busy: AmqpPeer, reads: list[int]) -> None:
+    reads.clear()
+    await acknowledge(busy, 1, 100)
+    await trio.sleep(TOTAL_SECONDS)
+    assert len(reads) <= 2
+    found = await busy.deliveries(100)
+    assert [delivery.body for delivery in found] == [b"%d" % n for n in range(500, 600)]
+
+
+async def test_a_client_with_little_left_is_read_at_once(busy: AmqpPeer, reads: list[int]) -> None:
+    start = trio.current_time()
+    for last in range(PREFETCH, COUNT, PREFETCH):
+        await busy.send(m.BasicAck(last, True))
+        await busy.deliveries(PREFETCH)
+    assert trio.current_time() - start < (COUNT / PREFETCH) * TOTAL_SECONDS
+    await busy.send(m.BasicAck(COUNT - PREFETCH // 3, True))
+    await trio.sleep(TOTAL_SECONDS)
+    reads.clear()
+    await acknowledge(busy, COUNT - 50, COUNT)
+    assert len(reads) == 51
+
+
+async def test_who_publishes_is_not_kept_waiting(busy: AmqpPeer, reads: list[int]) -> None:
+    await busy.confirm()
+    await busy.publish("s", b"first")
+    await busy.expect(m.BasicAck)
+    reads.clear()
+    start = trio.current_time()
+    for n in range(1, 20):
+        await acknowledge(busy, n, n)
+        await busy.publish("s", b"more")
+        await busy.expect(m.BasicAck)
+    assert trio.current_time() == start
+    assert len(reads) == 2 * 19
+
+
+async def test_requests_are_answered_after_a_moment(busy: AmqpPeer) -> None:
+    await acknowledge(busy, 1, 10)
+    start = trio.current_time()
+    await busy.declare("s")
+    assert trio.current_time() - start <= TOTAL_SECONDS

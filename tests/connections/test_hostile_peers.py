@@ -1,0 +1,302 @@
+"""Peers that take their time, never read, ask for too much or are half gone; and an innocent one,
+which notices nothing of it."""
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+
+from streamd import server as serving
+from streamd.broker import stream as streams
+from streamd.config import DRAIN_SECONDS
+from streamd.http_api import serving as http_serving
+from streamd.net.transport import SocketTransport
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
+from streamd.wire.stream import ResponseCode, codec, commands as c
+from tests.connections.stream.test_publishing import bodies
+from tests.fuzz.fuzzer import Named
+from tests.support.amqp import connect, declare
+from tests.support.server import FIRST, OK, Harness, frame
+
+Stream = trio.StapledStream[Any, Any]
+
+
+@pytest.fixture
+async def innocent(server: Harness) -> Callable[[], Any]:
+    """Publishes and reads one message each time it is called; takes no time."""
+    peer = await server.peer()
+    await peer.create("innocent")
+    await peer.declare("innocent")
+    await peer.subscribe("innocent", credit=1000)
+    count = 0
+
+    async def work() -> None:
+        nonlocal count
+        count += 1
+        before = trio.current_time()
+        await peer.publish([b"%d" % count], count)
+        found = [await peer.next(), await peer.next()]
+        assert {type(command) for command in found} == {c.PublishConfirm, c.Deliver}
+        assert trio.current_time() == before
+
+    return work
+
+
+def http_stream(server: Harness) -> Stream:
+    ours, theirs = memory_stream_pair()
+    theirs.socket = Named()  # type: ignore[attr-defined]
+    server.start(http_serving.Server(server.server.http_app(), 100).serve, theirs)
+    return ours
+
+
+CONNECT = {
+    "stream": lambda server: server.connect().stream,
+    "amqp": lambda server: connect(server).stream,
+    "http": http_stream,
+}
+START_OK = m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")
+BEGINNINGS = {
+    "stream": codec.encode(c.PeerProperties(1, ())),
+    "amqp": PROTOCOL_HEADER + method_frame(0, START_OK),
+    "http": b"GET /api/overview HTTP/1.1\r\nhost: x\r\nauthorization: Basic " + b"x" * 100,
+}
+
+
+@pytest.mark.parametrize("protocol", CONNECT)
+async def test_a_byte_every_few_seconds(
+    server: Harness, innocent: Callable[[], Any], protocol: str
+) -> None:
+    """Who has not come in within seconds is out, whatever it sends meanwhile."""
+    stream = CONNECT[protocol](server)
+    started = trio.current_time()
+    for byte in BEGINNINGS[protocol]:
+        try:
+            await stream.send_all(bytes([byte]))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            break
+        await trio.sleep(3)
+        await innocent()
+    assert trio.current_time() - started < 20
+
+
+@pytest.mark.parametrize("protocol", CONNECT)
+async def test_nothing_at_all(server: Harness, innocent: Callable[[], Any], protocol: str) -> None:
+    stream = CONNECT[protocol](server)
+    started = trio.current_time()
+    while await stream.receive_some(1000):
+        pass
+    assert 5 < trio.current_time() - started < 20
+    await innocent()
+
+
+@pytest.mark.parametrize("asked", [b"", b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_an_http_client_that_goes_takes_its_connection_with_it(
+    server: Harness, asked: bytes
+) -> None:
+    stream = http_stream(server)
+    before = trio.current_time()
+    if asked:
+        await stream.send_all(asked)
+        assert b" 401 " in bytes(await stream.receive_some(10_000))
+    await stream.send_stream.aclose()
+    while await stream.receive_some(1000):
+        pass
+    assert trio.current_time() == before
+
+
+async def test_a_tls_handshake_that_stalls(
+    server: Harness, innocent: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Certificates:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    ours, theirs = memory_stream_pair()
+    theirs.socket = Named()  # type: ignore[attr-defined]
+    server.server.certificates = Certificates()  # type: ignore[assignment]
+    server.start(serving._serve_tls, server.server, server.server.serve_transport, theirs)
+    await ours.send_all(b"\x16\x03\x01")  # a handshake begins
+    await wait_all_tasks_blocked()
+    assert server.server.handshakes == 1
+    monkeypatch.setattr(server.server, "takes", lambda _: False)
+    refused_ours, refused = memory_stream_pair()
+    refused.socket = Named()  # type: ignore[attr-defined]
+    await serving._serve_tls(server.server, server.server.serve_transport, refused)  # type: ignore[arg-type]
+    await refused_ours.aclose()
+    await trio.sleep(10.1)
+    assert server.server.handshakes == 0
+    await innocent()
+
+
+async def test_a_frame_byte_by_byte(server: Harness, innocent: Callable[[], Any]) -> None:
+    """Slow is not wrong: nobody else waits for it."""
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    for byte in codec.encode(frame(bodies(3))):
+        await peer.stream.send_all(bytes([byte]))
+        await trio.sleep(1)
+        await innocent()
+    assert await peer.confirmed(3) == [1, 2, 3]
+
+
+async def test_confirms_that_are_never_read(server: Harness, innocent: Callable[[], Any]) -> None:
+    peer = server.connect(reads_slowly=True)
+    await peer.log_in()
+    await peer.create("s")
+    await peer.declare("s")
+    (link,) = (link for link in server.server._links if link._transport._receiver is None)
+    raw = codec.encode(frame(bodies(100)))
+    with trio.move_on_after(30) as waiting:
+        while True:
+            await peer.stream.send_all(raw * 100)
+    assert waiting.cancelled_caught  # it is not read from any more
+    assert link._outbox._size < 2 * streams.QUEUE_BYTES
+    other = await server.peer()
+    await other.declare("s")  # the stream is there for others
+    await other.store([b"x"])
+    await peer.vanish()
+    await wait_all_tasks_blocked()
+    assert link not in server.server._links
+    await innocent()
+
+
+async def test_more_credit_than_there_can_be(server: Harness, innocent: Callable[[], Any]) -> None:
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.subscribe("s", FIRST, 65_535)
+    for _ in range(1000):
+        await peer.send(c.Credit(1, 65_535))
+    await peer.publish([b"x"] * 10)
+    await peer.expect(c.PublishConfirm)
+    assert len((await peer.chunk()).bodies) == 10
+    await peer.send(c.Credit(2, 65_535))
+    assert await peer.next() == c.CreditResponse(ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST, 2)
+    await innocent()
+
+
+@pytest.mark.parametrize("frame_max", [1, 7, 100])
+async def test_tiny_frames_are_agreed(
+    server: Harness, innocent: Callable[[], Any], frame_max: int
+) -> None:
+    """Chunks may be larger than frames anyway; what the client sends is held to it."""
+    peer = await server.peer(frame_max=frame_max)
+    await peer.send(c.Create(9, "x" * 100, ()))
+    closing = await peer.expect(c.Close)
+    assert closing.code == ResponseCode.FRAME_TOO_LARGE
+    await innocent()
+
+
+@pytest.mark.parametrize("number", [1, 2047])
+async def test_amqp_frames_of_4_gib_are_announced(
+    server: Harness, innocent: Callable[[], Any], number: int
+) -> None:
+    peer = connect(server)
+    await peer.log_in()
+    await peer.send_bytes(b"\1" + number.to_bytes(2, "big") + b"\xff\xff\xff\xff")
+    closing = await peer.expect(m.ConnectionClose)
+    assert closing.code == 501
+    await innocent()
+
+
+@pytest.mark.parametrize("kind", ["stream", "amqp"])
+async def test_a_peer_that_is_half_gone(
+    server: Harness, innocent: Callable[[], Any], kind: str
+) -> None:
+    """It has said nothing for two heartbeats: all that it had is given back."""
+    maker = await server.peer()
+    await maker.create("s")
+    users = len(server.host.users)
+    if kind == "stream":
+        peer: Any = await server.peer(heartbeat=5)
+        await peer.declare("s")
+        await peer.subscribe("s")
+    else:
+        peer = connect(server)
+        await peer.log_in(tune=(2047, 131_072, 5))
+        await peer.open()
+        await peer.consume("s", x_stream_offset="first")
+    await wait_all_tasks_blocked()
+    assert server.host.find("s")._waiters
+    assert len(server.host.users) == users + 1
+    await trio.sleep(16)
+    assert not server.host.find("s")._waiters
+    assert len(server.host.users) == users
+    await innocent()
+
+
+def test_the_kernel_asks_for_peers_that_are_silent() -> None:
+
+    async def look(accepted: socket.socket) -> int:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+        transport = SocketTransport(stream, None)
+        found = transport._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        transport.close()
+        return found
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        accepted.setblocking(False)
+        assert trio.run(look, accepted) == 1
+
+
+async def test_frames_of_all_kinds_in_the_login(
+    server: Harness, innocent: Callable[[], Any]
+) -> None:
+    peer = server.connect()
+    await peer.stream.send_all(codec.encode(c.Publish(1, 1, bytes(12))))
+    await peer.ended()
+    assert await (await server.peer()).code(c.Create, "s", ()) == OK
+    await innocent()
+
+
+async def test_idle_peers_do_not_hold_up_the_end(server: Harness) -> None:
+    """Whatever they speak, and though none of them answers or goes."""
+    peer, amqp = await server.peer(), connect(server)
+    await amqp.log_in()
+    await amqp.open()
+    server.connect()
+    started = trio.current_time()
+    await server.server.drain()
+    assert trio.current_time() - started <= 1
+    assert (await amqp.expect(m.ConnectionClose)).code == 320
+    await peer.ended()
+
+
+async def test_a_peer_that_never_reads_holds_up_the_end_for_seconds(server: Harness) -> None:
+    peer = server.connect(reads_slowly=True)
+    await peer.log_in()
+    with trio.move_on_after(1):
+        while True:
+            await peer.stream.send_all(codec.encode(c.Metadata(1, ("none",) * 90)) * 50)
+    started = trio.current_time()
+    await server.server.drain()
+    assert 1 < trio.current_time() - started <= DRAIN_SECONDS
+
+
+@pytest.mark.parametrize("kind", ["stream", "amqp"])
+async def test_requests_without_end(server: Harness, kind: str) -> None:
+    """Others have their turn between them."""
+    other = await server.peer()
+    await other.create("s")
+    if kind == "stream":
+        peer: Any = await server.peer()
+        asked = codec.encode(c.QueryOffset(1, "app", "s"))
+    else:
+        peer = connect(server)
+        await peer.log_in()
+        await peer.open()
+        asked = method_frame(1, declare("s", passive=True))
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(asked * 3000)
+    assert await other.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
+    answered = len(bytes(await peer.stream.receive_some(1 << 20)))
+    assert answered < 1000 * 20

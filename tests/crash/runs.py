@@ -1,0 +1,265 @@
+"""A run of a stream over a disk that records, with what its users were told on the way."""
+
+import sys
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+import trio
+import trio.testing
+
+from segments import ChunkBuilder, Log, LogPolicy
+from segments.codec import walk_entries
+from segments.retention import Removal
+from streamd.broker import threads
+from streamd.broker.flusher import Flusher, FlushMode
+from streamd.broker.publication import Publication
+from streamd.broker.stream import Stream
+from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
+from tests.crash.recorder import RecordingDisk
+
+FOLDER, _TRASH = "data/s", "data/trash"
+_STEPS = 60
+
+
+class Mark(NamedTuple):
+    """Something that somebody was told, or may rely on, from an operation of the disk on.
+
+    Attributes:
+        at: how many operations had been done.
+        value: what.
+    """
+
+    at: int
+    value: Any
+
+
+@dataclass
+class Life:
+    """A stream from its creation to its deletion.
+
+    Attributes:
+        created, deleted: how many operations had been done when it was so for certain.
+        bodies: what was appended, by offset.
+        offset_of: where a publisher's message stands.
+        confirms: offsets that were confirmed, each as the highest so far.
+        firsts: first offsets, as retention went on.
+        stored: offsets that a consumer stored.
+        known: of these, which were as safe as a confirm.
+        flushes: flushes that were completed; the value is when they began.
+    """
+
+    number: int
+    created: int = sys.maxsize
+    deleted: int = sys.maxsize
+    bodies: list[bytes] = field(default_factory=list)
+    offset_of: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    confirms: list[Mark] = field(default_factory=list)
+    firsts: list[Mark] = field(default_factory=list)
+    stored: list[Mark] = field(default_factory=list)
+    known: list[Mark] = field(default_factory=list)
+    flushes: list[Mark] = field(default_factory=list)
+
+
+class _Publisher:
+    """Notes what is confirmed."""
+
+    def __init__(self, run: "Run", reference: bytes) -> None:
+        self.reference = reference
+        self.last = 0
+        self._run = run
+
+    def confirm(self, publishing_ids: bytes) -> None:
+        life = self._run.life
+        starts = range(0, len(publishing_ids), 8)
+        ids = [int.from_bytes(publishing_ids[at : at + 8], "big") for at in starts]
+        offset = max(life.offset_of[self.reference, number] for number in ids)
+        self._run.note(life.confirms, offset)
+
+    def refuse(self, publishing_ids: bytes, code: object) -> None:
+        raise AssertionError(f"refused with {code}: {publishing_ids!r}")
+
+
+class Run:
+    """One recorded run.
+
+    Attributes:
+        disk: that recorded it.
+        lives: of the stream.
+        mode: how it was flushed.
+    """
+
+    def __init__(self, mode: FlushMode, seed: int) -> None:
+        self.mode = mode
+        self.disk = RecordingDisk()
+        self.lives: list[Life] = []
+        self._random = Random(seed)
+        self.policy = LogPolicy(
+            max_segment_chunks=self._random.randint(2, 6),
+            max_length_bytes=self._random.choice((3_000, 20_000)),
+            filter_size=16,
+        )
+        disk = self.disk
+        disk.make_folder("data")
+        disk.make_folder(_TRASH)
+        disk.sync_folder("")
+        disk.sync_folder("data")
+        # The same run for the same seed: trio shuffles its tasks otherwise.
+        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+        trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        original, threads.in_thread = threads.in_thread, self._in_thread
+        try:
+            trio.run(self._run, clock=clock)
+        finally:
+            threads.in_thread = original
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    def note(self, marks: list[Mark], value: object) -> None:
+        marks.append(Mark(len(self.disk.operations), value))
+
+    async def _in_thread(self, work: Any, *arguments: object) -> Any:
+        began = len(self.disk.operations)
+        await trio.lowlevel.checkpoint()
+        work(*arguments)
+        await trio.sleep(self._random.choice((0, 0, 0.01)))
+        if getattr(work, "__name__", "") == "run" and hasattr(work.__self__, "num_held"):
+            self.note(self.life.flushes, began)
+
+    async def _run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._flusher = Flusher(self.mode, 1)
+            nursery.start_soon(self._flusher.run)
+            for number in range(3):
+                self._create(nursery, number)
+                for _ in range(_STEPS):
+                    await self._step(nursery)
+                if number < 2:
+                    await self._delete()
+            nursery.cancel_scope.cancel()
+
+    # -- what a virtual host does, see streamd/virtual_host.py
+
+    def _create(self, nursery: trio.Nursery, number: int) -> None:
+        if self.disk.tree.find(FOLDER) is not None:
+            self.disk.remove_folder(FOLDER)
+        self.lives.append(Life(number))
+        self.publishers = [_Publisher(self, name) for name in (b"p", b"q", b"")]
+        self._open(nursery)
+        self.disk.sync_folder("data")
+        self.life.created = len(self.disk.operations)  # it is in the catalog
+
+    async def _delete(self) -> None:
+        self.life.deleted = len(self.disk.operations)  # it is in the catalog no more
+        await self._stream.stop()
+        self._scope.cancel()
+        self._stream.log.abandon()
+        self.disk.rename(FOLDER, f"{_TRASH}/{self.life.number}")
+        if self._random.random() < 0.5:
+            self.disk.remove_folder(f"{_TRASH}/{self.life.number}")
+
+    def _open(self, nursery: trio.Nursery) -> None:
+        holds_back = self.mode is FlushMode.ALWAYS
+        log = Log.open(FOLDER, self.policy, self.disk, holds_back=holds_back)
+        assert log.report.losses == ()
+        self._watch(log)
+        self._stream = Stream("s", log, lambda: 1_700_000_000_000)
+        self._stream.on_written = self._flusher.wrote
+        self._scope = trio.CancelScope()
+        nursery.start_soon(_run_in, self._scope, self._stream)
+        self._now_safe()
+
+    def _watch(self, log: Log) -> None:
+        """Note what is appended where."""
+        original = log.append
+
+        def append(builders: list[ChunkBuilder], now_ms: int) -> None:
+            original(builders, now_ms)
+            life = self.life
+            for builder in builders:
+                for raw in bodies_in(b"".join(builder._data)):
+                    _, reference, number, _ = raw.split(b"|", 3)
+                    life.offset_of[reference, int(number)] = len(life.bodies)
+                    life.bodies.append(raw)
+
+        drop = log.expire
+
+        def expire(now_ms: int) -> Removal:
+            removal = drop(now_ms)
+            self.note(self.life.firsts, log.first_offset)
+            return removal
+
+        log.append, log.expire = append, expire  # type: ignore[method-assign]
+
+    # -- what is done
+
+    async def _step(self, nursery: trio.Nursery) -> None:
+        random = self._random
+        kind = random.choices(
+            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask"),
+            (10, 2, 3, 4, 2, 0.4, 1),
+        )[0]
+        if kind == "publish":
+            for _ in range(random.randint(1, 3)):
+                self._publish(random.choice(self.publishers), random.randint(1, 8))
+        elif kind == "repeat":
+            publisher = random.choice(self.publishers[:2])
+            first = random.randint(1, publisher.last + 1)
+            self._send(publisher, range(max(1, first - 2), first))
+        elif kind == "store":
+            offset = random.randint(0, len(self.life.bodies) + 5)
+            self._stream.store_offset("c", offset)
+            self.note(self.life.stored, offset)
+        elif kind == "sleep":
+            await trio.sleep(random.choice((0.1, 0.5, 1.5)))
+        elif kind == "ask":
+            await self._stream.settled()
+            if self.life.stored:
+                self.note(self.life.known, len(self.life.stored) - 1)
+        elif kind == "expire":
+            await self._stream.expire()
+        else:
+            await self._reopen(nursery)
+        if random.random() < 0.5:
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def _reopen(self, nursery: trio.Nursery) -> None:
+        await self._stream.settled()
+        await self._stream.stop()
+        self._scope.cancel()
+        began = len(self.disk.operations)
+        self._stream.log.close()
+        self.note(self.life.flushes, began)
+        self._open(nursery)
+
+    def _now_safe(self) -> None:
+        """What is opened is on the device."""
+        self.note(self.life.flushes, len(self.disk.operations))
+
+    def _publish(self, publisher: _Publisher, number: int) -> None:
+        first = publisher.last + 1
+        publisher.last += number
+        self._send(publisher, range(first, first + number))
+
+    def _send(self, publisher: _Publisher, ids: range) -> None:
+        if not ids:
+            return
+        messages = [Outgoing(number, self._body(publisher.reference, number)) for number in ids]
+        for entries in decode_entries(encode_entries(messages), len(messages)).groups:
+            self._stream.publish(Publication(publisher, entries))  # type: ignore[arg-type]
+
+    def _body(self, reference: bytes, number: int) -> bytes:
+        padding = self._random.choice((0, 0, 30, 200, 1_500))
+        return b"%d|%s|%d|" % (self.life.number, reference, number) + b"x" * padding
+
+
+async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
+    with scope:
+        await stream.run()
+
+
+def bodies_in(data: bytes) -> list[bytes]:
+    return [data[at.body : at.end] for at in walk_entries(data)]

@@ -1,0 +1,174 @@
+"""Real sockets: what arrives is given at once, whatever the others on the same poller do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings, strategies as st
+
+from streamd.net.poller import Poller, open_poller
+from streamd.net.transport import SocketTransport, TransportClosed
+
+pytestmark = pytest.mark.skipif(open_poller() is None, reason="this system has no epoll")
+
+
+class Pair:
+    """A client's socket and the server's end of it."""
+
+    def __init__(self, client: trio.SocketStream, server: SocketTransport) -> None:
+        self.client = client
+        self.server = server
+
+
+@asynccontextmanager
+async def polling(number: int = 1) -> AsyncIterator[tuple[Poller, list[Pair]]]:
+    poller = Poller()
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    pairs = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(number):
+            client = await trio.open_tcp_stream("127.0.0.1", port)
+            pairs.append(Pair(client, SocketTransport(await listener.accept(), poller)))
+        nursery.start_soon(poller.run)
+        yield poller, pairs
+        nursery.cancel_scope.cancel()
+    await listener.aclose()
+    for pair in pairs:
+        await pair.client.aclose()
+        pair.server.close()
+
+
+async def test_it_goes_on_until_told_to_stop() -> None:
+    async with polling() as (_, (pair,)):
+        got = bytearray()
+
+        def take(data: bytes) -> bool:
+            got.extend(data)
+            return len(got) < 6
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.client.send_all, b"abcdefgh")
+            assert await pair.server.feed(take)
+        await pair.client.send_all(b"ijk")
+        assert await pair.server.feed(take)
+        assert got.startswith(b"abcdef")
+        await pair.client.aclose()
+        while len(got) < 11:
+            await pair.server.feed(take)
+        assert got == b"abcdefghijk"
+        assert not await pair.server.feed(take)
+
+
+async def test_what_goes_wrong_stays_with_its_connection() -> None:
+    async with polling(3) as (_, (bad, reset, good)):
+
+        def fail(data: bytes) -> bool:
+            raise RuntimeError(data)
+
+        async def fails() -> None:
+            with pytest.raises(RuntimeError, match="x"):
+                await bad.server.feed(fail)
+
+        async def breaks() -> None:
+            with pytest.raises(TransportClosed):
+                await reset.server.feed(lambda _: True)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fails)
+            nursery.start_soon(breaks)
+            await trio.testing.wait_all_tasks_blocked()
+            await bad.client.send_all(b"x")
+            linger = b"\1\0\0\0\0\0\0\0"
+            reset.client.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, linger)
+            await reset.client.aclose()
+        await good.client.send_all(b"y")
+        assert await good.server.feed(lambda data: data != b"y")
+
+
+async def test_a_cancelled_wait_loses_nothing() -> None:
+    async with polling() as (_, (pair,)):
+        with trio.move_on_after(0) as scope:
+            await pair.server.feed(lambda _: True)
+        assert scope.cancelled_caught
+        await pair.client.send_all(b"late")
+        await trio.testing.wait_all_tasks_blocked()
+        got = []
+        assert await pair.server.feed(lambda data: bool(got.append(data)))
+        assert got == [b"late"]
+
+
+async def test_one_may_end_another_of_the_same_round() -> None:
+    async with polling(2) as (_, pairs):
+        called = []
+
+        async def feed(me: Pair, other: Pair) -> None:
+            def take(_: bytes) -> bool:
+                called.append(me)
+                other.server._stop_feeding()
+                return False
+
+            await me.server.feed(take)
+
+        async with trio.open_nursery() as nursery:
+            for pair in pairs:
+                await pair.client.send_all(b"x")
+            for me, other in (pairs, pairs[::-1]):
+                nursery.start_soon(feed, me, other)
+            while not called:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(called) == 1
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_is_left_is_done_once_a_round() -> None:
+    async with polling(3) as (poller, pairs):
+        done = []
+
+        def later() -> None:
+            done.append(len(seen))
+
+        seen: list[bytes] = []
+
+        def take(data: bytes) -> bool:
+            seen.append(data)
+            assert poller.leave(later)
+            return False
+
+        assert not poller.leave(later)
+        for pair in pairs:
+            await pair.client.send_all(b"x")
+        async with trio.open_nursery() as nursery:
+            for pair in pairs:
+                nursery.start_soon(pair.server.feed, take)
+        assert sum(done) >= 3
+        assert done[-1] == 3
+        assert len(done) == len(set(done))
+        assert not poller.leave(later)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.integers(1, 20))
+@settings(deadline=None, max_examples=30)
+def test_all_bytes_come_in_order(pieces: list[bytes], stop_every: int) -> None:
+    async def work() -> bytes:
+        got = bytearray()
+
+        def take(data: bytes) -> bool:
+            got.extend(data)
+            return len(got) % stop_every != 0
+
+        async def send(stream: trio.SocketStream) -> None:
+            for piece in pieces:
+                await stream.send_all(piece)
+            await stream.aclose()
+
+        async with polling() as (_, (pair,)), trio.open_nursery() as nursery:
+            nursery.start_soon(send, pair.client)
+            while await pair.server.feed(take):
+                pass
+        return bytes(got)
+
+    assert trio.run(work) == b"".join(pieces)

@@ -1,0 +1,292 @@
+"""Tuning: the replay is what real filters do, and what is recommended holds when it is done."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings, strategies as st
+from pyspark.sql import SparkSession
+
+from segments import ChunkBuilder, Log, LogPolicy, Matcher, bloom
+from segments.layout import MMH3_SCHEME
+from segments.message import Message
+from segments.spark.columns import TOKEN_PREFIX
+from segments.spark.history import History, read_history
+from segments.spark.inventory import StreamFolder, list_segments
+from segments.spark.plan import Wanted, pieces
+from segments.spark.recommend import Prices, best, candidate
+from segments.spark.replay import Replay, Row, Workload, rescaled
+from segments.spark.report import frames, write_report
+from segments.spark.tuning import NothingToTune, tune
+from streamd.broker.standing_selectors import TOKEN_PREFIX as SERVERS_PREFIX
+from streamd.cli import main
+from tests.support.logs import append
+
+VALUES = [b"", *(b"v%d" % n for n in range(12)), b"long" * 70]
+CHUNKS = st.lists(
+    st.lists(st.sampled_from(VALUES), min_size=1, max_size=9), min_size=1, max_size=14
+)
+
+
+def written(folder: Path, chunks: list[list[bytes]]) -> Path:
+    log = Log.open(str(folder), LogPolicy(max_segment_chunks=6))
+    for values in chunks:
+        append(log, [b"m" * (n + 1) for n in range(len(values))], values)
+    log.close()
+    return folder
+
+
+def histories(folder: Path, prop: str | None = None) -> list[History]:
+    found, ordinal = [], 0
+    for piece in pieces(StreamFolder("s", str(folder)), list_segments(str(folder)), Wanted()):
+        found += read_history(piece, ordinal, prop)
+        ordinal += len(piece.positions)
+    return found
+
+
+def sets_of(found: list[History]) -> list[dict[bytes, int]]:
+    """Filter values with their counts, chunk by chunk."""
+    chunks = []
+    for history in found:
+        made: list[dict[bytes, int]] = [{} for _ in history.records]
+        for chunk, value, count in zip(history.chunks, history.values, history.counts, strict=True):
+            made[chunk][history.names[value]] = count
+        chunks += made
+    return chunks
+
+
+@settings(max_examples=40, deadline=None)
+@given(chunks=CHUNKS)
+def test_the_history_is_what_was_published(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[list[bytes]]
+) -> None:
+    found = histories(written(tmp_path_factory.mktemp("s"), chunks))
+    expected = [{bloom.history_form(v): values.count(v) for v in values if v} for values in chunks]
+    assert sets_of(found) == expected
+    assert [n for history in found for n in history.ordinals] == list(range(len(chunks)))
+
+
+def test_what_stands_for_selectors_is_left_out(tmp_path: Path) -> None:
+    assert TOKEN_PREFIX == SERVERS_PREFIX
+    log = Log.open(str(tmp_path))
+    builder = ChunkBuilder()
+    builder.add(b"\0\0\0\1x", 1, 1, [b"a"])
+    builder.add_token(TOKEN_PREFIX + b"0123456789abcdef")
+    builder.set_sequence(b"publisher", 3)
+    log.append([builder], 1)
+    log.close()
+    assert sets_of(histories(tmp_path)) == [{b"a": 1}]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chunks=CHUNKS,
+    size=st.integers(16, 255),
+    wanted=st.lists(st.sampled_from([*VALUES[1:13], b"never"]), min_size=1, unique=True),
+    scale=st.sampled_from([1, 2, 4]),
+)
+def test_the_replay_does_what_real_filters_do(
+    tmp_path_factory: pytest.TempPathFactory,
+    chunks: list[list[bytes]],
+    size: int,
+    wanted: list[bytes],
+    scale: int,
+) -> None:
+    found = histories(written(tmp_path_factory.mktemp("s"), chunks))
+    weights = tuple(float(n + 1) for n in range(len(wanted)))
+    replay = Replay(Workload(tuple(wanted), weights), newer_from=10**9)
+    rows = [row for history in found for row in replay.run(history, {scale: [size]})]
+    negatives = positives = delivered = needed = 0.0
+    for start in range(0, len(chunks), 6):  # joined within a segment
+        for first in range(start, min(start + 6, len(chunks)), scale):
+            group = chunks[first : min(first + scale, start + 6)]
+            values = [bloom.history_form(v) for chunk in group for v in chunk]
+            size_of = sum(sum(range(5, 5 + len(chunk))) for chunk in group)
+            filter_bytes = bloom.build(set(values), size)
+            for value, weight in zip(wanted, weights, strict=True):
+                matches = Matcher([value]).matches(MMH3_SCHEME, len(filter_bytes), filter_bytes)
+                holds = value in values
+                negatives += weight * (not holds)
+                positives += weight * (matches and not holds)
+                delivered += weight * size_of * matches
+                if scale == 1:
+                    needed += weight * size_of / len(values) * values.count(value)
+    assert sum(row.negatives for row in rows) == pytest.approx(negatives)
+    assert sum(row.positives for row in rows) == pytest.approx(positives)
+    assert sum(row.delivered for row in rows) == pytest.approx(delivered)
+    if scale == 1:
+        assert sum(row.needed for row in rows) == pytest.approx(needed)
+
+
+def test_cut_chunks_hold_what_they_held_together(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    chunks = [[b"v%d" % min(int(rng.expovariate(0.3)), 30) for _ in range(100)] for _ in range(5)]
+    written(tmp_path, chunks)
+    (whole,) = read_history(
+        next(pieces(StreamFolder("s", str(tmp_path)), list_segments(str(tmp_path)), Wanted())),
+        0,
+        None,
+    )
+    for scale, pieces_each in ((0.5, 2), (0.125, 8)):
+        cut = rescaled(whole, scale)
+        assert len(cut.records) == len(whole.records) * pieces_each
+        assert cut.data_bytes.sum() == pytest.approx(whole.data_bytes.sum())
+        found = sets_of([cut])
+        for n, expected in enumerate(sets_of([whole])):
+            mine = found[n * pieces_each : (n + 1) * pieces_each]
+            assert set().union(*mine) == set(expected)
+            for value, count in expected.items():
+                assert sum(part.get(value, 0) for part in mine) == pytest.approx(count)
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "rate"), [(10, 16, 0.02), (30, 16, 0.14), (200, 128, 0.1)]
+)
+def test_the_published_examples(values: int, size: int, rate: float) -> None:
+    """Source: rabbitmq-website, blog/2023-10-24-stream-filtering-internals."""
+    chunks = 400
+    names = [b"value %d" % n for n in range(values * chunks)]
+    one = np.ones(chunks, np.int64)
+    history = History(
+        np.arange(chunks),
+        values * one,
+        1000 * one,
+        size * one,
+        np.repeat(np.arange(chunks), values),
+        np.arange(values * chunks),
+        np.ones(values * chunks, np.int64),
+        names,
+    )
+    wanted = Workload(tuple(b"another %d" % n for n in range(50)), (1.0,) * 50)
+    (row,) = Replay(wanted, 10**9).run(history, {1: [size]})
+    assert row.positives / row.negatives == pytest.approx(rate, abs=0.007)
+    assert row.expected / row.negatives == pytest.approx(rate, abs=0.007)
+
+
+def test_the_smallest_filter_that_is_good_enough_wins_and_nothing_flaps() -> None:
+    def row(size: int, positives: float) -> Row:
+        return Row(
+            1.0, size, False, 100, 100.0, 1e6, 1000, positives, positives, 0, positives * 1e3
+        )
+
+    costs = [
+        candidate(row(*pair), 100, Prices(), 1) for pair in ((16, 90), (64, 1), (72, 0), (128, 0))
+    ]
+    assert best(costs).filter_size == 64
+    assert best(costs, current_size=72).filter_size == 72
+    assert best(costs, current_size=16).filter_size == 64
+
+
+def test_a_recommendation_holds_when_it_is_done(spark: SparkSession, tmp_path: Path) -> None:
+    """Publish, tune, publish the same again as recommended, and count what filters let through."""
+    rng = random.Random(3)
+    values = [b"v%d" % min(int(rng.expovariate(0.05)), 400) for _ in range(40_000)]
+
+    def publish(folder: Path, size: int, records: int) -> Log:
+        log = Log.open(str(folder), LogPolicy(filter_size=size))
+        for first in range(0, len(values), records):
+            part = values[first : first + records]
+            append(log, [b"m" * 100] * len(part), part)
+        return log
+
+    publish(tmp_path / "before", 16, 100).close()
+    found = tune(spark, str(tmp_path / "before"))
+    then = found.recommended
+    assert found.current.filter_size == 16
+    assert then.cost < found.current.cost
+    log = publish(tmp_path / "after", then.filter_size, then.chunk_records)
+    log.close()
+    distinct = sorted(set(values))
+    weights = {value: values.count(value) / len(values) for value in distinct}
+    negatives = positives = 0.0
+    for listing in list_segments(str(tmp_path / "after")):
+        raw = Path(listing.path).read_bytes()
+        for position, values_in in zip(
+            listing.positions.tolist(), sets_of(histories(tmp_path / "after")), strict=True
+        ):
+            bits = int.from_bytes(raw[position + 48 : position + 48 + then.filter_size], "big")
+            for value, weight in weights.items():
+                if value not in values_in:
+                    mask = bloom.mask(value, then.filter_size)
+                    negatives += weight
+                    positives += weight * (bits & mask == mask)
+    assert positives / negatives == pytest.approx(then.false_positive_rate, abs=0.01)
+
+
+def test_the_report_says_what_was_found(spark: SparkSession, tmp_path: Path) -> None:
+    chunks = [[b"v%d" % (n % 7), b"w"] * 10 for n in range(60)]
+    found = tune(spark, str(written(tmp_path / "s", chunks)), workload={"v3": 5, "never": 1})
+    paths = write_report(found, str(tmp_path / "report"))
+    assert [Path(path).name for path in paths] == [
+        "report.json",
+        "sizes.parquet",
+        "distribution.parquet",
+        "report.png",
+    ]
+    said = json.loads(Path(paths[0]).read_text())
+    assert (said["chunks"], said["filter_values"], said["workload"]) == (60, 8, "as given")
+    rate = said["recommended"]["filter_error_rate"]
+    assert rate == found.error_rate == pytest.approx(found.recommended.expected_rate, rel=0.05)
+    sizes = pq.read_table(paths[1]).to_pylist()
+    assert sum(row["is_recommended"] for row in sizes) == 1
+    assert frames(found, spark)["sizes"].where("is_recommended").count() == 1
+    assert sum(row["is_current"] for row in sizes) == 1
+    assert pq.read_table(paths[2]).to_pylist() == [
+        {"stream": "s", "n_distinct": 2, "chunks": 60, "data_bytes": found.census.data_bytes}
+    ]
+    assert Path(paths[3]).read_bytes().startswith(b"\x89PNG")
+    assert not list((tmp_path / "report").glob(".*"))
+
+
+def test_a_property_stands_in_where_chunks_tell_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = Log.open(str(tmp_path))
+    for n in range(30):
+        made = [{"carrier": f"c{(n + m) % 9}"} if m else {} for m in range(4)]
+        append(log, [Message(b"", application_properties=p).encode() for p in made])
+    log.close()
+    with pytest.raises(NothingToTune, match="tell no filter values: publish"):
+        tune(spark, str(tmp_path))
+    with pytest.raises(NothingToTune, match="has a text as its property dest"):
+        tune(spark, str(tmp_path), filter_property="dest")
+    found = tune(spark, str(tmp_path), filter_property="carrier")
+    assert (found.source, found.census.num_values, found.census.chunks) == ("carrier", 9, 30)
+    assert "those of the property carrier stand in" in found.warnings[0]
+
+
+def test_odd_histories(spark: SparkSession, tmp_path: Path) -> None:
+    Log.open(str(tmp_path / "empty")).close()
+    with pytest.raises(NothingToTune, match="stream empty holds no messages yet"):
+        tune(spark, str(tmp_path / "empty"))
+    one = tune(spark, str(written(tmp_path / "one", [[b"a", b"b" * 300]])))
+    assert one.census.num_values == 2
+    assert one.confidence is None
+    assert "1 chunk is too few to rely on" in one.warnings
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["tune", "flights", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "there is no folder flights, and no stream flights in the data folder" in result.stderr
+    result = CliRunner().invoke(main, ["tune", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "holds no segment files, expected a stream's folder" in result.stderr
+    workload = tmp_path / "wanted.json"
+    workload.write_text('["HA"]')
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", str(workload)])
+    assert result.exit_code == 2
+    assert "expected to be a JSON object" in result.stderr
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "none.json"])
+    assert result.exit_code == 2
+    assert "there is no file none.json" in result.stderr
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
+    assert result.exit_code == 1
+    assert "has not recorded any subscription" in result.stderr
+    (tmp_path / "asked.json").write_text('{"HA": 0}')
+    result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
+    assert "cannot be read: it is no JSON object of filter values" in result.stderr

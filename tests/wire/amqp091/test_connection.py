@@ -1,0 +1,311 @@
+"""The server's half of a connection: bytes in any pieces, and everything that is not allowed."""
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from streamd.wire.amqp091 import connection as connection_module, methods as m
+from streamd.wire.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    PROTOCOL_HEADER,
+    FrameType,
+    content_frames,
+    encode_frame,
+    encode_method,
+    method_frame,
+)
+from streamd.wire.amqp091.connection import Connection, Content, Event, NotAmqp, Request
+from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
+from streamd.wire.amqp091.properties import Properties, encode_properties
+from streamd.wire.amqp091.states import (
+    CHANNEL_TRANSITIONS,
+    CONNECTION_TRANSITIONS,
+    ChannelState,
+    State,
+)
+from streamd.wire.amqp091.values import Field
+
+PLAIN = Properties(content_type="text/plain", headers={"n": Field("I", 5)})
+# In an order that is the same in all processes of a run.
+OF_CLIENTS = [kind for kind in m.IDS if kind in m.SENT_BY_CLIENT]
+OF_SERVERS = [kind for kind in m.IDS if kind not in m.SENT_BY_CLIENT]
+LOGIN = (
+    m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"),
+    m.ConnectionTuneOk(2047, 131_072, 60),
+    m.ConnectionOpen("/", "", True),
+)
+
+
+def message(channel: int, body: bytes, frame_max: int = 4096) -> bytes:
+    publish = encode_method(m.BasicPublish(0, "", "q", False, False))
+    return content_frames(channel, publish, encode_properties(PLAIN), body, frame_max)
+
+
+def opened(*channels: int) -> Connection:
+    """An open connection with open channels."""
+    connection = Connection()
+    data = PROTOCOL_HEADER + b"".join(method_frame(0, step) for step in LOGIN)
+    connection.receive_data(data + b"".join(method_frame(n, m.ChannelOpen()) for n in channels))
+    assert len(list(connection.events())) == len(LOGIN) + len(channels)
+    return connection
+
+
+def fed(connection: Connection, data: bytes) -> list[Event]:
+    connection.receive_data(data)
+    return list(connection.events())
+
+
+def fails(connection: Connection, data: bytes) -> ReplyCode:
+    with pytest.raises(ConnectionFault) as caught:
+        fed(connection, data)
+    return caught.value.code
+
+
+SESSION = b"".join(
+    (
+        PROTOCOL_HEADER,
+        *(method_frame(0, step) for step in LOGIN),
+        method_frame(1, m.ChannelOpen("0")),
+        HEARTBEAT_FRAME,
+        method_frame(1, m.QueueDeclare(0, "q", False, True, False, False, False, {})),
+        message(1, b"body"),
+        message(1, b""),
+        message(1, bytes(10_000)),
+        method_frame(1, m.BasicAck(7, True)),
+        method_frame(1, m.ChannelClose(200, "", 0, 0)),
+        method_frame(0, m.ConnectionClose(200, "", 0, 0)),
+    )
+)
+
+
+def whole_session() -> list[Event]:
+    return fed(Connection(), SESSION)
+
+
+def test_cut_at_every_byte() -> None:
+    expected = whole_session()
+    assert len(expected) == 11
+    for cut in range(len(SESSION)):
+        connection = Connection()
+        assert fed(connection, SESSION[:cut]) + fed(connection, SESSION[cut:]) == expected
+
+
+def test_byte_by_byte() -> None:
+    connection = Connection()
+    found = [event for at in range(len(SESSION)) for event in fed(connection, SESSION[at : at + 1])]
+    assert found == whole_session()
+    assert connection.state is State.CLOSED
+
+
+def test_what_follows_the_end_is_ignored() -> None:
+    connection = Connection()
+    fed(connection, SESSION)
+    assert fed(connection, b"anything") == []
+
+
+@pytest.mark.parametrize("kind", OF_CLIENTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", list(ChannelState))
+def test_every_method_in_every_state_of_a_channel(state: ChannelState, kind: type[Any]) -> None:
+    if m.IDS[kind].class_id == 10 or kind is m.BasicPublish:
+        return
+    connection = opened(*(() if state is ChannelState.NONE else (1,)))
+    if state is ChannelState.CLOSING:
+        connection.close_channel(1, ChannelFault(ReplyCode.NOT_FOUND, "gone"))
+    frame = method_frame(1, blank(kind))
+    legal = (state, kind) in CHANNEL_TRANSITIONS
+    if state is ChannelState.CLOSING:
+        assert fed(connection, frame) == (
+            [Request(1, blank(kind))] if kind is m.ChannelClose else []
+        )
+    elif legal:
+        assert fed(connection, frame) == [Request(1, blank(kind))]
+    else:
+        assert fails(connection, frame) == ReplyCode.CHANNEL_ERROR
+
+
+_LEADING_TO = {
+    State.STARTING: (),
+    State.TUNING: LOGIN[:1],
+    State.OPENING: LOGIN[:2],
+    State.OPEN: LOGIN,
+}
+
+
+@pytest.mark.parametrize("kind", OF_CLIENTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", list(_LEADING_TO))
+def test_every_method_in_every_state_of_a_connection(state: State, kind: type[Any]) -> None:
+    connection = Connection()
+    fed(connection, PROTOCOL_HEADER + b"".join(method_frame(0, s) for s in _LEADING_TO[state]))
+    assert connection.state is state
+    frame = method_frame(0, blank(kind))
+    following = CONNECTION_TRANSITIONS.get((state, kind))
+    if following is None:
+        assert fails(connection, frame) == ReplyCode.CHANNEL_ERROR
+    else:
+        assert fed(connection, frame) == [Request(0, blank(kind))]
+        assert connection.state is following
+
+
+def blank(kind: type[Any]) -> Any:
+    """A method of a kind, with nothing in it."""
+    values = {"int": 0, "bool": False, "str": "", "bytes": b""}
+    hints = kind.__annotations__.values()
+    return kind(*(values.get(getattr(hint.__origin__, "__name__", ""), {}) for hint in hints))
+
+
+@pytest.mark.parametrize("kind", OF_SERVERS, ids=lambda kind: kind.__name__)
+def test_methods_that_are_for_servers(kind: type[Any]) -> None:
+    assert fails(opened(1), method_frame(1, blank(kind))) == ReplyCode.COMMAND_INVALID
+
+
+HEADER = message(1, b"body")
+
+
+def header(size: int, class_id: int = 60, weight: int = 0) -> bytes:
+    payload = class_id.to_bytes(2, "big") + weight.to_bytes(2, "big") + size.to_bytes(8, "big")
+    return encode_frame(FrameType.HEADER, 1, payload + b"\0\0")
+
+
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (HEADER[:-1] + b"\x00", 501),
+        (b"\x01\x00\x01\xff\xff\xff\xff", 501),
+        (b"\x01\x00\x01" + (131_073).to_bytes(4, "big"), 501),
+        (b"\x04\x00\x00\x00\x00\x00\x00\xce", 501),
+        (encode_frame(FrameType.METHOD, 1, b""), 501),
+        (encode_frame(FrameType.METHOD, 1, b"\x00\x3c\x00\x63"), 540),
+        (encode_frame(FrameType.METHOD, 1, b"\x00\x3c\x00\x50\x00"), 501),
+        (encode_frame(FrameType.HEARTBEAT, 1, b""), 505),
+        (encode_frame(FrameType.BODY, 0, b"x"), 505),
+        (encode_frame(FrameType.BODY, 1, b"x"), 505),
+        (encode_frame(FrameType.BODY, 2, b"x"), 505),
+        (header(1), 505),
+        (PUBLISH + PUBLISH, 505),
+        (PUBLISH + encode_frame(FrameType.BODY, 1, b"x"), 505),
+        (PUBLISH + header(1) + header(1), 505),
+        (PUBLISH + header(1) + method_frame(1, m.BasicQos(0, 1, False)), 505),
+        (PUBLISH + header(1) + encode_frame(FrameType.BODY, 1, b"xy"), 501),
+        (PUBLISH + header(1, class_id=50), 501),
+        (PUBLISH + header(1, weight=1), 501),
+        (PUBLISH + encode_frame(FrameType.HEADER, 1, b"\0" * 13), 501),
+        (PUBLISH + header((512 << 20) + 1), 501),
+        (PUBLISH + header((1 << 64) - 1), 501),
+    ],
+)
+def test_what_is_not_the_protocol(data: bytes, code: int) -> None:
+    assert fails(opened(1), data) == code
+
+
+def test_what_was_there_before_a_fault_comes_out() -> None:
+    connection = opened(1)
+    connection.receive_data(message(1, b"good") + b"\x04" * 8)
+    events = connection.events()
+    assert isinstance(next(events), Content)
+    with pytest.raises(ConnectionFault):
+        next(events)
+
+
+@pytest.mark.parametrize("data", [b"AMQP\0\0\x09\x00", b"HTTP", b"\x16", b"AMQP\3"])
+def test_other_protocols(data: bytes) -> None:
+    connection = Connection()
+    connection.receive_data(data)
+    with pytest.raises(NotAmqp):
+        list(connection.events())
+
+
+def test_a_message_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MAX_MESSAGE_BYTES", 100)
+    (found,) = fed(opened(1), message(1, bytes(10_000)))
+    assert isinstance(found, Content)
+    assert (found.body, found.size) == (None, 10_000)
+    (found,) = fed(opened(1), message(1, bytes(100)))
+    assert isinstance(found, Content)
+    assert found.body == bytes(100)
+
+
+def test_unfinished_messages_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "UNFINISHED_BYTES", 10_000)
+    start = PUBLISH + header(5000) + encode_frame(FrameType.BODY, 1, bytes(4000))
+    many = opened(1, 2, 3)
+    for number in (1, 2):
+        assert fed(many, _on(number, start)) == []
+    assert fails(many, _on(3, start)) == ReplyCode.RESOURCE_ERROR
+
+
+def _on(channel: int, data: bytes) -> bytes:
+    """Frames for another channel."""
+    found = b""
+    while data:
+        end = 8 + int.from_bytes(data[3:7], "big")
+        found += data[:1] + channel.to_bytes(2, "big") + data[3:end]
+        data = data[end:]
+    return found
+
+
+def test_a_closing_connection_hears_of_nothing_but_its_end() -> None:
+    connection = opened(1)
+    connection.close(ConnectionFault(ReplyCode.NOT_ALLOWED, "enough"))
+    data = message(1, b"body") + method_frame(1, m.ChannelOpen()) + HEARTBEAT_FRAME
+    assert fed(connection, data) == []
+    assert fed(connection, method_frame(0, m.ConnectionClose(200, "", 0, 0))) != []
+    fed(connection, method_frame(0, m.ConnectionCloseOk()))
+    assert connection.state is State.CLOSED
+
+
+@given(st.binary(max_size=200))
+@example(b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce")
+def test_garbage_is_a_fault_or_nothing(garbage: bytes) -> None:
+    for connection, error in ((opened(1), Fault), (Connection(), (Fault, NotAmqp))):
+        with contextlib.suppress(error):
+            fed(connection, garbage)
+
+
+def outcome(pieces: Iterable[bytes]) -> tuple[list[Event], object]:
+    """The events of a connection that gets these pieces, and what ended it."""
+    connection, events = Connection(), []
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            for event in connection.events():
+                events.append(event)  # noqa: PERF402 - those before a fault count, too
+    except Fault as fault:
+        return events, (fault.code, fault.text)
+    except NotAmqp:
+        return events, NotAmqp
+    return events, connection.state
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_session_with_bytes_changed_left_out_or_put_in(data: st.DataObject) -> None:
+    """Whole messages are read faster than byte by byte, and nothing else is different."""
+    changed = bytearray(SESSION)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        match data.draw(st.sampled_from(["change", "leave out", "put in"])):
+            case "change":
+                changed[at] = data.draw(st.integers(0, 255))
+            case "leave out":
+                del changed[at]
+            case _:
+                changed.insert(at, data.draw(st.integers(0, 255)))
+    raw = bytes(changed)
+    assert outcome([raw]) == outcome(raw[at : at + 1] for at in range(len(raw)))
+
+
+def test_a_message_with_any_byte_changed() -> None:
+    """All bytes of a message, all values: whole or byte by byte, the outcome is the same."""
+    start = PROTOCOL_HEADER + b"".join(method_frame(0, step) for step in LOGIN)
+    start += method_frame(1, m.ChannelOpen()) + method_frame(2, m.ChannelOpen())
+    one = message(1, b"body")
+    for at in range(len(one)):
+        for value in {0, 1, 2, 3, 8, 60, 0xCE, 0xFF, one[at] ^ 1, one[at] ^ 0x80}:
+            raw = one[:at] + bytes((value,)) + one[at + 1 :] + message(2, b"other")
+            assert outcome([start, raw]) == outcome([start, *(bytes((b,)) for b in raw)])

@@ -1,0 +1,257 @@
+"""The protocol without sockets: any cut of the bytes, every state, every limit."""
+
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from streamd.wire.stream import (
+    NEED_DATA,
+    Connection,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ResponseCode,
+    Role,
+    State,
+    codec,
+    commands as c,
+    fields as f,
+)
+from streamd.wire.stream.connection import LOGIN_FRAME_MAX
+from streamd.wire.stream.fields import NO_OFFSET
+from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER, TRANSITIONS, next_state
+from tests.wire.stream.strategies import KINDS, of_kind
+
+OK = ResponseCode.OK
+LOGIN: list[c.Command] = [
+    c.PeerProperties(1, ()),
+    c.PeerPropertiesResponse(1, OK),
+    c.SaslHandshake(2),
+    c.SaslHandshakeResponse(2, OK, ("PLAIN",)),
+    c.SaslAuthenticate(3, "PLAIN", b"\0guest\0guest"),
+    c.SaslAuthenticateResponse(3, OK),
+    c.Tune(1 << 20, 60),
+    c.Tune(1 << 20, 60),
+    c.Open(4, "/"),
+    c.OpenResponse(4, OK),
+]
+FROM_CLIENT = [0, 2, 4, 7, 8]
+
+
+def opened(role: Role, frame_max: int | None = 1 << 20) -> Connection:
+    connection = Connection(role, frame_max)
+    for number, command in enumerate(LOGIN):
+        if (number in FROM_CLIENT) is (role is Role.CLIENT):
+            connection.send(command)
+        else:
+            connection.receive_data(codec.encode(command))
+            assert connection.next_command() == command
+    assert connection.state is State.OPEN
+    return connection
+
+
+def in_state(role: Role, state: State) -> Connection:
+    connection = Connection(role, 1 << 20)
+    connection.state = state
+    return connection
+
+
+def received(connection: Connection) -> list[c.Command]:
+    found = []
+    while (command := connection.next_command()) is not NEED_DATA:
+        assert not isinstance(command, type(NEED_DATA))
+        found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_whole_login(role: Role) -> None:
+    connection = opened(role)
+    close = c.Close(9, OK, "bye")
+    if role is Role.CLIENT:
+        connection.send(close)
+        connection.receive_data(codec.encode(c.CloseResponse(9, OK)))
+        received(connection)
+    else:
+        connection.receive_data(codec.encode(close))
+        assert received(connection) == [close]
+        connection.send(c.CloseResponse(9, OK))
+    assert connection.state is State.CLOSED
+
+
+SESSION = st.lists(
+    st.one_of(
+        [
+            of_kind(k)
+            for k in KINDS
+            if (State.OPEN, k) in TRANSITIONS and k in SENT_BY_CLIENT and k is not c.Close
+        ]
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=60)
+@given(SESSION, st.data())
+def test_any_cut_gives_the_same_commands(commands: list[c.Command], data: st.DataObject) -> None:
+    login = [LOGIN[number] for number in FROM_CLIENT]
+    raw = b"".join(map(codec.encode, login + commands))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    connection = Connection(Role.SERVER, 1 << 20)
+    answers = iter(LOGIN[number] for number in range(len(LOGIN)) if number not in FROM_CLIENT)
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+        connection.receive_data(raw[start:end])
+        while (command := connection.next_command()) is not NEED_DATA:
+            found.append(command)
+            if len(found) <= len(login):
+                for _ in range({3: 2, 4: 0}.get(len(found), 1)):
+                    connection.send(next(answers))
+    assert found == login + commands
+
+
+def test_one_byte_at_a_time() -> None:
+    connection = opened(Role.SERVER)
+    command = c.StoreOffset("app", "s1", 42)
+    raw = codec.encode(command)
+    for at in range(len(raw) - 1):
+        connection.receive_data(raw[at : at + 1])
+        assert connection.next_command() is NEED_DATA
+    connection.receive_data(raw[-1:] + raw[:3])
+    assert received(connection) == [command]
+
+
+def sample(kind: type[Any]) -> c.Command:
+    """One command of a kind, with good codes."""
+    hints = get_type_hints(kind, include_extras=True)
+    values = {f.U8: 1, f.U16: OK, f.U32: 60, f.U64: 7, f.String: "s", f.OffsetSpec: NO_OFFSET}
+    empty: dict[Any, Any] = {f.Rest: b"", f.Bytes: b""}
+    return kind(  # type: ignore[no-any-return]
+        *(values.get(t, empty.get(t, ())) for t in (hints[x.name] for x in fields(kind)))
+    )
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("role", Role)
+def test_every_pair_of_state_and_command(state: State, role: Role) -> None:
+    """Listed pairs move; all others are refused, sent or received, and leave the state alone."""
+    own, peers = SENT_BY_CLIENT, SENT_BY_SERVER
+    if role is Role.SERVER:
+        own, peers = peers, own
+    for kind in KINDS:
+        command = sample(kind)
+        expected = TRANSITIONS.get((state, kind))
+        may_send = may_receive = expected is not None
+        if kind is c.Tune:
+            may_send &= (state is State.TUNING) is (role is Role.CLIENT)
+            may_receive &= (state is State.TUNING) is (role is Role.SERVER)
+        end = in_state(role, state)
+        if may_send and kind in own:
+            end.send(command)
+            assert end.state is expected
+        else:
+            with pytest.raises(LocalProtocolError):
+                end.send(command)
+            assert end.state is state
+        end = in_state(role, state)
+        end.receive_data(codec.encode(command))
+        if state is State.CLOSING and kind not in (c.Close, c.CloseResponse):
+            assert end.next_command() is NEED_DATA  # passed over
+        elif may_receive and kind in peers:
+            assert end.next_command() == command
+            assert end.state is expected
+        else:
+            with pytest.raises(RemoteProtocolError, match="unknown frame"):
+                end.next_command()
+            assert end.state is state
+
+
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [
+        (State.JUDGING, c.SaslAuthenticateResponse(1, ResponseCode.AUTHENTICATION_FAILURE)),
+        (State.OPENING, c.OpenResponse(1, ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)),
+        (State.CHOOSING, c.SaslHandshakeResponse(1, ResponseCode.INTERNAL_ERROR)),
+    ],
+)
+def test_refusing_answers_end_the_login(state: State, command: c.Command) -> None:
+    assert next_state(state, command) is State.REFUSED
+
+
+def test_a_challenge_asks_again() -> None:
+    answer = c.SaslAuthenticateResponse(1, ResponseCode.SASL_CHALLENGE, b"more")
+    assert next_state(State.JUDGING, answer) is State.AUTHENTICATING
+
+
+class TestFrameLimit:
+    def frame(self, size: int) -> bytes:
+        """A StoreOffset whose frame has exactly `size` bytes, its own size not counted."""
+        command = c.StoreOffset("r" * (size - 16), "", 0)
+        raw = codec.encode(command)
+        assert len(raw) == 4 + size
+        return raw
+
+    @pytest.mark.parametrize("limit", [100, 4096, 50_000])
+    def test_exactly_the_limit_is_taken_and_one_more_is_not(self, limit: int) -> None:
+        connection = opened(Role.SERVER, limit)
+        connection.receive_data(self.frame(limit))
+        assert len(received(connection)) == 1
+        connection.receive_data(self.frame(limit + 1)[:4])  # announced, not yet sent
+        with pytest.raises(RemoteProtocolError, match="frame too large") as error:
+            connection.next_command()
+        assert error.value.code == ResponseCode.FRAME_TOO_LARGE
+
+    def test_before_login_the_limit_is_small(self) -> None:
+        connection = Connection(Role.SERVER, 1 << 20)
+        connection.receive_data((LOGIN_FRAME_MAX + 1).to_bytes(4, "big"))
+        with pytest.raises(RemoteProtocolError, match="8193 bytes were announced, 8192"):
+            connection.next_command()
+        connection = Connection(Role.SERVER, 1 << 20)
+        connection.receive_data(LOGIN_FRAME_MAX.to_bytes(4, "big"))
+        assert connection.next_command() is NEED_DATA
+
+    @pytest.mark.parametrize(
+        ("own", "agreed", "limit"), [(1000, 0, 1000), (1000, 500, 500), (1000, 9999, 1000)]
+    )
+    def test_what_is_agreed_can_only_lower_it(self, own: int, agreed: int, limit: int) -> None:
+        connection = opened(Role.SERVER, own)
+        connection.limit_frames(agreed)
+        assert connection.frame_max == limit
+
+    def test_a_client_takes_chunks_of_any_size(self) -> None:
+        connection = opened(Role.CLIENT, None)
+        chunk = c.Deliver(1, bytes(3 << 20))
+        connection.receive_data(codec.encode(chunk))
+        assert received(connection) == [chunk]
+        connection.limit_frames(4096)
+        assert connection.frame_max == 4096
+
+    def test_a_size_of_zero_is_no_command(self) -> None:
+        connection = opened(Role.SERVER)
+        connection.receive_data(bytes(4))
+        with pytest.raises(RemoteProtocolError, match="0 bytes cannot hold"):
+            connection.next_command()
+
+
+def test_what_was_sent_before_the_end_was_known_is_passed_over() -> None:
+    connection = opened(Role.SERVER)
+    connection.send(c.Close(1, ResponseCode.UNKNOWN_FRAME, "unknown frame"))
+    garbage = (6).to_bytes(4, "big") + b"\x75\x30\0\1xx"
+    late = codec.encode(c.Delete(5, "s")) + garbage + codec.encode(c.CloseResponse(1, OK))
+    connection.receive_data(late)
+    assert received(connection) == [c.CloseResponse(1, OK)]
+    assert connection.state is State.CLOSED
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_garbage_ends_in_a_protocol_error_or_a_wait(raw: bytes) -> None:
+    connection = Connection(Role.SERVER, 1 << 20)
+    connection.receive_data(raw)
+    try:
+        while connection.next_command() is not NEED_DATA:
+            pass
+    except RemoteProtocolError as error:
+        codes = (ResponseCode.UNKNOWN_FRAME, ResponseCode.FRAME_TOO_LARGE)
+        assert error.code in codes  # noqa: PT017 - a wait is as right

@@ -1,0 +1,191 @@
+"""Taking Publish frames apart: the fast way, the slow way and the declaration say the same."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments.codec import walk_entries
+from streamd.wire.stream import RemoteProtocolError, codec, commands as c, publish
+from streamd.wire.stream.fields import PublishFault
+from streamd.wire.stream.publish import Decoded, Entries, Outgoing
+from tests.wire.stream import layout
+
+U64 = st.integers(0, 2**64 - 1)
+BODIES = st.binary(max_size=30) | st.just(b"x" * 12)
+MESSAGES = st.lists(st.builds(Outgoing, U64, BODIES), max_size=12)
+VALUES = st.none() | st.sampled_from([b"", b"a", b"b", b"cc"]) | st.binary(max_size=40)
+FILTERED = st.lists(st.builds(Outgoing, U64, BODIES, VALUES), max_size=12)
+
+
+@st.composite
+def uniform(draw: st.DrawFn) -> list[Outgoing]:
+    size, value_size = draw(st.integers(0, 20)), draw(st.none() | st.integers(0, 5))
+    value = st.none() if value_size is None else st.binary(min_size=value_size, max_size=value_size)
+    body = st.binary(min_size=size, max_size=size)
+    return draw(st.lists(st.builds(Outgoing, U64, body, value), max_size=20))
+
+
+def ids_of(messages: list[Outgoing]) -> bytes:
+    return b"".join(m.publishing_id.to_bytes(8, "big") for m in messages)
+
+
+def stored(messages: list[Outgoing]) -> bytes:
+    return b"".join(len(m.body).to_bytes(4, "big") + m.body for m in messages)
+
+
+@settings(max_examples=300)
+@given(MESSAGES | uniform())
+def test_plain_messages(messages: list[Outgoing]) -> None:
+    raw, count = publish.encode_entries(messages), len(messages)
+    expected = Decoded(
+        [Entries(ids_of(messages), stored(messages), count, count, None)] if messages else []
+    )
+    assert publish.decode_entries(raw, count) == expected
+    assert publish._one_by_one(raw, count) == expected
+    assert publish._uniform(raw, count) in (None, expected)
+    declared = [layout.SIMPLE_ENTRY.build(m._asdict()) for m in messages]
+    assert b"".join(declared) == raw
+
+
+@settings(max_examples=300)
+@given(FILTERED | uniform())
+def test_messages_with_filter_values(messages: list[Outgoing]) -> None:
+    raw, count = publish.encode_filtered_entries(messages), len(messages)
+    values = [m.filter_value or b"" for m in messages]
+    decoded = publish.decode_filtered_entries(raw, count)
+    assert publish._filtered_one_by_one(raw, count) == Decoded(
+        [
+            group._replace(filter_values=group.filter_values and list(group.filter_values))
+            for group in decoded.groups
+        ]
+    )
+    if not messages:
+        assert decoded.groups == []
+        return
+    (group,) = decoded.groups
+    assert group[:4] == (ids_of(messages), stored(messages), count, count)
+    assert list(group.filter_values or values) == values
+    assert (group.filter_values is None) == (not any(values))
+    declared = b"".join(
+        layout.FILTERED_ENTRY.build(
+            {
+                "publishing_id": m.publishing_id,
+                "value_size": -1 if m.filter_value is None else len(m.filter_value),
+                "value": m.filter_value,
+                "body": m.body,
+            }
+        )
+        for m in messages
+    )
+    assert declared == raw
+
+
+def test_the_fast_way_is_taken() -> None:
+    messages = [Outgoing(n, b"x" * 100, b"v%02d" % n) for n in range(50)]
+    assert publish._uniform(publish.encode_entries(messages), 50) is not None
+    assert publish._uniform_filtered(publish.encode_filtered_entries(messages), 50) is not None
+
+
+@settings(max_examples=300)
+@given(FILTERED | uniform(), st.integers(0, 14), st.booleans(), st.data())
+def test_counts_and_cuts_that_do_not_fit(
+    messages: list[Outgoing], count: int, filtered: bool, data: st.DataObject
+) -> None:
+    encode = publish.encode_filtered_entries if filtered else publish.encode_entries
+    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
+    raw = encode(messages)
+    cut = raw[: data.draw(st.integers(0, len(raw)))]
+    if cut == raw and count == len(messages):
+        decode(raw, count)
+        return
+    try:
+        decoded = decode(cut, count)
+    except RemoteProtocolError as error:
+        assert "Publish frame" in str(error) or "sub-batch" in str(error)  # noqa: PT017
+    else:  # cut or counted so that it happens to fit
+        assert sum(g.num_entries for g in decoded.groups) + len(decoded.refused_ids) // 8 == count
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=120), st.integers(0, 9), st.booleans())
+def test_any_bytes_are_entries_or_a_protocol_error(raw: bytes, count: int, filtered: bool) -> None:
+    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
+    try:
+        decoded = decode(raw, count)
+    except RemoteProtocolError:
+        return
+    for group in decoded.groups:
+        assert len(group.publishing_ids) == 8 * group.num_entries
+        walked = list(walk_entries(group.data))
+        assert len(walked) == group.num_entries
+        assert sum(at.num_records for at in walked) == group.num_records
+
+
+def batch(
+    number: int, records: int = 2, compression: int = 0, full: int = 12, body: bytes = b"z" * 12
+) -> bytes:
+    return publish.encode_sub_batch(number, records, compression, full, body)
+
+
+def plain(number: int) -> bytes:
+    return publish.encode_entries([Outgoing(number, b"m%d" % number)])
+
+
+def test_sub_batches_are_groups_of_their_own() -> None:
+    raw = plain(1) + plain(2) + batch(3, records=7, full=28, compression=1) + batch(4) + plain(5)
+    groups = publish.decode_entries(raw, 5).groups
+    assert [(g.num_entries, g.num_records) for g in groups] == [(2, 2), (1, 7), (1, 2), (1, 1)]
+    assert b"".join(g.publishing_ids for g in groups) == b"".join(
+        n.to_bytes(8, "big") for n in range(1, 6)
+    )
+    assert groups[1].data == batch(3, records=7, full=28, compression=1)[8:]
+    declared = layout.SUB_BATCH_ENTRY.parse(batch(3, records=7, full=28, compression=1))
+    assert (declared.flags, declared.num_records, declared.uncompressed_size) == (0x90, 7, 28)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"records": 0},
+        {"records": 4, "full": 15},
+        {"full": (64 << 20) + 1},
+        {"compression": 5},
+        {"compression": 7},
+        {"compression": 1, "body": b""},
+    ],
+)
+def test_bad_sub_batches_refuse_the_rest_of_the_frame(bad: dict[str, int]) -> None:
+    raw = plain(1) + batch(2, **bad) + plain(3) + batch(4)
+    decoded = publish.decode_entries(raw, 4)
+    assert [g.publishing_ids for g in decoded.groups] == [(1).to_bytes(8, "big")]
+    assert decoded.refused_ids == b"".join(n.to_bytes(8, "big") for n in (2, 3, 4))
+
+
+def test_the_largest_sub_batch_is_taken() -> None:
+    raw = batch(1, full=64 << 20, compression=4) + batch(2, records=3, full=12)
+    assert publish.decode_entries(raw, 2).refused_ids == b""
+
+
+def test_a_sub_batch_with_a_filter_value_breaks_the_connection() -> None:
+    raw = (1).to_bytes(8, "big") + b"\0\1v" + batch(1)[8:]
+    with pytest.raises(RemoteProtocolError, match="cannot have a filter value"):
+        publish.decode_filtered_entries(raw, 1)
+
+
+@given(MESSAGES, st.integers(0, 255), st.integers(0, 65535))
+def test_confirms_and_refusals_agree_with_the_commands(
+    messages: list[Outgoing], publisher_id: int, code: int
+) -> None:
+    numbers = tuple(m.publishing_id for m in messages)
+    confirm = codec.encode(c.PublishConfirm(publisher_id, numbers))
+    assert publish.encode_confirm(publisher_id, ids_of(messages)) == confirm
+    faults = tuple(PublishFault(number, code) for number in numbers)
+    refusal = codec.encode(c.PublishError(publisher_id, faults))
+    assert publish.encode_refusal(publisher_id, ids_of(messages), code) == refusal
+
+
+@given(FILTERED)
+def test_ids_of_a_refused_frame(messages: list[Outgoing]) -> None:
+    count = len(messages)
+    plain_raw, raw = publish.encode_entries(messages), publish.encode_filtered_entries(messages)
+    assert publish.publishing_ids_of(plain_raw, count, filtered=False) == ids_of(messages)
+    assert publish.publishing_ids_of(raw, count, filtered=True) == ids_of(messages)
