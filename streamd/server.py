@@ -6,28 +6,26 @@ Lifetimes nest: the broker with its logs outlives the connections, these outlive
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import trio
 from starlette.types import ASGIApp
 
 from streamd import http_api
 from streamd.auth.administration import Administration
-from streamd.auth.authentication import Entrance, Peer
-from streamd.auth.users import Access
+from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker, wall_clock_ms
 from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.config import DRAIN_SECONDS, Config
-from streamd.connections.amqp091.connection import AmqpLink
-from streamd.connections.amqp091.login import AmqpLogin
-from streamd.connections.registry import Connections
-from streamd.connections.stream.connection import Link
-from streamd.connections.stream.login import Login
+from streamd.connections.amqp091 import connection as amqp091
+from streamd.connections.registry import ConnectionRegistry
+from streamd.connections.services import Connection, MakeConnection, Services
+from streamd.connections.stream import connection as stream
 from streamd.http_api import Service, make_app
 from streamd.net.tls import CertificateError, Certificates, accept
 from streamd.net.transport import Address, SocketTransport, Transport
@@ -39,116 +37,125 @@ class StartError(Exception):
     """The server cannot start; one sentence with what to do."""
 
 
+class ServedProtocol(NamedTuple):
+    """A protocol that the server speaks: all that another one needs here is a line in PROTOCOLS.
+
+    Attributes:
+        name: its listeners have it, inside TLS with "/ssl" after it.
+        make_connection: makes a connection of it.
+        port: the setting of its port.
+        tls_port: the same inside TLS.
+        advertised_port: the setting of the port that clients are told; empty for none.
+        advertised_tls_port: the same inside TLS.
+    """
+
+    name: str
+    make_connection: MakeConnection
+    port: str
+    tls_port: str
+    advertised_port: str = ""
+    advertised_tls_port: str = ""
+
+
+STREAM = ServedProtocol(
+    "stream",
+    stream.make_connection,
+    "stream_port",
+    "tls_port",
+    "advertised_port",
+    "advertised_tls_port",
+)
+AMQP = ServedProtocol("amqp", amqp091.make_connection, "amqp_port", "amqp_tls_port")
+PROTOCOLS = (STREAM, AMQP)
+
+
 class Server:
     """A running server.
 
     Attributes:
         broker: its streams.
-        access: its users.
-        stream_address: where it listens; None when it does not.
-        tls_address: the same for TLS.
-        amqp_address, amqp_tls_address: the same for AMQP 0-9-1.
+        directory: its users.
+        addresses: where it listens, by protocol: "stream", "stream/ssl", "amqp", "http", ...
         certificates: for TLS; None without.
         connections: those that are open.
         handshakes: connections inside TLS that are not made yet.
-        http_address: where the HTTP API is; None when it is not.
     """
 
-    def __init__(self, broker: Broker, access: Access, config: Config) -> None:
+    def __init__(self, broker: Broker, directory: UserDirectory, config: Config) -> None:
         self.broker = broker
-        self.access = access
-        self.stream_address: Address | None = None
-        self.tls_address: Address | None = None
-        self.amqp_address: Address | None = None
-        self.amqp_tls_address: Address | None = None
-        self.http_address: Address | None = None
+        self.directory = directory
+        self.addresses: dict[str, Address] = {}
         self.certificates: Certificates | None = None
-        self.connections = Connections()
+        self.connections = ConnectionRegistry()
         self.handshakes = 0
         self._config = config
-        self._links: set[Link | AmqpLink] = set()
-        self._entering: dict[Link | AmqpLink, trio.CancelScope] = {}  # and some that are in
+        self._services = Services(config, broker, directory, self.connections)
+        self._running: set[Connection] = set()
+        self._entering: dict[Connection, trio.CancelScope] = {}  # and some that are in
 
-    async def serve_transport(self, transport: Transport) -> None:
-        """Serve one connection of the stream protocol until it ends."""
-        address = self._announced(is_tls=transport.is_tls)
-        peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
-        login = Login(self._config, self.broker, self.access, address, peer)
-        await self._run(Link(transport, login, self._config.frame_max, self.connections), transport)
-
-    async def serve_amqp(self, transport: Transport) -> None:
-        """Serve one connection of AMQP 0-9-1 until it ends."""
-        config = self._config
-        peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
-        entrance = Entrance(config, self.broker, self.access, peer)
-        login = AmqpLogin(entrance, self.broker, config.heartbeat)
-        link = AmqpLink(transport, login, self.connections, config.default_queue_type)
-        await self._run(link, transport)
-
-    async def _run(self, link: Link | AmqpLink, transport: Transport) -> None:
+    async def serve(self, protocol: ServedProtocol, transport: Transport) -> None:
+        """Serve one connection of a protocol until it ends."""
         if not self.takes(transport.peer):
             transport.close()
             return
+        announced = self._announced(protocol, is_tls=transport.is_tls)
+        connection = protocol.make_connection(transport, self._services, announced)
         with trio.CancelScope() as scope:
-            self._links.add(link)
-            self._entering[link] = scope
+            self._running.add(connection)
+            self._entering[connection] = scope
             try:
-                await link.run()
+                await connection.run()
             finally:
-                self._links.discard(link)
-                self._entering.pop(link, None)
+                self._running.discard(connection)
+                self._entering.pop(connection, None)
 
     def takes(self, peer: object) -> bool:
         """Whether there may be one more connection; says so in the log when not.
 
-        When there are as many as there may be, one that does not log in has to go, the oldest of
-        these: nobody who says nothing keeps others out.
+        At the limit, the oldest connection that has not logged in is closed, so that silent peers
+        cannot lock others out.
         """
-        count = len(self._links) + self.handshakes
+        count = len(self._running) + self.handshakes
         if count < self._config.max_connections:
             return True
         while self._entering:
-            link = next(iter(self._entering))
-            scope = self._entering.pop(link)
-            if not link.is_open:
+            connection = next(iter(self._entering))
+            scope = self._entering.pop(connection)
+            if not connection.is_open:
                 scope.cancel()
                 return True
         text = "%s: refused, %s connections are open, the setting max_connections allows no more"
         logger.warning(text, peer, count)
         return False
 
-    def _announced(self, *, is_tls: bool) -> tuple[str, int]:
-        config = self._config
-        port = config.advertised_tls_port if is_tls else config.advertised_port
+    def _announced(self, protocol: ServedProtocol, *, is_tls: bool) -> tuple[str, int]:
+        setting = protocol.advertised_tls_port if is_tls else protocol.advertised_port
+        port: int | None = getattr(self._config, setting) if setting else None
         if port is None:
-            address = self.tls_address if is_tls else self.stream_address
+            address = self.addresses.get(listener_name(protocol, is_tls=is_tls))
             port = address.port if address else 0
-        return config.advertised_host, port
+        return self._config.advertised_host, port
 
     def http_app(self) -> ASGIApp:
         """The HTTP API over this server."""
-        administration = Administration(self.broker, self.access)
+        administration = Administration(self.broker, self.directory)
         return make_app(
-            Service(self.broker, self.access, self.connections, administration, self._listeners)
+            Service(
+                self.broker,
+                self.directory,
+                self.connections,
+                administration,
+                lambda: list(self.addresses.items()),
+            )
         )
-
-    def _listeners(self) -> list[tuple[str, Address]]:
-        listeners = (
-            ("stream", self.stream_address),
-            ("stream/ssl", self.tls_address),
-            ("amqp", self.amqp_address),
-            ("amqp/ssl", self.amqp_tls_address),
-            ("http", self.http_address),
-        )
-        return [(protocol, address) for protocol, address in listeners if address is not None]
 
     async def drain(self) -> None:
         """Return once all connections have what is due to them, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
             async with trio.open_nursery() as nursery:
-                for link in self._links:
-                    if link.is_open:
-                        nursery.start_soon(link.stop)
+                for connection in self._running:
+                    if connection.is_open:
+                        nursery.start_soon(connection.stop)
 
 
 async def serve(
@@ -173,42 +180,35 @@ async def serve(
         stop = trio.Event()
     async with AsyncExitStack() as sockets:
         certificates = _read_certificates(config)
-        plain = await _bind(config.host, config.stream_port, "--stream-port")
-        tls = await _bind(config.host, config.tls_port, "--tls-port")
-        amqp = await _bind(config.host, config.amqp_port, "--amqp-port")
-        amqp_tls = await _bind(config.host, config.amqp_tls_port, "--amqp-tls-port")
-        for listener in (*plain, *tls, *amqp, *amqp_tls):
-            sockets.push_async_callback(listener.aclose)
+        endpoints = await _bind_all(config, sockets)
         http = _bind_http(config)
         if http is not None:
             sockets.callback(http.close)
-        async with open_server(config, now_ms) as server, trio.open_nursery() as links:
-            server.stream_address, server.tls_address = _address(plain), _address(tls)
-            server.amqp_address, server.amqp_tls_address = _address(amqp), _address(amqp_tls)
-            server.http_address = http.address if http else None
+        async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
+            server.addresses.update({e.name: e.address for e in endpoints})
+            if http is not None:
+                server.addresses["http"] = http.address
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 if http is not None:
-                    links.start_soon(
+                    connections.start_soon(
                         http.run, server.http_app(), config.max_http_connections, stop.wait
                     )
-                for serve_one, serve_transport, listeners in (
-                    (_serve_socket, server.serve_transport, plain),
-                    (_serve_tls, server.serve_transport, tls),
-                    (_serve_socket, server.serve_amqp, amqp),
-                    (_serve_tls, server.serve_amqp, amqp_tls),
-                ):
-                    if not listeners:
-                        continue
-                    handler = partial(serve_one, server, serve_transport)
+                for endpoint in endpoints:
+                    handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
-                        partial(trio.serve_listeners, handler, listeners, handler_nursery=links)
+                        partial(
+                            trio.serve_listeners,
+                            handler,
+                            endpoint.listeners,
+                            handler_nursery=connections,
+                        )
                     )
                 task_status.started(server)
                 await stop.wait()
                 listening.cancel_scope.cancel()
             await server.drain()
-            links.cancel_scope.cancel()
+            connections.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -224,8 +224,8 @@ async def open_server(
         try:
             catalog = Catalog(config.data)
             contents = catalog.contents()
-            access = Access(catalog)
-            await access.open(config.user, config.password, DEFAULT_HOST)
+            directory = UserDirectory(catalog)
+            await directory.open(config.user, config.password, DEFAULT_HOST)
         except CatalogError as error:
             raise StartError(str(error)) from error
         async with trio.open_nursery() as writers:
@@ -233,7 +233,7 @@ async def open_server(
             broker = Broker(config.data, catalog, writers, now_ms, config.max_streams, flusher)
             try:
                 await broker.open(contents)
-                yield Server(broker, access, config)
+                yield Server(broker, directory, config)
             finally:
                 writers.cancel_scope.cancel()
                 broker.close()
@@ -248,9 +248,22 @@ def _read_certificates(config: Config) -> Certificates | None:
         raise StartError(str(error)) from error
 
 
-async def _bind(host: str, port: int | None, option: str) -> list[trio.SocketListener]:
-    if port is None:
-        return []
+async def _bind_all(config: Config, sockets: AsyncExitStack) -> list["_Endpoint"]:
+    """Listen for every protocol, with and without TLS, as far as the settings want it."""
+    endpoints = []
+    for protocol in PROTOCOLS:
+        for setting, serve_one in ((protocol.port, _serve_socket), (protocol.tls_port, _serve_tls)):
+            port: int | None = getattr(config, setting)
+            if port is None:
+                continue
+            listeners = await _bind(config.host, port, f"--{setting.replace('_', '-')}")
+            for listener in listeners:
+                sockets.push_async_callback(listener.aclose)
+            endpoints.append(_Endpoint(protocol, serve_one, listeners))
+    return endpoints
+
+
+async def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
@@ -273,33 +286,49 @@ def _cannot_listen(host: str, port: int, option: str, error: OSError) -> StartEr
     )
 
 
-def _address(listeners: Sequence[trio.SocketListener]) -> Address | None:
-    return Address(*listeners[0].socket.getsockname()[:2]) if listeners else None
-
-
-_Serve: TypeAlias = Callable[[Transport], Awaitable[None]]
-
-
-async def _serve_socket(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
+async def _serve_socket(
+    server: Server, protocol: ServedProtocol, accepted: trio.SocketStream
+) -> None:
     try:
-        transport = SocketTransport(stream, server.broker.poller)
+        transport = SocketTransport(accepted, server.broker.poller)
     except OSError:
         return  # gone before it was looked at
-    await serve(transport)
+    await server.serve(protocol, transport)
 
 
-async def _serve_tls(server: Server, serve: _Serve, stream: trio.SocketStream) -> None:
+async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
     assert server.certificates is not None  # noqa: S101 - no listener without
-    if not server.takes(_peer_of(stream)):
-        stream.socket.close()
+    if not server.takes(_peer_of(accepted)):
+        accepted.socket.close()
         return
     server.handshakes += 1
     try:
-        transport = await accept(server.certificates, stream)
+        transport = await accept(server.certificates, accepted)
     finally:
         server.handshakes -= 1
     if transport is not None:
-        await serve(transport)
+        await server.serve(protocol, transport)
+
+
+class _Endpoint(NamedTuple):
+    """Where one protocol is listened for, with or without TLS."""
+
+    protocol: ServedProtocol
+    serve_one: Callable[[Server, ServedProtocol, trio.SocketStream], Awaitable[None]]
+    listeners: list[trio.SocketListener]
+
+    @property
+    def name(self) -> str:
+        return listener_name(self.protocol, is_tls=self.serve_one is _serve_tls)
+
+    @property
+    def address(self) -> Address:
+        return Address(*self.listeners[0].socket.getsockname()[:2])
+
+
+def listener_name(protocol: ServedProtocol, *, is_tls: bool) -> str:
+    """As the addresses of a server have it."""
+    return f"{protocol.name}/ssl" if is_tls else protocol.name
 
 
 def _peer_of(stream: trio.SocketStream) -> str:

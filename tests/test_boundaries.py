@@ -1,6 +1,7 @@
 """What each package may import: the data path runs forward, and the formats know no event loop."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,30 @@ SOCKETS = ("socket", "ssl", "selectors")
 SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "segments.spark")
 
 
+# Every file of the product is in one of these layers; it may import what is below, and its own.
+# A folder stands for all of its files but those of a layer that names a folder inside it.
+LAYERS = (
+    ("segments", "segments/selector", "segments/spark", "streamd/config.py", "streamd/__init__.py"),
+    ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
+    ("streamd/net",),
+    ("streamd/broker", "streamd/broker/routing"),
+    ("streamd/auth",),
+    ("streamd/connections",),
+    ("streamd/connections/stream", "streamd/connections/amqp091"),
+    ("streamd/http_api",),
+    ("streamd/memory.py",),
+    ("streamd/server.py",),
+    ("clients",),  # imports of the server only its wire, see below
+    ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py"),
+)
+# Rooms on one floor that know nothing of each other.
+APART = (
+    ("streamd/wire/stream", "streamd/wire/amqp091"),
+    ("streamd/connections/stream", "streamd/connections/amqp091"),
+)
+PRODUCT = ("streamd", "segments", "clients")
+
+
 class Rule(NamedTuple):
     """Modules that nothing in a folder imports; a lazy import counts unless `lazy_allowed`."""
 
@@ -24,10 +49,11 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("segments", (*EVENT_LOOPS, *SOCKETS, "streamd", "clients")),
-    Rule("streamd/wire/stream", (*EVENT_LOOPS, *SOCKETS, "time", "segments", "clients")),
-    Rule("streamd/wire/amqp091", (*EVENT_LOOPS, *SOCKETS, "time", "clients", "streamd.broker.stream")),
-    Rule("streamd", ("clients", *SPARK), lazy_allowed=True),
+    Rule("segments", (*EVENT_LOOPS, *SOCKETS)),
+    Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time")),
+    Rule("streamd/broker", ("streamd.wire", *SOCKETS)),
+    Rule("streamd/auth", ("streamd.wire", "streamd.net", *SOCKETS)),
+    Rule("streamd", SPARK, lazy_allowed=True),
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),
 )
@@ -71,6 +97,90 @@ def _modules(node: ast.AST) -> list[str]:
 
 def within(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
+
+
+def product() -> list[str]:
+    """All files, relative to the root."""
+    found = [f for folder in PRODUCT for f in sorted((ROOT / folder).rglob("*.py"))]
+    return [str(file.relative_to(ROOT)) for file in found]
+
+
+def layer_of(file: str) -> int:
+    """The number of a file's layer: of all that name it the one that says most."""
+    places = {place: n for n, layer in enumerate(LAYERS) for place in layer}
+    named = [place for place in places if file == place or file.startswith(f"{place}/")]
+    assert named, f"{file} is in no layer: say in LAYERS what it may import"
+    return places[max(named, key=len)]
+
+
+def file_of(module: str) -> str | None:
+    """The file that an imported name comes from; None when it is not of the product."""
+    parts = module.split(".")
+    if parts[0] not in PRODUCT:
+        return None
+    for size in range(len(parts), 0, -1):
+        path = "/".join(parts[:size])
+        for candidate in (f"{path}.py", f"{path}/__init__.py"):
+            if (ROOT / candidate).is_file():
+                return candidate
+    raise AssertionError(f"{module} is nowhere")
+
+
+def edges() -> Iterator[tuple[str, str, int]]:
+    """Who imports whom, and in which line; imports for types and lazy ones count as well."""
+    for folder in PRODUCT:
+        for item in imports(folder):
+            target = file_of(item.module)
+            if target is not None and target != item.file:
+                yield item.file, target, item.line
+
+
+def test_imports_run_downwards() -> None:
+    upwards = [
+        f"{file}:{line} imports {target}"
+        for file, target, line in edges()
+        if layer_of(target) > layer_of(file)
+    ]
+    assert upwards == []
+
+
+def test_every_file_is_in_a_layer() -> None:
+    files = product()
+    assert len(files) > 100, "or this test looks at the wrong place"
+    assert {layer_of(file) for file in files} == set(range(len(LAYERS)))
+
+
+def test_rooms_on_one_floor_know_nothing_of_each_other() -> None:
+    found = [
+        f"{file}:{line} imports {target}"
+        for file, target, line in edges()
+        for rooms in APART
+        for one in rooms
+        for other in rooms
+        if one != other and file.startswith(f"{one}/") and target.startswith(f"{other}/")
+    ]
+    assert found == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    targets: dict[str, set[str]] = {}
+    for file, target, _ in edges():
+        targets.setdefault(file, set()).add(target)
+    try:
+        tuple(graphlib.TopologicalSorter(targets).static_order())
+    except graphlib.CycleError as error:
+        raise AssertionError(f"a circle of imports: {' -> '.join(error.args[1])}") from None
+
+
+def test_the_broker_and_the_doors_know_no_protocol_as_bytes() -> None:
+    """A third protocol is a folder in wire/, one in connections/ and a line in server.py."""
+    allowed = ("streamd/wire/", "streamd/connections/", "streamd/memory.py", "streamd/cli/")
+    users = {
+        file
+        for file, target, _ in edges()
+        if target.startswith("streamd/wire/") and not file.startswith((*allowed, "clients/"))
+    }
+    assert users == set()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.folder)

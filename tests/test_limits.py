@@ -106,7 +106,7 @@ async def test_who_does_not_log_in_keeps_nobody_out(tmp_path: Path) -> None:
     async with harness(tmp_path, max_connections=3) as server:
         first, silent, amqp = await server.peer(), server.connect(), connect(server)
         await wait_all_tasks_blocked()
-        assert len(server.server._links) == 3
+        assert len(server.server._running) == 3
         await (await server.peer()).create("s")  # in place of the one that was silent longest
         await silent.ended()
         await open_peer(server)
@@ -166,7 +166,7 @@ async def test_answers_that_nobody_reads(
     monkeypatch.setattr(outbox, "OUTBOX_BYTES", most)
     peer = server.connect(reads_slowly=True)
     await peer.log_in()
-    (link,) = server.server._links
+    (link,) = server.server._running
     frame = codec.encode(command)
     highest = 0
     with trio.move_on_after(9) as waiting:
@@ -347,7 +347,7 @@ async def test_what_consumers_have_read_and_cannot_send(
     expected = [b"%d" % n for n in range(300)]
     await peer.store("s", *expected)
     tags = [await peer.consume("s", f"c{n}", prefetch=7, x_stream_offset="first") for n in range(9)]
-    (link,) = server.server._links
+    (link,) = server.server._running
     found: dict[str, list[bytes]] = {tag: [] for tag in tags}
     for _ in range(9 * 300):
         (delivery,) = await peer.deliveries(1)

@@ -1,7 +1,7 @@
 """What was sent, and whether what comes is that: nothing lost, invented, out of order or twice.
 
 A message says who sent it and its number there, and everything else about it follows from these
-two. So each consumer can be judged alone: of every producer the next message that it wants has to
+two. So each consumer can be checked alone: of every producer the next message that it wants has to
 come next.
 """
 
@@ -92,7 +92,7 @@ class Ledger:
     Attributes:
         producers: by name.
         violations: one line each.
-        gaps: not judged yet.
+        gaps: not checked yet.
         taken: messages that retention took before somebody read them.
     """
 
@@ -117,7 +117,7 @@ class Ledger:
 
 
 class Reader:
-    """One consumer, judged.
+    """One consumer, checked.
 
     Args:
         ledger: what was sent.

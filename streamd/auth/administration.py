@@ -5,11 +5,10 @@ The stream protocol's Manage command and the HTTP API both come here.
 
 from collections.abc import Collection
 
-from streamd.auth.users import ADMINISTRATOR, Access
+from streamd.auth.users import ADMINISTRATOR, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog import PermissionRow
-from streamd.broker.errors import Refused
-from streamd.wire.stream import ResponseCode
+from streamd.broker.errors import Reason, Refused
 
 _EVERYTHING = (".*", ".*", ".*")
 
@@ -19,12 +18,12 @@ class Administration:
 
     Args:
         broker: the virtual hosts.
-        access: the users and their permissions.
+        directory: the users and their permissions.
     """
 
-    def __init__(self, broker: Broker, access: Access) -> None:
+    def __init__(self, broker: Broker, directory: UserDirectory) -> None:
         self._broker = broker
-        self._access = access
+        self._directory = directory
 
     async def remove_user(self, name: str) -> None:
         """Remove a user, unless nobody would be left to make new ones.
@@ -33,7 +32,7 @@ class Administration:
             Refused: there is none, it is the last administrator, or the catalog cannot be written.
         """
         self._check_stays_managed(name)
-        await self._access.remove_user(name)
+        await self._directory.remove_user(name)
 
     async def set_tags(self, name: str, tags: Collection[str]) -> None:
         """Set a user's tags, all of them.
@@ -43,7 +42,7 @@ class Administration:
                 written.
         """
         self.check_tags(name, tags)
-        await self._access.put_user(name, tags=tags)
+        await self._directory.put_user(name, tags=tags)
 
     def check_tags(self, name: str, tags: Collection[str]) -> None:
         """Raise Refused when nobody could manage any more once a user has these tags."""
@@ -51,10 +50,10 @@ class Administration:
             self._check_stays_managed(name)
 
     def _check_stays_managed(self, name: str) -> None:
-        others = {u.name for u in self._access.users() if ADMINISTRATOR in u.tags}
+        others = {u.name for u in self._directory.users() if ADMINISTRATOR in u.tags}
         if others == {name}:
             details = f"{name} is the last administrator: make another one first"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def add_virtual_host(self, name: str, owner: str) -> None:
         """Add a virtual host; who makes it may use it, as with RabbitMQ.
@@ -63,7 +62,7 @@ class Administration:
             Refused: the catalog cannot be written.
         """
         await self._broker.add_virtual_host(name)
-        await self._access.put_permission(PermissionRow(owner, name, *_EVERYTHING))
+        await self._directory.put_permission(PermissionRow(owner, name, *_EVERYTHING))
 
     async def remove_virtual_host(self, name: str) -> None:
         """Remove a virtual host with all that is in it.
@@ -72,7 +71,7 @@ class Administration:
             Refused: there is none, or the catalog cannot be written.
         """
         await self._broker.remove_virtual_host(name)
-        self._access.forget_virtual_host(name)
+        self._directory.forget_virtual_host(name)
 
     async def put_permission(self, row: PermissionRow) -> None:
         """Set what a user may do in a virtual host.
@@ -83,5 +82,5 @@ class Administration:
         """
         if row.virtual_host not in self._broker.virtual_hosts:
             details = f"there is no virtual host {row.virtual_host}"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-        await self._access.put_permission(row)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        await self._directory.put_permission(row)

@@ -4,13 +4,13 @@ The same for all protocols.
 """
 
 import struct
+from enum import Enum
 from typing import NamedTuple
 
-from streamd.auth.users import LOOPBACK_ONLY, Access, Rights
+from streamd.auth.users import LOOPBACK_ONLY, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
-from streamd.wire.stream import ResponseCode
 
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
 _SHOWN = 64  # characters, in the log
@@ -31,37 +31,49 @@ class Peer(NamedTuple):
     certificate_user: str | None = None
 
 
-class Denied(Exception):
+class Failure(Enum):
+    """Why a peer is not let in; each protocol has codes of its own for these, at its edge."""
+
+    UNKNOWN_MECHANISM = "SASL mechanism not supported"
+    MALFORMED = "SASL error"
+    WRONG_CREDENTIALS = "authentication failure"
+    LOOPBACK_ONLY = "authentication failure loopback"
+    NO_VIRTUAL_HOST = "virtual host access failure"
+
+
+class AuthenticationFailed(Exception):
     """The peer may not enter. The text is for the server's log, not for the peer.
 
     Attributes:
-        code: why, as the stream protocol says it.
+        failure: why.
     """
 
-    def __init__(self, code: ResponseCode, who: str = "") -> None:
-        super().__init__(f"{who}: {code.text}" if who else code.text)
-        self.code = code
+    def __init__(self, failure: Failure, who: str = "") -> None:
+        super().__init__(f"{who}: {failure.value}" if who else failure.value)
+        self.failure = failure
 
     @property
     def is_guess(self) -> bool:
         """The name or the password is wrong; the answer waits, which slows down guessing."""
-        return self.code == ResponseCode.AUTHENTICATION_FAILURE
+        return self.failure is Failure.WRONG_CREDENTIALS
 
 
-class Entrance:
+class Authenticator:
     """Judges one peer.
 
     Args:
         config: who ANONYMOUS is.
         broker: the virtual hosts.
-        access: the users.
+        directory: the users.
         peer: the other end.
     """
 
-    def __init__(self, config: Config, broker: Broker, access: Access, peer: Peer) -> None:
+    def __init__(
+        self, config: Config, broker: Broker, directory: UserDirectory, peer: Peer
+    ) -> None:
         self._config = config
         self._broker = broker
-        self._access = access
+        self._directory = directory
         self._peer = peer
 
     def mechanisms(self) -> tuple[str, ...]:
@@ -77,10 +89,10 @@ class Entrance:
         """The user that the secret proves.
 
         Raises:
-            Denied: it proves none.
+            AuthenticationFailed: it proves none.
         """
         if mechanism not in self.mechanisms():
-            raise Denied(ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, f"{mechanism[:20]!r}")
+            raise AuthenticationFailed(Failure.UNKNOWN_MECHANISM, f"{mechanism[:20]!r}")
         if mechanism == ANONYMOUS:
             user = self._config.anonymous_user
         elif mechanism == EXTERNAL:
@@ -90,25 +102,25 @@ class Entrance:
             name, password = read(data)
             user = name.decode("utf-8", "replace")
             host = self._peer.host
-            if not password or not await self._access.authenticate(user, password, host):
-                raise Denied(ResponseCode.AUTHENTICATION_FAILURE, _who(user, mechanism))
-        if not self._access.is_user(user):
-            raise Denied(ResponseCode.AUTHENTICATION_FAILURE, _who(user, mechanism))
+            if not password or not await self._directory.authenticate(user, password, host):
+                raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, _who(user, mechanism))
+        if not self._directory.is_user(user):
+            raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, _who(user, mechanism))
         if user == LOOPBACK_ONLY and not self._peer.is_local:
-            raise Denied(ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK, _who(user, mechanism))
+            raise AuthenticationFailed(Failure.LOOPBACK_ONLY, _who(user, mechanism))
         return user
 
     def enter(self, user: str, name: str) -> tuple[VirtualHost, Rights]:
         """A virtual host, and what a user that was proved may do there.
 
         Raises:
-            Denied: there is none of that name, or the user may do nothing there.
+            AuthenticationFailed: there is none of that name, or the user may do nothing there.
         """
         host = self._broker.virtual_hosts.get(name)
-        rights = Rights(self._access, user, name)
+        rights = Rights(self._directory, user, name)
         if host is None or not rights.may_enter:
             who = f"user {user!r}, virtual host {name[:_SHOWN]!r}"
-            raise Denied(ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE, who)
+            raise AuthenticationFailed(Failure.NO_VIRTUAL_HOST, who)
         return host, rights
 
 
@@ -119,7 +131,7 @@ def _who(user: str, mechanism: str) -> str:
 def _read_plain(data: bytes) -> tuple[bytes, bytes]:
     parts = data.split(b"\0")
     if len(parts) != 3 or parts[0]:  # noqa: PLR2004 - authorisation id, user, password
-        raise Denied(ResponseCode.SASL_ERROR)
+        raise AuthenticationFailed(Failure.MALFORMED)
     return parts[1], parts[2]
 
 
@@ -131,12 +143,12 @@ def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
         start = position + 1 + data[position]
         end = start + _LONG_STRING.size
         if end > len(data):
-            raise Denied(ResponseCode.SASL_ERROR)
+            raise AuthenticationFailed(Failure.MALFORMED)
         kind, length = _LONG_STRING.unpack_from(data, start)
         if kind != b"S" or end + length > len(data):
-            raise Denied(ResponseCode.SASL_ERROR)
+            raise AuthenticationFailed(Failure.MALFORMED)
         fields[data[position + 1 : start]] = data[end : end + length]
         position = end + length
     if not {b"LOGIN", b"PASSWORD"} <= fields.keys():
-        raise Denied(ResponseCode.SASL_ERROR)
+        raise AuthenticationFailed(Failure.MALFORMED)
     return fields[b"LOGIN"], fields[b"PASSWORD"]

@@ -40,7 +40,7 @@ class _Address:
         return max(0.0, self.paid_at - trio.current_time() - _FREE * _SECONDS_EACH)
 
 
-class Guesses:
+class LoginThrottle:
     """Passwords that are tried, by address."""
 
     def __init__(self) -> None:

@@ -19,11 +19,10 @@ from typing import Any
 import trio
 
 from streamd.auth.passwords import check_password, hash_password, is_own
-from streamd.auth.throttle import Guesses
+from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog, CatalogError, PermissionRow, UserRow
-from streamd.broker.errors import Refused
-from streamd.wire.stream import ResponseCode
+from streamd.broker.errors import Reason, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -50,31 +49,31 @@ class Rights:
         user: the name.
     """
 
-    def __init__(self, access: "Access", user: str, virtual_host: str) -> None:
+    def __init__(self, access: "UserDirectory", user: str, virtual_host: str) -> None:
         self.user = user
-        self._access = access
+        self._directory = access
         self._virtual_host = virtual_host
 
     @property
     def may_enter(self) -> bool:
         """Whether the user may do anything at all there."""
-        return self._access.permission(self.user, self._virtual_host) is not None
+        return self._directory.permission(self.user, self._virtual_host) is not None
 
     @property
     def is_administrator(self) -> bool:
         """Whether the user may manage users and virtual hosts."""
-        return self._access.has_tag(self.user, ADMINISTRATOR)
+        return self._directory.has_tag(self.user, ADMINISTRATOR)
 
     def allows(self, right: Right, name: str) -> bool:
         """Whether the user may do this with what is called `name`."""
-        row = self._access.permission(self.user, self._virtual_host)
+        row = self._directory.permission(self.user, self._virtual_host)
         return row is not None and _matches(row[2 + right], name)
 
     def require(self, right: Right, name: str) -> None:
         """Raise Refused unless the user may do this with what is called `name`."""
         if not self.allows(right, name):
             details = f"{self.user} may not {right.name.lower()} {name}"
-            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+            raise Refused(Reason.ACCESS_REFUSED, details)
 
 
 @lru_cache(_PATTERNS_KEPT)
@@ -87,7 +86,7 @@ def _matches(pattern: str, name: str) -> bool:
     return bool(pattern) and _compiled(pattern).search(name) is not None
 
 
-class Access:
+class UserDirectory:
     """The users of a server and what they may do.
 
     Args:
@@ -102,7 +101,7 @@ class Access:
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
         self._changes = trio.Lock()
-        self._guesses = Guesses()
+        self._throttle = LoginThrottle()
 
     async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
         """Read the catalog; a new one gets a first user, an administrator with all rights.
@@ -138,7 +137,7 @@ class Access:
         async def look() -> bool:
             return self._is_known(name, seen) or await self._check(name, password, seen)
 
-        is_right = await self._guesses.judge(address, look)
+        is_right = await self._throttle.judge(address, look)
         if is_right is None:
             logger.warning("%s: a password is not looked at, after so many wrong ones", address)
         return bool(is_right)
@@ -258,7 +257,7 @@ class Access:
                 _compiled(pattern)
             except re.error as error:
                 details = f"{pattern[:40]!r} is no regular expression: {error}"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details) from error
+                raise Refused(Reason.PRECONDITION_FAILED, details) from error
         async with self._changes:
             self._check_user(row.user)
             await self._change(self._catalog.put_permission, row)
@@ -273,7 +272,7 @@ class Access:
         async with self._changes:
             if (user, virtual_host) not in self._permissions:
                 details = f"{user} has no permissions in {virtual_host}"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             await self._change(self._catalog.remove_permission, user, virtual_host)
             del self._permissions[user, virtual_host]
 
@@ -283,16 +282,16 @@ class Access:
 
     def _check_user(self, name: str) -> None:
         if name not in self._users:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+            raise Refused(Reason.PRECONDITION_FAILED, f"there is no user {name}")
 
     async def _change(self, change: Any, *values: object) -> None:  # noqa: ANN401 - of the catalog
         try:
             await threads.in_thread(change, *values)
         except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
 
 def _check_name(what: str, name: str) -> None:
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
         details = f"{name[:40]!r} is no name for a {what}: expected 1 to 255 printable bytes"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)

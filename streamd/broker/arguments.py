@@ -19,8 +19,7 @@ from segments.policy import (
     MAX_SEGMENT_BYTES,
 )
 from segments.selector import SelectorError, parse_property
-from streamd.broker.errors import Refused
-from streamd.wire.stream import ResponseCode
+from streamd.broker.errors import Reason, Refused
 
 Value: TypeAlias = int | float | str | bool
 Arguments: TypeAlias = dict[str, Value]
@@ -143,11 +142,11 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
                 found[name] = read(text)
             except ValueError as expected:
                 details = f"{name} is {text[:40]!r}, expected {expected}"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details) from None
+                raise Refused(Reason.PRECONDITION_FAILED, details) from None
     for name in (FILTER_CONTRACT, FILTER_DERIVE):
         if name in found and FILTER_PROPERTY not in found:
             details = f"{name} says something of {FILTER_PROPERTY}, which is missing"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
 
 
@@ -167,7 +166,7 @@ def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
     for name in given:
         if name not in SETTINGS:
             details = f"{name[:40]} cannot be changed; {', '.join(sorted(SETTINGS))} can"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
     cleared: Arguments = {name: "" for name, text in given.items() if not text}
     return cleared | read_arguments((name, text) for name, text in given.items() if text)
 

@@ -11,15 +11,14 @@ import trio
 from segments.disk import OsDisk
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog, CatalogError, Contents, StreamRow
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
-from streamd.broker.resources import Shared, StreamRoom
+from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net.poller import open_poller
-from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Broker:
         self.now_ms = now_ms
         self.data = data
         self.poller = open_poller()
-        self._shared = Shared(
+        self._resources = ServerResources(
             data,
             catalog,
             nursery,
@@ -71,13 +70,13 @@ class Broker:
             Indexer(),
             flusher or Flusher(FlushMode.OS, 1),
             self.poller,
-            StreamRoom(max_streams),
+            StreamQuota(max_streams),
         )
 
     async def open(self, contents: Contents) -> None:
         """Open what the catalog knows."""
         for name in contents.virtual_hosts:
-            self.virtual_hosts[name] = VirtualHost(name, self._shared)
+            self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for super_stream in contents.super_streams:
             self.virtual_hosts[super_stream.virtual_host].super_streams.add(super_stream)
         for host in self.virtual_hosts.values():
@@ -93,12 +92,12 @@ class Broker:
                 host = self.virtual_hosts[row.virtual_host]
                 nursery.start_soon(_open_one, limiter, host, row, standing)
         known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
-        await threads.in_thread(_clean_up, self._shared.data, known)
-        self._shared.nursery.start_soon(self._expire_now_and_then)
-        self._shared.nursery.start_soon(self._shared.indexer.run)
-        self._shared.nursery.start_soon(self._shared.flusher.run)
+        await threads.in_thread(_clean_up, self._resources.data, known)
+        self._resources.nursery.start_soon(self._expire_now_and_then)
+        self._resources.nursery.start_soon(self._resources.indexer.run)
+        self._resources.nursery.start_soon(self._resources.flusher.run)
         if self.poller is not None:
-            self._shared.nursery.start_soon(self.poller.run)
+            self._resources.nursery.start_soon(self.poller.run)
 
     async def add_virtual_host(self, name: str) -> VirtualHost:
         """Add a virtual host; one that is there already stays as it is.
@@ -106,10 +105,10 @@ class Broker:
         Raises:
             Refused: the catalog cannot be written.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             if name not in self.virtual_hosts:
-                await self._change(self._shared.catalog.add_virtual_host, name)
-                self.virtual_hosts[name] = VirtualHost(name, self._shared)
+                await self._change(self._resources.catalog.add_virtual_host, name)
+                self.virtual_hosts[name] = VirtualHost(name, self._resources)
         return self.virtual_hosts[name]
 
     async def remove_virtual_host(self, name: str) -> None:
@@ -118,18 +117,18 @@ class Broker:
         Raises:
             Refused: there is none, or the catalog cannot be written.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             if name not in self.virtual_hosts:
                 details = f"there is no virtual host {name}"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
-            await self._change(self._shared.catalog.remove_virtual_host, name)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
+            await self._change(self._resources.catalog.remove_virtual_host, name)
             await self.virtual_hosts.pop(name).remove()
 
     async def _change(self, change: Callable[[str], None], name: str) -> None:
         try:
             await threads.in_thread(change, name)
         except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     async def _expire_now_and_then(self) -> None:
         while True:
@@ -141,7 +140,7 @@ class Broker:
         """Write what is pending and release all files."""
         for host in self.virtual_hosts.values():
             host.close()
-        self._shared.catalog.close()
+        self._resources.catalog.close()
 
 
 async def _open_one(

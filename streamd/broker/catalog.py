@@ -290,7 +290,7 @@ class Catalog:
     # -- standing selectors
 
     def selectors(self) -> dict[tuple[str, str], list[StandingSelector]]:
-        """Standing selectors by virtual host and stream."""
+        """StandingSelectors selectors by virtual host and stream."""
         found: dict[tuple[str, str], list[StandingSelector]] = {}
         columns = "virtual_host, stream, consumers, dialect, text, since"
         rows = self._rows(f"SELECT {columns} FROM standing_selectors ORDER BY 1, 2, 3")  # noqa: S608

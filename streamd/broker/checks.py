@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.config import MAX_ASKED, MAX_NAME_BYTES, PROPERTIES_BYTES
-from streamd.wire.stream import ResponseCode
 
 MAX_PARTITIONS = 1_000  # of a super stream
 _RESERVED_PREFIX = "amq."
@@ -20,7 +19,7 @@ def checked_name(name: str) -> str:
     """
     name = name.replace("\r", "").replace("\n", "")
     if not name or name.startswith(_RESERVED_PREFIX):
-        raise Refused(ResponseCode.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
+        raise Refused(Reason.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
     check_length("the name of a stream", name)
     return name
 
@@ -30,14 +29,14 @@ def check_length(what: str, name: str) -> None:
     size = len(name.encode())
     if size > MAX_NAME_BYTES:
         details = f"{what} has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def check_number(partitions: int) -> None:
     """Raise Refused when a super stream cannot have so many partitions."""
     if not 0 < partitions <= MAX_PARTITIONS:
         details = f"{partitions:,} partitions, expected 1 to {MAX_PARTITIONS:,}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def checked_key(key: str) -> str:
@@ -69,7 +68,7 @@ def check_properties(size: int, used: int) -> None:
             f"the properties of a connection's consumers have {used + size:,} bytes, expected at "
             f"most {PROPERTIES_BYTES:,}; ask for less, or on several connections"
         )
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def check_asked(values: Collection[object]) -> None:
@@ -78,7 +77,7 @@ def check_asked(values: Collection[object]) -> None:
         details = (
             f"a consumer asks for {len(values):,} filter values, expected at most {MAX_ASKED:,}"
         )
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def recorded(values: Iterable[bytes]) -> list[bytes]:

@@ -4,16 +4,15 @@ Plain synchronous code over the log's state: nothing here changes queue or log.
 """
 
 from segments import ChunkBuilder, Log
+from segments.entries import Entries, without_duplicates
 from segments.layout import SUB_BATCH_BIT
 from segments.policy import RecordLimit
-from streamd.broker.entries import without_duplicates
-from streamd.broker.publication import Publication
-from streamd.wire.stream.publish import Entries
+from streamd.broker.publication import PendingEntries
 
 _ID_SIZE = 8
 
 
-class Batch:
+class ChunkAssembly:
     """The next chunk in the making.
 
     Frames stay whole where a chunk can hold them: a small batch of messages arrives as it was
@@ -32,13 +31,13 @@ class Batch:
 
     def __init__(self, log: Log, limit: RecordLimit, sequences: dict[bytes, int]) -> None:
         self.builder = ChunkBuilder()
-        self.publications: list[Publication] = []
+        self.publications: list[PendingEntries] = []
         self._log = log
         self._limit = limit
         self._sequences = sequences
         self._is_closed = False
 
-    def take(self, publication: Publication) -> bool:
+    def take(self, publication: PendingEntries) -> bool:
         """Add a publication; False when the chunk is complete without it."""
         publisher, entries = publication
         reference = publisher.reference

@@ -1,16 +1,28 @@
-"""What the server answers when it must say no."""
+"""What the broker refuses, and why, in words of no protocol."""
 
-from streamd.wire.stream import ResponseCode
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why a request is refused; each protocol has codes of its own for these, at its edge."""
+
+    NOT_FOUND = "stream does not exist"
+    ALREADY_EXISTS = "stream exists"
+    NOT_AVAILABLE = "stream not available"
+    ACCESS_REFUSED = "access refused"
+    PRECONDITION_FAILED = "precondition failed"
+    INTERNAL_ERROR = "internal error"
 
 
 class Refused(Exception):
     """A well-formed request that is refused; the connection goes on.
 
     Attributes:
-        code: what the client is told.
+        reason: why.
+        details: what was found and what to do, for people; may be empty.
     """
 
-    def __init__(self, code: ResponseCode, details: str = "") -> None:
-        super().__init__(f"{code.text}: {details}" if details else code.text)
-        self.code = code
+    def __init__(self, reason: Reason, details: str = "") -> None:
+        super().__init__(f"{reason.value}: {details}" if details else reason.value)
+        self.reason = reason
         self.details = details

@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 from segments.codec import simple_bodies, walk_entries
 from segments.compression import entry_bodies
+from segments.entries import Entries, pick
 from segments.errors import FormatError
 from segments.selector import Property, RowReader, parse_property
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
-from streamd.broker.entries import pick
-from streamd.wire.stream.publish import Entries
 
 _ID_SIZE = 8
 
 
-class Judged(NamedTuple):
+class Checked(NamedTuple):
     """What becomes of entries.
 
     Attributes:
@@ -46,11 +45,11 @@ class FilterContract:
         self._is_strict = is_strict
         self._derives = derives
 
-    def judge(self, entries: Entries) -> Judged:
+    def check(self, entries: Entries) -> Checked:
         """Give entries the filter values that are missing, and find those that must not be."""
         given = entries.filter_values
         if not self._is_strict and given is not None and all(given):
-            return Judged(entries)
+            return Checked(entries)
         own = [self._own_value(raw) for raw in messages_of(entries.data)]
         if given is None:
             values = own if self._derives else None
@@ -58,24 +57,24 @@ class FilterContract:
             values = [theirs or ours for theirs, ours in zip(given, own, strict=True)]
         else:
             values = list(given)
-        judged = entries._replace(filter_values=values if values and any(values) else None)
-        return self._keep_sound(judged, values, own) if self._is_strict else Judged(judged)
+        checked = entries._replace(filter_values=values if values and any(values) else None)
+        return self._keep_sound(checked, values, own) if self._is_strict else Checked(checked)
 
     def _keep_sound(
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
-    ) -> Judged:
+    ) -> Checked:
         given = [b""] * len(own) if values is None else values
         if entries.num_entries == 1:  # also of a sub-batch: all of it or nothing
             if list(given) == list(own):
-                return Judged(entries)
-            return Judged(None, entries.publishing_ids)
+                return Checked(entries)
+            return Checked(None, entries.publishing_ids)
         kept = [
             n for n, (theirs, ours) in enumerate(zip(given, own, strict=True)) if theirs == ours
         ]
         ids = entries.publishing_ids
         wrong = set(range(entries.num_entries)).difference(kept)
         refused = b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in sorted(wrong))
-        return Judged(pick(entries, kept) if kept else None, refused)
+        return Checked(pick(entries, kept) if kept else None, refused)
 
 
 def contract_of(arguments: Mapping[str, Value]) -> FilterContract | None:

@@ -11,8 +11,7 @@ Source: rabbitmq/rabbitmq-server, rabbit_stream_sac_coordinator.erl.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from streamd.broker.errors import Refused
-from streamd.wire.stream import ResponseCode
+from streamd.broker.errors import Reason, Refused
 
 NO_PARTITION = -1
 
@@ -111,7 +110,7 @@ class Groups:
             group = Group(partition)
         elif group.partition != partition:
             details = f"partition {partition} of {key.stream}, the group has {group.partition}"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         member = make_member(group)
         self._groups[key] = group
         group.join(member)

@@ -1,58 +1,31 @@
-"""From a Publish frame to entries that a stream can store, and back to the publisher's confirm."""
+"""What connections hand to streams: entries, and whom to tell what becomes of them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from streamd.net.outbox import Outbox
-from streamd.wire.stream import ResponseCode
-from streamd.wire.stream.publish import Entries, encode_confirm, encode_refusal
-
-_ID_SIZE = 8
+from segments.entries import Entries
+from streamd.broker.errors import Reason
 
 
-class Publisher:
-    """A publisher that a connection declared.
+class Publisher(Protocol):
+    """Whoever has published something, whatever its connection speaks.
 
     Attributes:
-        publisher_id: its number on the connection.
-        reference: its durable name as bytes, empty for none; with one, messages it sends twice
+        reference: a durable name as bytes, empty for none; with one, messages that are sent twice
             are stored once.
-        is_deleted: it was taken back; nothing more is sent to it.
-        published: entries that arrived.
-        confirmed: entries stored or found to be stored already.
-        refused: entries not taken.
     """
 
-    __slots__ = (
-        "_outbox",
-        "confirmed",
-        "is_deleted",
-        "published",
-        "publisher_id",
-        "reference",
-        "refused",
-    )
-
-    def __init__(self, publisher_id: int, reference: str, outbox: Outbox) -> None:
-        self.publisher_id = publisher_id
-        self.reference = reference.encode()
-        self.is_deleted = False
-        self.published = self.confirmed = self.refused = 0
-        self._outbox = outbox
+    @property
+    def reference(self) -> bytes:
+        """See above; always the same."""
 
     def confirm(self, publishing_ids: bytes) -> None:
-        """Tell the client that these messages are stored; 8 bytes each, as it sent them."""
-        self.confirmed += len(publishing_ids) // _ID_SIZE
-        if not self.is_deleted:
-            self._outbox.put_now(encode_confirm(self.publisher_id, publishing_ids))
+        """These messages are stored, or were before; 8 bytes each, as they were given."""
 
-    def refuse(self, publishing_ids: bytes, code: ResponseCode) -> None:
-        """Tell the client that these messages were not taken."""
-        self.refused += len(publishing_ids) // _ID_SIZE
-        if not self.is_deleted:
-            self._outbox.put(encode_refusal(self.publisher_id, publishing_ids, code))
+    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
+        """These messages are not taken."""
 
 
-class Publication(NamedTuple):
+class PendingEntries(NamedTuple):
     """Entries on their way into a stream, and whom to tell."""
 
     publisher: Publisher

@@ -6,14 +6,13 @@ from typing import NamedTuple
 import trio
 
 from streamd.broker.catalog import Catalog
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
 from streamd.net.poller import Poller
-from streamd.wire.stream import ResponseCode
 
 
-class StreamRoom:
+class StreamQuota:
     """How many streams there are in all virtual hosts, and how many there may be.
 
     Args:
@@ -34,10 +33,10 @@ class StreamRoom:
                 f"there are {self.used:,} streams and {wanted:,} more are wanted, the setting "
                 f"max_streams allows {self.limit:,}"
             )
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
-class Shared(NamedTuple):
+class ServerResources(NamedTuple):
     """What all virtual hosts of a server have in common.
 
     Attributes:
@@ -49,7 +48,7 @@ class Shared(NamedTuple):
         indexer: gives segments their filter indexes.
         flusher: gets what streams write onto the device.
         poller: waits for connections; None where there is none.
-        room: how many streams there may be.
+        quota: how many streams there may be.
     """
 
     data: str
@@ -60,4 +59,4 @@ class Shared(NamedTuple):
     indexer: Indexer
     flusher: Flusher
     poller: Poller | None
-    room: StreamRoom
+    quota: StreamQuota

@@ -22,9 +22,8 @@ from segments.selector import (
     parse_sql,
     parse_tags,
 )
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of
-from streamd.wire.stream import ResponseCode
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
 MAX_PARTS = 100  # properties, values and operators of one: so does each of these
@@ -74,25 +73,25 @@ def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
     """
     if dialect not in (TAGS, *Dialect):
         details = f"there is no dialect {dialect[:40]!r}; there are {TAGS}, {', '.join(Dialect)}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     asked = StandingSelector(group, dialect, text, 0)
     try:
         selector = asked.parse()
         asked = asked._replace(text=str(selector))
         asked.parse()  # the canonical text may be longer, and is what is kept
     except SelectorError as error:
-        raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
+        raise Refused(Reason.PRECONDITION_FAILED, str(error)) from error
     if selector.depends_on_time:
         details = "a standing selector cannot use UTC(): what matches must not change later"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     parts = sum(1 for _ in selector.node.walk())
     if parts > MAX_PARTS:
         details = f"the selector has {parts} parts, a standing one at most {MAX_PARTS}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     return asked
 
 
-class Standing:
+class StandingSelectors:
     """The standing selectors of one stream.
 
     Args:
@@ -121,7 +120,7 @@ class Standing:
         """Raise Refused when a group cannot register."""
         if row.group not in self._rows and len(self._rows) >= MAX_GROUPS:
             details = f"{MAX_GROUPS} groups have registered a selector: no more can"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         self.check_unused(row.group)
 
     def check_unused(self, group: str) -> None:
@@ -130,7 +129,7 @@ class Standing:
             details = (
                 f"{self.users[group]} consumers of group {group} are reading with its selector"
             )
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def put(self, row: StandingSelector) -> None:
         """Evaluate a selector from now on."""
@@ -160,10 +159,10 @@ class Standing:
         row = self._rows.get(group)
         if row is None:
             details = f"group {group} has no standing selector"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         if selector and selector != row.text:
             details = f"group {group} has registered {row.text}, a consumer comes with {selector}"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         return Matcher([row.token], since=row.since)
 
     def mark(self, builder: ChunkBuilder) -> None:

@@ -24,18 +24,17 @@ from typing import Protocol
 import trio
 
 from segments import Log, StorageError
+from segments.entries import split
 from segments.flush import Flush
 from segments.policy import LogPolicy, RecordLimit
 from streamd.broker import threads
-from streamd.broker.chunk_assembly import Batch
-from streamd.broker.entries import split
-from streamd.broker.errors import Refused
+from streamd.broker.chunk_assembly import ChunkAssembly
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import FilterContract
-from streamd.broker.publication import Publication, Publisher
-from streamd.broker.standing_selectors import Standing, StandingSelector
+from streamd.broker.publication import PendingEntries, Publisher
+from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.config import FULL_DISK_SECONDS, PUBLICATION_BYTES, QUEUE_BYTES
 from streamd.net.wakeup import Wakeup
-from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +86,12 @@ class Stream:
         self.name = name
         self.log = log
         self.contract = contract
-        self.standing = Standing(standing)
+        self.standing = StandingSelectors(standing)
         self.failed: str | None = None
-        self.leave: Callable[[Callable[[], None]], bool] = lambda _work: False
+        self.at_round_end: Callable[[Callable[[], None]], bool] = lambda _work: False
         self.on_written: Callable[[Stream], None] = lambda _stream: None
         self._now_ms = now_ms
-        self._queue: deque[Publication] = deque()
+        self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = 0
         self._is_full = False
         self._has_rolled = self._is_flushing = self._is_stopped = False
@@ -110,7 +109,7 @@ class Stream:
         self._confirms: dict[Publisher, list[bytes]] = {}
 
     @property
-    def trouble(self) -> str:
+    def alarm(self) -> str:
         """Why it takes no messages at the moment; empty while it does."""
         return self.failed or (_FULL if self._is_full else "")
 
@@ -124,24 +123,24 @@ class Stream:
     def check_writable(self) -> None:
         """Raise Refused when a publisher cannot be declared now."""
         if self.failed is not None:
-            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self.failed)
+            raise Refused(Reason.NOT_AVAILABLE, self.failed)
         if self._is_full:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, _FULL)
+            raise Refused(Reason.PRECONDITION_FAILED, _FULL)
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, publication: PendingEntries) -> None:
         """Queue entries; their publisher is told when they are stored."""
         if self.failed is not None:
-            code = ResponseCode.STREAM_NOT_AVAILABLE
-            publication.publisher.refuse(publication.entries.publishing_ids, code)
+            reason = Reason.NOT_AVAILABLE
+            publication.publisher.refuse(publication.entries.publishing_ids, reason)
             return
         self._num_asked += 1
         publisher, entries = publication
         has_values = entries.filter_values is not None
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self.log.policy.chunk_max_bytes):
-            self._queue.append(Publication(publisher, part))
+            self._queue.append(PendingEntries(publisher, part))
             self._queued_bytes += len(part.data) + PUBLICATION_BYTES
-        if not self.leave(self._write_now):
+        if not self.at_round_end(self._write_now):
             self._work.set()
 
     @property
@@ -295,7 +294,7 @@ class Stream:
         except Exception as error:  # a bug: it stays in this stream
             logger.exception("stream %s failed", self.name)
             self._fail(str(error))
-            self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
+            self._refuse_written(Reason.NOT_AVAILABLE)
 
     async def _flush(self, *, only_sealed: bool, with_checkpoint: bool) -> None:
         async with self._disk_work:
@@ -307,7 +306,7 @@ class Stream:
                 )
             except StorageError as error:
                 self._fail(str(error))
-                self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
+                self._refuse_written(Reason.NOT_AVAILABLE)
                 return
             self._is_flushing = self.log.holds_back
             try:
@@ -352,18 +351,18 @@ class Stream:
         self.failed = reason
         self._is_full = False
         if self.log.failed is not None:
-            self._refuse_written(ResponseCode.STREAM_NOT_AVAILABLE)
-        self._refuse_queue(ResponseCode.STREAM_NOT_AVAILABLE)
+            self._refuse_written(Reason.NOT_AVAILABLE)
+        self._refuse_queue(Reason.NOT_AVAILABLE)
 
-    def _refuse_written(self, code: ResponseCode) -> None:
+    def _refuse_written(self, reason: Reason) -> None:
         """What was written will not be flushed any more."""
         for publisher, ids in self._confirms.items():
-            publisher.refuse(b"".join(ids), code)
+            publisher.refuse(b"".join(ids), reason)
         self._confirms.clear()
 
-    def _refuse_queue(self, code: ResponseCode) -> None:
+    def _refuse_queue(self, reason: Reason) -> None:
         for publisher, entries in self._queue:
-            publisher.refuse(entries.publishing_ids, code)
+            publisher.refuse(entries.publishing_ids, reason)
         self._queue.clear()
         self._queued_bytes = 0
         self._settled.unpark_all()
@@ -371,8 +370,8 @@ class Stream:
     def remove(self) -> None:
         """The stream is deleted: nobody waits for it any longer."""
         self.failed = "it was deleted"
-        self._refuse_written(ResponseCode.STREAM_DOES_NOT_EXIST)
-        self._refuse_queue(ResponseCode.STREAM_DOES_NOT_EXIST)
+        self._refuse_written(Reason.NOT_FOUND)
+        self._refuse_queue(Reason.NOT_FOUND)
         self._waiters.clear()
         self._waiters_for.clear()
 
@@ -400,20 +399,20 @@ class Stream:
                     break
                 self._take_off_queue(batch)
 
-    def _make_batches(self) -> list[Batch]:
+    def _make_batches(self) -> list[ChunkAssembly]:
         sequences: dict[bytes, int] = {}
-        batch = Batch(self.log, self._limit, sequences)
+        batch = ChunkAssembly(self.log, self._limit, sequences)
         batches = [batch]
         for publication in self._queue:
             if not batch.take(publication):
                 self._limit.chunk_was_full()
-                batch = Batch(self.log, self._limit, sequences)
+                batch = ChunkAssembly(self.log, self._limit, sequences)
                 batches.append(batch)
                 batch.take(publication)
         self._limit.backlog_is_gone(batch.builder.num_records)
         return batches
 
-    def _take_off_queue(self, batch: Batch) -> None:
+    def _take_off_queue(self, batch: ChunkAssembly) -> None:
         for publisher, entries in batch.publications:
             self._queue.popleft()
             self._queued_bytes -= len(entries.data) + PUBLICATION_BYTES

@@ -6,26 +6,25 @@ from typing import TYPE_CHECKING
 from streamd.broker import threads
 from streamd.broker.arguments import policy_of, read_settings
 from streamd.broker.catalog import CatalogError
-from streamd.broker.errors import Refused
-from streamd.broker.resources import Shared
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.resources import ServerResources
 from streamd.broker.standing_selectors import StandingSelector
-from streamd.wire.stream import ResponseCode
 
 if TYPE_CHECKING:
     from streamd.broker.virtual_host import VirtualHost
 
 
-class Alterations:
+class StreamSettings:
     """What may be changed in a virtual host's streams.
 
     Args:
         host: the virtual host.
-        shared: the catalog, and who may change it.
+        resources: the catalog, and who may change it.
     """
 
-    def __init__(self, host: "VirtualHost", shared: Shared) -> None:
+    def __init__(self, host: "VirtualHost", resources: ServerResources) -> None:
         self._host = host
-        self._shared = shared
+        self._resources = resources
 
     async def set_arguments(self, name: str, pairs: Iterable[tuple[str, str]]) -> None:
         """Change what a stream was declared with; holds from the next chunk on.
@@ -37,15 +36,15 @@ class Alterations:
                 cannot be written.
         """
         changes = read_settings(pairs)
-        async with self._shared.changes:
+        async with self._resources.changes:
             stream = self._host.find(name)
             row = self._host.row(name)
             row = row._replace(settings={**row.settings, **changes})
             policy = policy_of(row.effective)
             try:
-                await threads.in_thread(self._shared.catalog.put_settings, row)
+                await threads.in_thread(self._resources.catalog.put_settings, row)
             except CatalogError as error:
-                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
             self._host.replace_row(row)
             stream.set_policy(policy)
         await stream.expire()
@@ -57,7 +56,7 @@ class Alterations:
             Refused: no such stream, too many groups, or the group's consumers rely on another
                 selector, or the catalog cannot be written.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             standing = self._host.find(name).standing
             standing.check_room(row)
             before = standing.find(row.group)
@@ -68,13 +67,13 @@ class Alterations:
             standing.put(row)
             try:
                 await threads.in_thread(
-                    self._shared.catalog.put_selector, self._host.name, name, row
+                    self._resources.catalog.put_selector, self._host.name, name, row
                 )
             except CatalogError as error:
                 standing.remove(row.group)
                 if before is not None:
                     standing.put(before)
-                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     async def remove_selector(self, name: str, group: str) -> None:
         """Evaluate a group's selector no more.
@@ -83,16 +82,16 @@ class Alterations:
             Refused: no such stream or group, its consumers rely on it, or the catalog cannot be
                 written.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             standing = self._host.find(name).standing
             if standing.find(group) is None:
                 details = f"group {group} has no standing selector"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             standing.check_unused(group)
             try:
                 await threads.in_thread(
-                    self._shared.catalog.remove_selector, self._host.name, name, group
+                    self._resources.catalog.remove_selector, self._host.name, name, group
                 )
             except CatalogError as error:
-                raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
             standing.remove(group)

@@ -19,18 +19,17 @@ from streamd.broker import threads
 from streamd.broker.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.catalog import CatalogError, StreamRow, SuperStreamRow
 from streamd.broker.checks import checked_name
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import contract_of
 from streamd.broker.flusher import FlushMode
 from streamd.broker.groups import Groups
 from streamd.broker.names import stream_folder
-from streamd.broker.resources import Shared
+from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams, new_super_stream, partitions_of
 from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.stream import Stream
-from streamd.broker.stream_settings import Alterations
-from streamd.wire.stream import ResponseCode
+from streamd.broker.stream_settings import StreamSettings
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ _TRASH = "trash"
 _AT_ONCE = 16  # streams that are created at the same time
 
 
-class User(Protocol):
+class StreamObserver(Protocol):
     """Somebody who uses streams and must know when one is gone."""
 
     def stream_is_gone(self, stream: Stream) -> None:
@@ -53,26 +52,26 @@ class VirtualHost:
 
     Attributes:
         name: of it.
-        users: who is told when a stream is gone.
+        observers: who is told when a stream is gone.
         groups: the single active consumers.
-        alterations: changes to streams that exist.
+        settings: changes to streams that exist.
         super_streams: which streams are partitions of what.
         exchanges: of AMQP 0-9-1.
     """
 
-    def __init__(self, name: str, shared: Shared) -> None:
+    def __init__(self, name: str, resources: ServerResources) -> None:
         self.name = name
-        self.users: set[User] = set()
+        self.observers: set[StreamObserver] = set()
         self.groups = Groups()
-        self._shared = shared
+        self._resources = resources
         self._streams: dict[str, Stream] = {}
         self._rows: dict[str, StreamRow] = {}
         self._unavailable: dict[str, str] = {}
         self._writers: dict[str, trio.CancelScope] = {}
         self._is_removed = False
-        self.alterations = Alterations(self, shared)
-        self.super_streams = SuperStreams(self, shared)
-        self.exchanges = Exchanges(self, shared)
+        self.settings = StreamSettings(self, resources)
+        self.super_streams = SuperStreams(self, resources)
+        self.exchanges = Exchanges(self, resources)
 
     # -- opening
 
@@ -86,7 +85,7 @@ class VirtualHost:
             logger.error("stream %s is not available: %s", row.name, error)
             self._unavailable[row.name] = str(error)
             self._rows[row.name] = row
-            self._shared.room.used += 1
+            self._resources.quota.used += 1
             return
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
@@ -101,28 +100,28 @@ class VirtualHost:
         return self._open_log(folder, policy)
 
     def _open_log(self, folder: str, policy: LogPolicy) -> Log:
-        holds_back = self._shared.flusher.mode is FlushMode.ALWAYS
+        holds_back = self._resources.flusher.mode is FlushMode.ALWAYS
         return Log.open(folder, policy, holds_back=holds_back)
 
     def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
         contract = contract_of(row.arguments)
-        log.on_wanted = self._shared.indexer.wanted
+        log.on_wanted = self._resources.indexer.wanted
         log.on_fence = partial(_report_damage, row.name)
-        stream = Stream(row.name, log, self._shared.now_ms, contract, standing)
-        stream.on_written = self._shared.flusher.wrote
-        if self._shared.poller is not None:
-            stream.leave = self._shared.poller.leave
+        stream = Stream(row.name, log, self._resources.now_ms, contract, standing)
+        stream.on_written = self._resources.flusher.wrote
+        if self._resources.poller is not None:
+            stream.at_round_end = self._resources.poller.at_round_end
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
-        self._shared.room.used += 1
+        self._resources.quota.used += 1
         self._writers[row.name] = scope
         self.exchanges.changed()
-        self._shared.nursery.start_soon(_run_in, scope, stream)
+        self._resources.nursery.start_soon(_run_in, scope, stream)
         return stream
 
     def folder(self, name: str) -> str:
         """Where a stream's files are."""
-        return stream_folder(self._shared.data, self.name, name)
+        return stream_folder(self._resources.data, self.name, name)
 
     # -- finding
 
@@ -138,10 +137,10 @@ class VirtualHost:
         """All streams that are available."""
         return list(self._streams.values())
 
-    def troubles(self) -> dict[str, str]:
+    def alarms(self) -> dict[str, str]:
         """What keeps streams from taking messages, by name."""
         return self._unavailable | {
-            name: stream.trouble for name, stream in self._streams.items() if stream.trouble
+            name: stream.alarm for name, stream in self._streams.items() if stream.alarm
         }
 
     def arguments(self, name: str) -> Arguments:
@@ -166,8 +165,8 @@ class VirtualHost:
         if stream is not None:
             return stream
         if name in self._unavailable:
-            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE, self._unavailable[name])
-        raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+            raise Refused(Reason.NOT_AVAILABLE, self._unavailable[name])
+        raise Refused(Reason.NOT_FOUND, name)
 
     # -- creating
 
@@ -179,7 +178,7 @@ class VirtualHost:
                 the disk refused.
         """
         row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
-        async with self._shared.changes:
+        async with self._resources.changes:
             self._check_new(row)
             await self._create([row])
         logger.info("created stream %s", row.name)
@@ -189,9 +188,9 @@ class VirtualHost:
         if existing is None:
             return
         if existing.arguments == row.arguments:
-            raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+            raise Refused(Reason.ALREADY_EXISTS, row.name)
         raise Refused(
-            ResponseCode.PRECONDITION_FAILED,
+            Reason.PRECONDITION_FAILED,
             f"{row.name} exists with arguments {existing.arguments}, not {row.arguments}",
         )
 
@@ -215,11 +214,11 @@ class VirtualHost:
         row = new_super_stream(self.name, name, routes)
         partitions = partitions_of(row)
         declared = read_arguments(arguments)
-        async with self._shared.changes:
+        async with self._resources.changes:
             if self.exchanges.has(row.name):  # super streams are exchanges, too
-                raise Refused(ResponseCode.STREAM_EXISTS, row.name)
+                raise Refused(Reason.ALREADY_EXISTS, row.name)
             for taken in set(self._rows).intersection(partitions):
-                raise Refused(ResponseCode.STREAM_EXISTS, taken)
+                raise Refused(Reason.ALREADY_EXISTS, taken)
             self.exchanges.check_room()
             self.exchanges.check_room_for_routes(len(partitions))
             await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
@@ -229,18 +228,18 @@ class VirtualHost:
     def check_there(self) -> None:
         """Raise Refused when the virtual host was deleted: nothing is added to it any more."""
         if self._is_removed:
-            raise Refused(ResponseCode.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
+            raise Refused(Reason.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
 
     async def _create(
         self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
     ) -> None:
         self.check_there()
-        self._shared.room.check(len(rows))
+        self._resources.quota.check(len(rows))
         try:
             logs = await threads.in_thread(self._create_files, rows, super_stream)
         except (SegmentsError, CatalogError, OSError) as error:
             logger.error("cannot create stream %s: %s", rows[0].name, error)
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
         for row, log in zip(rows, logs, strict=True):
             self._start(row, log)
 
@@ -256,7 +255,7 @@ class VirtualHost:
             # which had such a name before.
             for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
                 OsDisk().sync_folder(str(parent))
-            self._shared.catalog.add_streams(rows, super_stream)
+            self._resources.catalog.add_streams(rows, super_stream)
         except BaseException:
             for row, opened in zip(rows, opening, strict=True):
                 if opened.exception() is None:
@@ -283,9 +282,9 @@ class VirtualHost:
         Raises:
             Refused: there is none, or the disk refused.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             if name not in self._rows:
-                raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+                raise Refused(Reason.NOT_FOUND, name)
             gone = await self._delete([name])
         logger.info("deleted stream %s", name)
         answer()
@@ -293,7 +292,7 @@ class VirtualHost:
 
     async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
         """Delete a super stream with its partitions; see `delete`."""
-        async with self._shared.changes:
+        async with self._resources.changes:
             row = self.super_streams.find(name)
             gone = await self._delete(partitions_of(row), name)
         logger.info("deleted super stream %s", name)
@@ -302,11 +301,11 @@ class VirtualHost:
 
     async def _delete(self, names: Sequence[str], super_stream: str | None = None) -> list[Stream]:
         """Delete streams that exist; returns those that somebody may use."""
-        remove = self._shared.catalog.remove_streams
+        remove = self._resources.catalog.remove_streams
         try:
             await threads.in_thread(remove, self.name, names, super_stream)
         except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
         await self._stop(names)
         gone = [stream for name in names if (stream := self._forget(name)) is not None]
         self.super_streams.forget(names, super_stream)
@@ -321,7 +320,7 @@ class VirtualHost:
 
     def _forget(self, name: str) -> Stream | None:
         del self._rows[name]
-        self._shared.room.used -= 1
+        self._resources.quota.used -= 1
         self._unavailable.pop(name, None)
         stream = self._streams.pop(name, None)
         if stream is not None:
@@ -333,20 +332,20 @@ class VirtualHost:
 
     def _move_to_trash(self, name: str) -> None:
         """Out of the way in one step, so that a new stream of that name starts empty."""
-        trash = trash_folder(self._shared.data) / uuid4().hex
+        trash = trash_folder(self._resources.data) / uuid4().hex
         try:
             trash.parent.mkdir(exist_ok=True)
             Path(self.folder(name)).rename(trash)
         except OSError as error:
             logger.warning("files of the deleted stream %s are left: %s", name, error)
         else:
-            self._shared.nursery.start_soon(_empty_trash, str(trash))
+            self._resources.nursery.start_soon(_empty_trash, str(trash))
 
     def _tell(self, gone: Iterable[Stream]) -> None:
         for stream in gone:
             self.groups.stream_is_gone(stream.name)
-            for user in list(self.users):
-                user.stream_is_gone(stream)
+            for observer in list(self.observers):
+                observer.stream_is_gone(stream)
 
     async def remove(self) -> None:
         """The virtual host is out of the catalog: drop everything in it."""
@@ -354,8 +353,8 @@ class VirtualHost:
         self._is_removed = True
         await self._stop(self.names())
         self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
-        for user in list(self.users):
-            user.host_is_gone()
+        for observer in list(self.observers):
+            observer.host_is_gone()
 
     # -- all streams
 

@@ -131,12 +131,17 @@ async def _run(config: Config) -> None:
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
         server: Server = await nursery.start(serve_to_the_end)
         nursery.start_soon(_reload_on_signal, server)
-        tls = f" tls={server.tls_address}" if server.tls_address else ""
-        if server.amqp_tls_address:
-            tls += f" amqp-tls={server.amqp_tls_address}"
-        stream, http = server.stream_address or OFF, server.http_address or OFF
-        amqp = server.amqp_address or OFF
-        click.echo(f"streamd ready stream={stream} amqp={amqp} http={http}{tls}")
+        click.echo(f"streamd ready {_where(server)}")
+
+
+def _where(server: Server) -> str:
+    """Where a server listens; what is off says so, but for TLS."""
+    found = server.addresses
+    plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http")]
+    inside_tls = (("tls", "stream/ssl"), ("amqp-tls", "amqp/ssl"))
+    return " ".join(
+        [*plain, *(f"{word}={found[name]}" for word, name in inside_tls if name in found)]
+    )
 
 
 async def _reload_on_signal(server: Server) -> None:

@@ -1,10 +1,18 @@
 """The open connections of all protocols, for those who look at them or end them."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from streamd.net.transport import Address
+import trio
+
+from streamd.auth.users import Rights
+from streamd.broker.virtual_host import VirtualHost
+from streamd.net.transport import Address, Transport
+
+logger = logging.getLogger(__name__)
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
 
@@ -88,7 +96,27 @@ class LiveConnection:
         return f"{self.peer} -> {self.local}"
 
 
-class Connections:
+class LoggedIn(Protocol):
+    """What the login of a connection has found out.
+
+    Attributes:
+        properties: what the client says of itself.
+        heartbeat_seconds: agreed; 0 for none.
+        mechanism: by which the user was proved.
+        host: the virtual host that was entered.
+        rights: what the user may do there.
+        opened_at_ms: when the connection was opened, in ms since 1970.
+    """
+
+    properties: Mapping[str, str]
+    heartbeat_seconds: int
+    mechanism: str
+    host: VirtualHost
+    rights: Rights
+    opened_at_ms: int
+
+
+class ConnectionRegistry:
     """All open connections of a server, by name."""
 
     def __init__(self) -> None:
@@ -112,3 +140,42 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @contextmanager
+    def listed(
+        self,
+        transport: Transport,
+        login: LoggedIn,
+        protocol: str,
+        frame_max: int,
+        everything: trio.CancelScope,
+        publishers: Callable[[], list[PublisherFacts]],
+        consumers: Callable[[], list[ConsumerFacts]],
+    ) -> Iterator[None]:
+        """Let others see a connection, and end it by cancelling everything."""
+
+        def end(reason: str) -> None:
+            logger.info("%s: ended, %s", transport.peer, reason)
+            everything.cancel()
+
+        live = LiveConnection(
+            peer=transport.peer,
+            local=transport.local,
+            protocol=protocol,
+            is_tls=transport.is_tls,
+            user=login.rights.user,
+            mechanism=login.mechanism,
+            virtual_host=login.host.name,
+            properties=login.properties,
+            frame_max=frame_max,
+            heartbeat_seconds=login.heartbeat_seconds,
+            connected_at_ms=login.opened_at_ms,
+            publishers=publishers,
+            consumers=consumers,
+            end=end,
+        )
+        self.add(live)
+        try:
+            yield
+        finally:
+            self.discard(live)

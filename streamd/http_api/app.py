@@ -79,7 +79,7 @@ def make_app(service: Service) -> ASGIApp:
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
-                backend=BasicAuthentication(service.access),
+                backend=BasicAuthentication(service.directory),
                 on_error=_not_authenticated,
             )
         ],

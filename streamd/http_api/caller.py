@@ -14,11 +14,10 @@ import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Access, Right, Rights
-from streamd.broker.errors import Refused
+from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Right, Rights, UserDirectory
+from streamd.broker.errors import Reason, Refused
 from streamd.config import REFUSAL_SECONDS
 from streamd.net.transport import is_local_address
-from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +34,9 @@ class Caller(BaseUser):
         name: of the user.
     """
 
-    def __init__(self, access: Access, name: str) -> None:
+    def __init__(self, directory: UserDirectory, name: str) -> None:
         self.name = name
-        self._access = access
+        self._directory = directory
 
     @property
     def is_authenticated(self) -> bool:
@@ -52,38 +51,38 @@ class Caller(BaseUser):
     @property
     def is_administrator(self) -> bool:
         """May change everything."""
-        return self._access.has_tag(self.name, ADMINISTRATOR)
+        return self._directory.has_tag(self.name, ADMINISTRATOR)
 
     @property
     def sees_all(self) -> bool:
         """May look at everything."""
-        return self.is_administrator or self._access.has_tag(self.name, MONITORING)
+        return self.is_administrator or self._directory.has_tag(self.name, MONITORING)
 
     def sees_host(self, virtual_host: str) -> bool:
         """May look at what is in a virtual host."""
-        entered = self._access.permission(self.name, virtual_host) is not None
+        entered = self._directory.permission(self.name, virtual_host) is not None
         return entered or self.sees_all
 
     def require_administrator(self) -> None:
         """Raise Refused unless the user may change everything."""
         if not self.is_administrator:
-            raise Refused(ResponseCode.ACCESS_REFUSED, f"{self.name} is no administrator")
+            raise Refused(Reason.ACCESS_REFUSED, f"{self.name} is no administrator")
 
     def require_all(self) -> None:
         """Raise Refused unless the user may look at everything."""
         if not self.sees_all:
             details = f"{self.name} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
-            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+            raise Refused(Reason.ACCESS_REFUSED, details)
 
     def require_host(self, virtual_host: str) -> None:
         """Raise Refused unless the user may look at what is in a virtual host."""
         if not self.sees_host(virtual_host):
             details = f"{self.name} may not enter the virtual host {virtual_host}"
-            raise Refused(ResponseCode.ACCESS_REFUSED, details)
+            raise Refused(Reason.ACCESS_REFUSED, details)
 
     def require(self, right: Right, virtual_host: str, name: str) -> None:
         """Raise Refused unless the user may do this with what is called `name`."""
-        Rights(self._access, self.name, virtual_host).require(right, name)
+        Rights(self._directory, self.name, virtual_host).require(right, name)
 
 
 def caller_of(request: Request) -> Caller:
@@ -97,25 +96,25 @@ class BasicAuthentication(AuthenticationBackend):
     """Name and password in every request.
 
     Args:
-        access: the users.
+        directory: the users.
     """
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, directory: UserDirectory) -> None:
+        self._directory = directory
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser]:  # type: ignore[override]
         """See starlette; a wrong password waits for its answer, which slows down guessing."""
         name, password = _read_credentials(conn.headers.get("authorization", ""))
         host = conn.client.host if conn.client else ""
         is_local = is_local_address(host)
-        is_right = bool(password) and await self._access.authenticate(name, password, host)
+        is_right = bool(password) and await self._directory.authenticate(name, password, host)
         if not is_right or (name == LOOPBACK_ONLY and not is_local):
             logger.warning("%s: login refused", host or "?")
             await trio.sleep(REFUSAL_SECONDS)
             raise AuthenticationError("user or password is wrong")
-        if not any(self._access.has_tag(name, tag) for tag in _TAGS):
+        if not any(self._directory.has_tag(name, tag) for tag in _TAGS):
             raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
-        return None, Caller(self._access, name)
+        return None, Caller(self._directory, name)
 
 
 def _read_credentials(header: str) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.connections.registry import (
     STREAM_PROTOCOL,
     ConsumerFacts,
@@ -17,7 +17,6 @@ from streamd.connections.registry import (
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
-from streamd.wire.stream import ResponseCode
 
 Facts = TypeVar("Facts")
 
@@ -112,7 +111,7 @@ class ConnectionPaths:
         if connection is None or host not in (None, connection.virtual_host):
             raise NotFound
         if not caller.sees_all and connection.user != caller.name:
-            raise Refused(ResponseCode.ACCESS_REFUSED, "it is a connection of another user")
+            raise Refused(Reason.ACCESS_REFUSED, "it is a connection of another user")
         return connection
 
     # -- publishers and consumers

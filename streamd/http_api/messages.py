@@ -11,8 +11,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from streamd.broker.errors import Refused
-from streamd.wire.stream import ResponseCode
+from streamd.broker.errors import Reason, Refused
 
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")
@@ -38,17 +37,17 @@ class NotServed(BadRequest):
 
 
 _STATUS = {
-    ResponseCode.STREAM_DOES_NOT_EXIST: (404, "Object Not Found"),
-    ResponseCode.ACCESS_REFUSED: (401, "not_authorised"),
-    ResponseCode.PRECONDITION_FAILED: (400, "bad_request"),
-    ResponseCode.STREAM_EXISTS: (400, "bad_request"),
-    ResponseCode.STREAM_NOT_AVAILABLE: (503, "unavailable"),
+    Reason.NOT_FOUND: (404, "Object Not Found"),
+    Reason.ACCESS_REFUSED: (401, "not_authorised"),
+    Reason.PRECONDITION_FAILED: (400, "bad_request"),
+    Reason.ALREADY_EXISTS: (400, "bad_request"),
+    Reason.NOT_AVAILABLE: (503, "unavailable"),
 }
 
 
 def refused_answer(refused: Refused) -> Response:
     """What the stream protocol says by a code, as HTTP says it."""
-    status, error = _STATUS.get(refused.code, (500, "internal_error"))
+    status, error = _STATUS.get(refused.reason, (500, "internal_error"))
     return error_answer(status, error, refused.details)
 
 

@@ -86,7 +86,7 @@ class OverviewPaths:
 
     async def _whoami(self, request: Request) -> Response:
         name = caller_of(request).name
-        user = self._service.access.find_user(name)
+        user = self._service.directory.find_user(name)
         tags = list(user.tags) if user else []
         return json_answer({"name": name, "tags": tags, "is_internal_user": True})
 
@@ -140,7 +140,7 @@ class OverviewPaths:
         return [
             {"vhost": host.name, "queue": name, "resource": trouble}
             for host in hosts
-            for name, trouble in host.troubles().items()
+            for name, trouble in host.alarms().items()
         ]
 
     async def _port_listener(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from streamd.auth.users import Right
 from streamd.broker.arguments import Arguments, describe_arguments
 from streamd.broker.catalog import SuperStreamRow
 from streamd.broker.checks import MAX_PARTITIONS
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.super_streams import partitions_of
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
@@ -31,7 +31,6 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
-from streamd.wire.stream import ResponseCode
 
 TYPE = "x-queue-type"
 STREAM = "stream"
@@ -206,7 +205,7 @@ async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
     try:
         await host.create(name, pairs)
     except Refused as refused:
-        if refused.code == ResponseCode.STREAM_EXISTS:
+        if refused.reason == Reason.ALREADY_EXISTS:
             return False
         raise
     return True
@@ -275,7 +274,7 @@ def _figures(stream: Stream) -> Row:
         "first_offset": log.first_offset,
         "next_offset": log.committed_offset,
         "first_timestamp": next((time for time in times if time is not None), 0),
-        **({"reason": stream.trouble} if stream.trouble else {}),
+        **({"reason": stream.alarm} if stream.alarm else {}),
     }
 
 

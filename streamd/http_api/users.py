@@ -35,7 +35,7 @@ class UserPaths:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._access = service.access
+        self._directory = service.directory
         self.routes = [
             Route("/api/users", self._list),
             Route("/api/users/{user}", self._one),
@@ -57,23 +57,23 @@ class UserPaths:
 
     async def _list(self, request: Request) -> Response:
         caller_of(request).require_administrator()
-        return await listing(request, self._access.users(), user_row, lambda user: user.name)
+        return await listing(request, self._directory.users(), user_row, lambda user: user.name)
 
     async def _one(self, request: Request) -> Response:
         caller_of(request).require_administrator()
-        return json_answer(user_row(found(self._access.find_user(part(request, "user")))))
+        return json_answer(user_row(found(self._directory.find_user(part(request, "user")))))
 
     async def _put(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         name = part(request, "user")
-        is_new = not self._access.is_user(name)
+        is_new = not self._directory.is_user(name)
         await put_user(self._service, name, await read_body(request))
         return done(is_new=is_new)
 
     async def _delete(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         name = part(request, "user")
-        found(self._access.find_user(name))
+        found(self._directory.find_user(name))
         await self._service.administration.remove_user(name)
         return done()
 
@@ -88,27 +88,27 @@ class UserPaths:
         if user != caller.name:
             caller.require_administrator()
         if user is not None:
-            found(self._access.find_user(user))
+            found(self._directory.find_user(user))
         if host is not None:
             found(self._service.broker.virtual_hosts.get(host))
         rows = [
             row
-            for row in self._access.permissions()
+            for row in self._directory.permissions()
             if user in (None, row.user) and host in (None, row.virtual_host)
         ]
         return await listing(request, rows, permission_row)
 
     async def _permission(self, request: Request) -> Response:
         caller_of(request).require_administrator()
-        row = self._access.permission(part(request, "user"), part(request, "vhost"))
+        row = self._directory.permission(part(request, "user"), part(request, "vhost"))
         return json_answer(permission_row(found(row)))
 
     async def _put_permission(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         user, host = part(request, "user"), part(request, "vhost")
-        found(self._access.find_user(user))
+        found(self._directory.find_user(user))
         found(self._service.broker.virtual_hosts.get(host))
-        is_new = self._access.permission(user, host) is None
+        is_new = self._directory.permission(user, host) is None
         row = read_permission(user, host, await read_body(request))
         await self._service.administration.put_permission(row)
         return done(is_new=is_new)
@@ -116,8 +116,8 @@ class UserPaths:
     async def _delete_permission(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         user, host = part(request, "user"), part(request, "vhost")
-        found(self._access.permission(user, host))
-        await self._access.remove_permission(user, host)
+        found(self._directory.permission(user, host))
+        await self._directory.remove_permission(user, host)
         return done()
 
     # -- virtual hosts
@@ -180,7 +180,7 @@ async def put_user(service: Service, name: str, body: Row) -> None:
             raise BadRequest(str(error)) from error
     else:
         password_hash = ""  # as RabbitMQ: no password lets in
-    await service.access.put_user(name, password, tags, password_hash)
+    await service.directory.put_user(name, password, tags, password_hash)
 
 
 def read_permission(user: str, virtual_host: str, body: Row) -> PermissionRow:

@@ -5,17 +5,13 @@ Where the writer has nothing to do, small answers go out at once, without a turn
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import trio
 
 from segments.disk import Buffer
-from streamd.auth.users import Rights
-from streamd.broker.virtual_host import VirtualHost
 from streamd.config import REFUSAL_SECONDS
-from streamd.connections.registry import Connections, ConsumerFacts, LiveConnection, PublisherFacts
 from streamd.net.outbox import Outbox
 from streamd.net.transport import Transport, TransportClosed
 from streamd.net.wakeup import Wakeup
@@ -35,26 +31,6 @@ class Stopped(Exception):
     """The server stops, and nothing more is taken from the peer."""
 
 
-class LoggedIn(Protocol):
-    """What the login of a connection has found out.
-
-    Attributes:
-        properties: what the client says of itself.
-        heartbeat_seconds: agreed; 0 for none.
-        mechanism: by which the user was proved.
-        host: the virtual host that was entered.
-        rights: what the user may do there.
-        opened_at_ms: when the connection was opened, in ms since 1970.
-    """
-
-    properties: Mapping[str, str]
-    heartbeat_seconds: int
-    mechanism: str
-    host: VirtualHost
-    rights: Rights
-    opened_at_ms: int
-
-
 class Deliverer(Protocol):
     """What a connection sends besides answers."""
 
@@ -66,7 +42,7 @@ class Deliverer(Protocol):
         """Send a little of it, or wait until the peer has taken what it was sent."""
 
 
-class Line:
+class Duplex:
     """One connection's bytes, in and out.
 
     Args:
@@ -217,47 +193,8 @@ class Line:
                 logger.info("%s: no sign of life in %s s", self.transport.peer, 2 * interval)
                 raise Ended
 
-    async def refused(self, reason: BaseException | None, *, is_guess: bool) -> None:
+    async def refused(self, reason: BaseException, *, waits: bool) -> None:
         """The peer may not enter, the log says why: a wrong password waits for its answer."""
         logger.warning("%s: login refused, %s", self.transport.peer, reason)
-        if is_guess:
+        if waits:
             await trio.sleep(REFUSAL_SECONDS)
-
-    @contextmanager
-    def listed(
-        self,
-        connections: Connections,
-        login: LoggedIn,
-        protocol: str,
-        frame_max: int,
-        everything: trio.CancelScope,
-        publishers: Callable[[], list[PublisherFacts]],
-        consumers: Callable[[], list[ConsumerFacts]],
-    ) -> Iterator[None]:
-        """Let others see the connection, and end it by cancelling everything."""
-
-        def end(reason: str) -> None:
-            logger.info("%s: ended, %s", self.transport.peer, reason)
-            everything.cancel()
-
-        live = LiveConnection(
-            peer=self.transport.peer,
-            local=self.transport.local,
-            protocol=protocol,
-            is_tls=self.transport.is_tls,
-            user=login.rights.user,
-            mechanism=login.mechanism,
-            virtual_host=login.host.name,
-            properties=login.properties,
-            frame_max=frame_max,
-            heartbeat_seconds=login.heartbeat_seconds,
-            connected_at_ms=login.opened_at_ms,
-            publishers=publishers,
-            consumers=consumers,
-            end=end,
-        )
-        connections.add(live)
-        try:
-            yield
-        finally:
-            connections.discard(live)

@@ -23,7 +23,7 @@ class Poller:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
-        self._left: dict[Callable[[], None], None] = {}
+        self._at_round_end: dict[Callable[[], None], None] = {}
         self._is_in_round = False
 
     def watch(self, descriptor: int, read: Callable[[], None]) -> None:
@@ -36,14 +36,14 @@ class Poller:
         if self._readers.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
-    def leave(self, work: Callable[[], None]) -> bool:
+    def at_round_end(self, work: Callable[[], None]) -> bool:
         """Have `work` done once at the end of this round; False when there is none going on.
 
         Args:
             work: neither waits nor raises.
         """
         if self._is_in_round:
-            self._left[work] = None
+            self._at_round_end[work] = None
         return self._is_in_round
 
     async def run(self) -> None:
@@ -60,7 +60,7 @@ class Poller:
             if read is not None:  # else it was ended by one before it
                 read()
         self._is_in_round = False
-        left, self._left = self._left, {}
+        left, self._at_round_end = self._at_round_end, {}
         for work in left:
             work()
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from streamd.auth import passwords, throttle as guesses
-from streamd.auth.throttle import Guesses
+from streamd.auth.throttle import LoginThrottle
 from streamd.config import Config
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
@@ -56,7 +56,7 @@ class TestGuessing:
 
     async def test_who_is_known_is_let_in_meanwhile(self, server: Harness) -> None:
         await server.peer()
-        access = server.server.access
+        access = server.server.directory
         async with trio.open_nursery() as nursery:
             for number in range(100):
                 nursery.start_soon(access.authenticate, "guest", b"%d" % number, "memory")
@@ -65,7 +65,7 @@ class TestGuessing:
             assert trio.current_time() == before
 
     async def test_who_is_not_known_is_let_in_soon_after(self, server: Harness) -> None:
-        access = server.server.access
+        access = server.server.directory
         async with trio.open_nursery() as nursery:
             for number in range(1000):
                 nursery.start_soon(access.authenticate, "guest", b"%d" % number, "192.0.2.1")
@@ -78,7 +78,7 @@ class TestGuessing:
 
     async def test_many_with_the_right_password_at_once(self, server: Harness) -> None:
         """After a restart all clients come back together; none of them is refused."""
-        access = server.server.access
+        access = server.server.directory
         for number in range(30):
             await access.put_user(f"user{number}", b"right")
         found: list[bool] = []
@@ -111,7 +111,7 @@ class TestGuessing:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(guesses, "MAX_ADDRESSES", 5)
-        judge = Guesses()
+        judge = LoginThrottle()
 
         async def wrong() -> bool:
             return False
@@ -203,7 +203,7 @@ async def test_are_in_no_log_and_no_answer(
             assert answer.status_code in (201, 204, 400), answer.text
             told.append(answer.text)
     told.append((await http.ask("GET", "whoami", None, "ada", SECRETS[0] + "x")).text)
-    told += [*server.server.access.users(), Config(password=right)]
+    told += [*server.server.directory.users(), Config(password=right)]
 
     everything = caplog.text + "".join(map(repr, told)) + "".join(map(str, told))
     assert "login refused" in everything

@@ -73,22 +73,22 @@ class TestPasswords:
         calls: list[bytes] = []
         real = passwords._scrypt
         monkeypatch.setattr(passwords, "_scrypt", lambda *a: calls.append(a[0]) or real(*a))
-        await server.server.access.put_user("moved", password_hash=FROM_RABBITMQ)
+        await server.server.directory.put_user("moved", password_hash=FROM_RABBITMQ)
         for user in ("guest", "nobody", "moved"):
-            assert not await server.server.access.authenticate(user, b"guess", "127.0.0.1")
+            assert not await server.server.directory.authenticate(user, b"guess", "127.0.0.1")
         assert calls == [b"guess"] * 3
 
     async def test_of_rabbitmq_let_in_and_are_replaced(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:
-            found = server.server.access
+            found = server.server.directory
             await found.put_user("moved", password_hash=FROM_RABBITMQ)
             assert not await found.authenticate("moved", b"Guest", "127.0.0.1")
             assert await found.authenticate("moved", b"guest", "127.0.0.1")
             (kept,) = (user.password_hash for user in found.users() if user.name == "moved")
             assert kept.startswith("scrypt$")
         async with harness(tmp_path) as server:
-            assert await server.server.access.authenticate("moved", b"guest", "127.0.0.1")
-            assert not await server.server.access.authenticate("moved", b"Guest", "127.0.0.1")
+            assert await server.server.directory.authenticate("moved", b"guest", "127.0.0.1")
+            assert not await server.server.directory.authenticate("moved", b"Guest", "127.0.0.1")
 
     @pytest.mark.parametrize(
         ("algorithm", "text"),
@@ -116,9 +116,9 @@ class TestPasswords:
     async def test_that_were_right_once_are_known(
         self, server: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert await server.server.access.authenticate("guest", b"guest", "127.0.0.1")
+        assert await server.server.directory.authenticate("guest", b"guest", "127.0.0.1")
         monkeypatch.setattr(access, "check_password", None)
-        assert await server.server.access.authenticate("guest", b"guest", "127.0.0.1")
+        assert await server.server.directory.authenticate("guest", b"guest", "127.0.0.1")
 
     async def test_changed(self, server: Harness, peer: Peer) -> None:
         await add(peer, "ada", ".*", ".*", ".*")

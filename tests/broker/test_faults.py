@@ -98,7 +98,7 @@ async def test_a_full_disk_holds_one_stream_up(tmp_path: Path, faults: Faults, f
         await peer.publish([b"x"], 2)
         await good_goes_on(peer, 2)
         await good_goes_on(peer, 3)
-        assert server.host.troubles() == {BAD: "the disk is full"}
+        assert server.host.alarms() == {BAD: "the disk is full"}
         faults.clear()
         confirm = await peer.expect(c.PublishConfirm)
         assert (confirm.publisher_id, confirm.publishing_ids) == (1, (2,))
@@ -140,7 +140,7 @@ async def test_a_sync_that_fails_confirms_nothing_and_is_not_tried_again(
         assert await peer.expect(c.PublishError) == c.PublishError(1, ((3, GONE),))
         await reader.silence(100)  # nobody sees what may not be there the next time
         assert faults.calls == 1
-        assert list(server.host.troubles()) == [BAD]
+        assert list(server.host.alarms()) == [BAD]
         assert await peer.code(c.DeclarePublisher, 3, "", BAD) == GONE
 
 
@@ -183,7 +183,7 @@ async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(
         await two_streams(server)
     faults.set("open", errno.EROFS)
     async with harness(tmp_path) as server:
-        assert "Read-only file system" in server.host.troubles()[BAD]
+        assert "Read-only file system" in server.host.alarms()[BAD]
         peer = await server.peer()
         assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
         await peer.declare(GOOD)

@@ -114,7 +114,7 @@ async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> No
     await fill(peer, 0, 60)
     await peer.silence()
     log = server.host.find("s").log
-    (session,) = server.host.users
+    (session,) = server.host.observers
     (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
     reader = subscription.reader
     assert reader._segment is log.segments[-1]

@@ -7,8 +7,9 @@ from trio.testing import wait_all_tasks_blocked
 from segments import Log, LogPolicy, StorageError
 from segments.flush import Flush
 from streamd.broker.errors import Refused
-from streamd.broker.publication import Publication, Publisher
+from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
+from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.wire.stream import ResponseCode, codec, commands as c
@@ -31,7 +32,7 @@ class Bench:
         self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
         self.stream = Stream("s", self.log, lambda: 0)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
-        self.publisher = Publisher(1, reference, self.outbox)
+        self.publisher = StreamPublisher(1, reference, self.outbox)
         nursery.start_soon(self.stream.run)
 
     def _count_flush(self, **options: bool) -> Flush:
@@ -51,7 +52,7 @@ class Bench:
     def publish(self, *ids: int, size: int = 0) -> None:
         raw = encode_entries([Outgoing(n, (b"m%d" % n).ljust(size, b" ")) for n in ids])
         for entries in decode_entries(raw, len(ids)).groups:
-            self.stream.publish(Publication(self.publisher, entries))
+            self.stream.publish(PendingEntries(self.publisher, entries))
 
     async def answers(self) -> list[c.Command]:
         await wait_all_tasks_blocked()

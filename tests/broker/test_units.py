@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from segments import Log
+from segments.entries import split, without_duplicates
 from segments.policy import RecordLimit
 from streamd import config
 from streamd.broker.arguments import policy_of, read_arguments
-from streamd.broker.chunk_assembly import Batch
-from streamd.broker.entries import split, without_duplicates
+from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.names import folder_name
-from streamd.broker.publication import Publication, Publisher
+from streamd.broker.publication import PendingEntries
 from streamd.config import Config, ConfigError
+from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.wire.stream.publish import (
@@ -158,20 +159,20 @@ def test_batches_keep_order_and_limits(frames: list[int], records: int, size: in
     log = Log.open("s", disk=FaultyDisk())
     log.policy = policy_of({"stream-chunk-max-records": records, "stream-chunk-max-bytes": size})
     limit = RecordLimit(records)
-    publisher = Publisher(1, "", Outbox(Wakeup(), lambda _frame: 0))
+    publisher = StreamPublisher(1, "", Outbox(Wakeup(), lambda _frame: 0))
     parts, number = [], 0
     for count in frames:
         raw = encode_entries([Outgoing(number + n, b"x" * 9) for n in range(count)])
         (entries,) = decode_entries(raw, count).groups
         parts += split(entries, records, size)
         number += count
-    batch = Batch(log, limit, {})
+    batch = ChunkAssembly(log, limit, {})
     batches = [batch]
     for entries in parts:
-        if not batch.take(Publication(publisher, entries)):
-            batch = Batch(log, limit, {})
+        if not batch.take(PendingEntries(publisher, entries)):
+            batch = ChunkAssembly(log, limit, {})
             batches.append(batch)
-            assert batch.take(Publication(publisher, entries))
+            assert batch.take(PendingEntries(publisher, entries))
     ids = b"".join(p.entries.publishing_ids for b in batches for p in b.publications)
     assert ids == b"".join(n.to_bytes(8, "big") for n in range(number))
     for batch in batches:

@@ -118,14 +118,14 @@ async def test_a_tls_handshake_that_stalls(
     ours, theirs = memory_stream_pair()
     theirs.socket = Named()  # type: ignore[attr-defined]
     server.server.certificates = Certificates()  # type: ignore[assignment]
-    server.start(serving._serve_tls, server.server, server.server.serve_transport, theirs)
+    server.start(serving._serve_tls, server.server, serving.STREAM, theirs)
     await ours.send_all(b"\x16\x03\x01")  # a handshake begins
     await wait_all_tasks_blocked()
     assert server.server.handshakes == 1
     monkeypatch.setattr(server.server, "takes", lambda _: False)
     refused_ours, refused = memory_stream_pair()
     refused.socket = Named()  # type: ignore[attr-defined]
-    await serving._serve_tls(server.server, server.server.serve_transport, refused)  # type: ignore[arg-type]
+    await serving._serve_tls(server.server, serving.STREAM, refused)  # type: ignore[arg-type]
     await refused_ours.aclose()
     await trio.sleep(10.1)
     assert server.server.handshakes == 0
@@ -149,7 +149,7 @@ async def test_confirms_that_are_never_read(server: Harness, innocent: Callable[
     await peer.log_in()
     await peer.create("s")
     await peer.declare("s")
-    (link,) = (link for link in server.server._links if link._transport._receiver is None)
+    (link,) = (link for link in server.server._running if link._transport._receiver is None)
     raw = codec.encode(frame(bodies(100)))
     with trio.move_on_after(30) as waiting:
         while True:
@@ -161,7 +161,7 @@ async def test_confirms_that_are_never_read(server: Harness, innocent: Callable[
     await other.store([b"x"])
     await peer.vanish()
     await wait_all_tasks_blocked()
-    assert link not in server.server._links
+    assert link not in server.server._running
     await innocent()
 
 
@@ -211,7 +211,7 @@ async def test_a_peer_that_is_half_gone(
     """It has said nothing for two heartbeats: all that it had is given back."""
     maker = await server.peer()
     await maker.create("s")
-    users = len(server.host.users)
+    users = len(server.host.observers)
     if kind == "stream":
         peer: Any = await server.peer(heartbeat=5)
         await peer.declare("s")
@@ -223,10 +223,10 @@ async def test_a_peer_that_is_half_gone(
         await peer.consume("s", x_stream_offset="first")
     await wait_all_tasks_blocked()
     assert server.host.find("s")._waiters
-    assert len(server.host.users) == users + 1
+    assert len(server.host.observers) == users + 1
     await trio.sleep(16)
     assert not server.host.find("s")._waiters
-    assert len(server.host.users) == users
+    assert len(server.host.observers) == users
     await innocent()
 
 

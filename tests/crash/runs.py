@@ -13,7 +13,7 @@ from segments.codec import walk_entries
 from segments.retention import Removal
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.publication import Publication
+from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.crash.recorder import RecordingDisk
@@ -249,7 +249,7 @@ class Run:
             return
         messages = [Outgoing(number, self._body(publisher.reference, number)) for number in ids]
         for entries in decode_entries(encode_entries(messages), len(messages)).groups:
-            self._stream.publish(Publication(publisher, entries))  # type: ignore[arg-type]
+            self._stream.publish(PendingEntries(publisher, entries))  # type: ignore[arg-type]
 
     def _body(self, reference: bytes, number: int) -> bytes:
         padding = self._random.choice((0, 0, 30, 200, 1_500))

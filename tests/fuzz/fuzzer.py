@@ -226,7 +226,7 @@ class _Witness:
 
     @classmethod
     async def make(cls, server: Harness) -> "_Witness":
-        access, everything = server.server.access, (".*", ".*", ".*")
+        access, everything = server.server.directory, (".*", ".*", ".*")
         await server.server.broker.add_virtual_host(_INNOCENT)
         await access.put_user(_INNOCENT, b"guest", ())
         await access.put_permission(PermissionRow(_INNOCENT, _INNOCENT, *everything))
@@ -255,9 +255,9 @@ class _Witness:
         hosts = [host for name, host in server.broker.virtual_hosts.items() if name != _INNOCENT]
         streams = [stream for host in hosts for stream in host.streams()]
         left = {
-            "connections": len(server._links) - 1,
+            "connections": len(server._running) - 1,
             "connections in lists": len(server.connections) - 1,
-            "users": sum(len(host.users) for host in hosts),
+            "users": sum(len(host.observers) for host in hosts),
             "groups": sum(len(host.groups._groups) for host in hosts),
             "waiters": sum(len(s._waiters) + len(s._waiters_for) for s in streams),
         }

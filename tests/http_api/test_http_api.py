@@ -62,7 +62,7 @@ async def test_guest_enters_from_this_machine_only(server: Harness) -> None:
 async def test_users_without_a_tag_have_no_business_here(server: Harness, http: Http) -> None:
     await add_user(server, "ada")
     assert await http.code("GET", "whoami", user="ada") == 401
-    await server.server.access.put_user("ada", tags=["management"])
+    await server.server.directory.put_user("ada", tags=["management"])
     assert await http.get("whoami", user="ada") == {
         "name": "ada",
         "tags": ["management"],
@@ -112,7 +112,7 @@ async def test_what_is_not_allowed(server: Harness, http: Http, method: str, pat
     assert await http.code(method, path, {"partitions": 1, "tags": ""}, user="ada") == 401
     assert await http.get("definitions") == before
     if (method, path) in MONITORS:
-        await server.server.access.put_user("ada", tags=["monitoring"])
+        await server.server.directory.put_user("ada", tags=["monitoring"])
         assert await http.code(method, path, user="ada") == 200
 
 

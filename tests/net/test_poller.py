@@ -135,10 +135,10 @@ async def test_what_is_left_is_done_once_a_round() -> None:
 
         def take(data: bytes) -> bool:
             seen.append(data)
-            assert poller.leave(later)
+            assert poller.at_round_end(later)
             return False
 
-        assert not poller.leave(later)
+        assert not poller.at_round_end(later)
         for pair in pairs:
             await pair.client.send_all(b"x")
         async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_what_is_left_is_done_once_a_round() -> None:
         assert sum(done) >= 3
         assert done[-1] == 3
         assert len(done) == len(set(done))
-        assert not poller.leave(later)
+        assert not poller.at_round_end(later)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.integers(1, 20))

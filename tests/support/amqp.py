@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
+from streamd.server import AMQP
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import (
     BASIC,
@@ -285,7 +286,7 @@ def connect(server: Harness, *, is_local: bool = True, reads_slowly: bool = Fals
     ours, theirs = pair()
     receiver = None if reads_slowly else cast("Any", ours.receive_stream)
     transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
-    server.start(server.server.serve_amqp, transport)
+    server.start(server.server.serve, AMQP, transport)
     return AmqpPeer(ours)
 
 

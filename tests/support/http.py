@@ -38,6 +38,6 @@ class Http:
 
 
 async def add_user(server: Harness, name: str, *tags: str, patterns: str = ".*") -> None:
-    access = server.server.access
+    access = server.server.directory
     await access.put_user(name, f"{name}-secret".encode(), tags)
     await access.put_permission(PermissionRow(name, "/", patterns, patterns, patterns))

@@ -16,7 +16,7 @@ from streamd.broker import catalog, threads
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.net.transport import Address, TransportClosed, feed_from
-from streamd.server import Server, open_server
+from streamd.server import STREAM, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -297,7 +297,7 @@ class Harness:
         ours, theirs = pair()
         receiver = None if reads_slowly else cast("Any", ours.receive_stream)
         transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
-        self._nursery.start_soon(self.server.serve_transport, transport)
+        self._nursery.start_soon(self.server.serve, STREAM, transport)
         return Peer(ours)
 
     async def peer(self, **login: Any) -> Peer:
@@ -324,7 +324,7 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
         start = clock()
         now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
         async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
-            server.stream_address = Address("127.0.0.1", 5552)
+            server.addresses["stream"] = Address("127.0.0.1", 5552)
             yield Harness(server, nursery, folder)
             nursery.cancel_scope.cancel()
     finally:

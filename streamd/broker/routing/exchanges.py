@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamd.broker import threads
 from streamd.broker.catalog import CatalogError
 from streamd.broker.checks import checked_key
-from streamd.broker.errors import Refused
-from streamd.broker.resources import Shared
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.resources import ServerResources
 from streamd.broker.routing.matching import (
     NO_HEADERS,
     ExchangeRow,
@@ -31,7 +31,6 @@ from streamd.broker.routing.rules import (
     check_same,
     check_same_super,
 )
-from streamd.wire.stream import ResponseCode
 
 if TYPE_CHECKING:
     from streamd.broker.virtual_host import VirtualHost
@@ -55,16 +54,16 @@ class Exchanges:
 
     Args:
         host: the virtual host.
-        shared: the catalog, and who may change it.
+        resources: the catalog, and who may change it.
 
     Attributes:
         version: another one after every change to where messages may go; streams included.
     """
 
-    def __init__(self, host: "VirtualHost", shared: Shared) -> None:
+    def __init__(self, host: "VirtualHost", resources: ServerResources) -> None:
         self.version = 0
         self._host = host
-        self._shared = shared
+        self._resources = resources
         self._routes: dict[str, dict[_Identity, RouteRow]] = {}
         self._rows: dict[str, ExchangeRow] = {
             name: ExchangeRow(host.name, name, kind, True, False, False, "")
@@ -99,7 +98,7 @@ class Exchanges:
         if name == DEFAULT_EXCHANGE:
             return ExchangeRow(self._host.name, name, Kind.DIRECT, True, False, False, "")
         details = f"no exchange '{name}' in vhost '{self._host.name}'"
-        raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, details)
+        raise Refused(Reason.NOT_FOUND, details)
 
     def has(self, name: str) -> bool:
         """Whether there is an exchange of that name."""
@@ -177,7 +176,7 @@ class Exchanges:
         """
         check_lengths(row)
         can_be_super = row == as_super_stream(self._host.name, row.name)
-        async with self._shared.changes:
+        async with self._resources.changes:
             self._host.check_there()
             check_not_default(row.name)
             if self.has(row.name):
@@ -191,7 +190,7 @@ class Exchanges:
                 await self._host.super_streams.declare(row.name)
                 return True
             if row.is_durable:
-                await self._write(self._shared.catalog.exchanges.add, row)
+                await self._write(self._resources.catalog.exchanges.add, row)
             self._rows[row.name] = row
             self.changed()
             return True
@@ -200,7 +199,7 @@ class Exchanges:
         """Raise Refused when there cannot be another exchange or super stream."""
         if self.num_exchanges() >= MAX_EXCHANGES:
             details = f"there are {MAX_EXCHANGES:,} exchanges, the most of a virtual host"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def check_room_for_routes(self, wanted: int) -> None:
         """Raise Refused when there cannot be so many more bindings."""
@@ -209,7 +208,7 @@ class Exchanges:
             details = (
                 f"there would be more than {MAX_ROUTES:,} bindings, the most of a virtual host"
             )
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def delete(self, name: str, *, if_unused: bool) -> None:
         """Remove an exchange with its bindings, where there is one.
@@ -219,19 +218,19 @@ class Exchanges:
         Raises:
             Refused: it is in use, is there in every virtual host, or the disk refused.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             check_not_default(name)
             check_not_reserved(name)
             if if_unused and self.routes_from(name):
                 details = f"exchange '{name}' in vhost '{self._host.name}' in use"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             if name in self._host.super_streams:
                 await self._host.super_streams.drop(name)
             elif name in self._rows:
                 await self._remove(name)
 
     async def _remove(self, name: str) -> None:
-        await self._write(self._shared.catalog.exchanges.remove, self._host.name, name)
+        await self._write(self._resources.catalog.exchanges.remove, self._host.name, name)
         self._rows.pop(name, None)
         self._routes.pop(name, None)
         self._drop_routes_to({name}, to_exchange=True)
@@ -247,7 +246,7 @@ class Exchanges:
             Refused: one of its ends is missing or may not be bound, it has bad arguments, there
                 are too many, or the disk refused.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             self._host.check_there()
             self._check_ends(route)
             if self._is_partition(route):
@@ -259,12 +258,12 @@ class Exchanges:
                 details = (
                     f"{route.source} has {_MAX_ROUTES_FROM_ONE:,} bindings, the most there can be"
                 )
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             checked_key(route.key)
             check_arguments(route)
             self.check_room_for_routes(1)
             if self.is_kept(route):
-                await self._write(self._shared.catalog.exchanges.add_route, route)
+                await self._write(self._resources.catalog.exchanges.add_route, route)
             routes[_identity(route)] = route
             self.changed()
             return route
@@ -275,7 +274,7 @@ class Exchanges:
         Raises:
             Refused: one of its ends is missing or cannot be unbound, or the disk refused.
         """
-        async with self._shared.changes:
+        async with self._resources.changes:
             self._check_ends(route)
             if self._is_partition(route):
                 await self._host.super_streams.unbind(route)
@@ -283,7 +282,7 @@ class Exchanges:
             routes = self._routes.get(route.source, {})
             if _identity(route) not in routes:
                 return
-            await self._write(self._shared.catalog.exchanges.remove_route, route)
+            await self._write(self._resources.catalog.exchanges.remove_route, route)
             del routes[_identity(route)]
             self.changed()
             row = self._rows.get(route.source)
@@ -298,7 +297,7 @@ class Exchanges:
             self.find(route.destination)
         elif not self._host.has_stream(route.destination):
             details = f"no queue '{route.destination}' in vhost '{self._host.name}'"
-            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, details)
+            raise Refused(Reason.NOT_FOUND, details)
 
     def _is_partition(self, route: RouteRow) -> bool:
         return route.source in self._host.super_streams and not route.to_exchange
@@ -312,7 +311,7 @@ class Exchanges:
         try:
             await threads.in_thread(change, *values)
         except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     def forget_streams(self, names: Collection[str], super_stream: str | None = None) -> None:
         """Streams are gone, and a super stream, in the catalog too."""

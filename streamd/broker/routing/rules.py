@@ -3,9 +3,8 @@
 import math
 
 from streamd.broker.checks import check_length
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.matching import ExchangeRow, Kind, RouteRow
-from streamd.wire.stream import ResponseCode
 
 DEFAULT_EXCHANGE = ""
 RESERVED_PREFIX = "amq."
@@ -17,7 +16,7 @@ class ReservedName(Refused):
     """An exchange that every virtual host has, and nobody may declare or delete."""
 
     def __init__(self, details: str) -> None:
-        super().__init__(ResponseCode.ACCESS_REFUSED, details)
+        super().__init__(Reason.ACCESS_REFUSED, details)
 
 
 def check_not_default(name: str) -> None:
@@ -40,14 +39,14 @@ def check_arguments(route: RouteRow) -> None:
             f"the binding's arguments have {size:,} characters, expected at most "
             f"{MAX_ROUTE_BYTES:,}"
         )
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     for name, value in route.arguments.items():
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
             details = f"the binding's argument '{name}' is no UTF-8 text"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
             details = f"the binding's argument '{name}' is {value}, expected a finite number"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def kind_of(text: str) -> Kind:
@@ -60,7 +59,7 @@ def kind_of(text: str) -> Kind:
         return Kind(text)
     except ValueError:
         details = f"invalid exchange type '{text[:40]}'; there are {', '.join(Kind)}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details) from None
+        raise Refused(Reason.PRECONDITION_FAILED, details) from None
 
 
 def as_super_stream(virtual_host: str, name: str) -> ExchangeRow:
@@ -83,7 +82,7 @@ def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:
                 f"inequivalent arg '{name.removeprefix('is_')}' for exchange '{known.name}' in "
                 f"vhost '{known.virtual_host}': received '{now}' but current is '{was}'"
             )
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def check_same_super(row: ExchangeRow, was: bool, now: bool) -> None:
@@ -99,4 +98,4 @@ def check_same_super(row: ExchangeRow, was: bool, now: bool) -> None:
             f"inequivalent arg '{SUPER_STREAM}' for exchange '{row.name}' in vhost "
             f"'{row.virtual_host}': received '{now}' but current is '{was}'"
         )
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)

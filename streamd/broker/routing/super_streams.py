@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from streamd.broker import threads
 from streamd.broker.catalog import Binding, CatalogError, SuperStreamRow
 from streamd.broker.checks import MAX_PARTITIONS, check_number, checked_key, checked_name
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import NO_PARTITION
-from streamd.broker.resources import Shared
+from streamd.broker.resources import ServerResources
 from streamd.broker.routing.matching import Headers, RouteRow
-from streamd.wire.stream import ResponseCode
 
 if TYPE_CHECKING:
     from streamd.broker.virtual_host import VirtualHost
@@ -31,12 +30,12 @@ class SuperStreams:
 
     Args:
         host: the virtual host.
-        shared: the catalog.
+        resources: the catalog.
     """
 
-    def __init__(self, host: "VirtualHost", shared: Shared) -> None:
+    def __init__(self, host: "VirtualHost", resources: ServerResources) -> None:
         self._host = host
-        self._shared = shared
+        self._resources = resources
         self._rows: dict[str, SuperStreamRow] = {}
 
     # -- finding
@@ -61,7 +60,7 @@ class SuperStreams:
         """
         found = self._rows.get(name)
         if found is None:
-            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, name)
+            raise Refused(Reason.NOT_FOUND, name)
         return found
 
     def partition_number(self, name: str, stream: str) -> int:
@@ -110,7 +109,7 @@ class SuperStreams:
         others = _without(row, route)
         if len(others) >= MAX_PARTITIONS:
             details = f"{row.name} has {MAX_PARTITIONS} partitions, the most there can be"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         if len(others) == len(row.bindings):
             self._host.exchanges.check_room_for_routes(1)
         elif order is None:
@@ -140,19 +139,19 @@ class SuperStreams:
         Raises:
             Refused: the disk refused.
         """
-        await self._write(self._shared.catalog.remove_streams, self._host.name, (), name)
+        await self._write(self._resources.catalog.remove_streams, self._host.name, (), name)
         self.forget((), name)
         logger.info("removed super stream %s, its streams stay", name)
 
     async def _put(self, row: SuperStreamRow) -> None:
-        await self._write(self._shared.catalog.put_super_stream, row)
+        await self._write(self._resources.catalog.put_super_stream, row)
         self.add(row)
 
     async def _write(self, change: Callable[..., None], *values: Any) -> None:  # noqa: ANN401
         try:
             await threads.in_thread(change, *values)
         except CatalogError as error:
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     def forget(self, streams: Collection[str], name: str | None = None) -> None:
         """Streams are gone, and a super stream, in the catalog too."""
@@ -187,7 +186,7 @@ def new_super_stream(
     row = SuperStreamRow(virtual_host, checked_name(name), tuple(bindings))
     if len(set(partitions_of(row))) != len(bindings):
         details = "a super stream has a partition twice, expected each once"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     return row
 
 
@@ -217,5 +216,5 @@ def _order(arguments: Headers) -> int | None:
         number = _MAX_ORDER + 1
     if number > _MAX_ORDER:
         details = f"{ORDER} is {str(order)[:40]!r}, expected a number from 0 to {_MAX_ORDER:,}"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     return max(0, number)

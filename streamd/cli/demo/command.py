@@ -131,7 +131,7 @@ async def _measure(
         async with trio.open_nursery() as nursery:
             config = Config(data=folder, stream_port=0, amqp_port=None, http_port=None)
             server = await nursery.start(partial(serve, config))
-            uri = f"rabbitmq-stream://guest:guest@{server.stream_address}/"
+            uri = f"rabbitmq-stream://guest:guest@{server.addresses['stream']}/"
             async with connect(uri, name="streamd demo") as client:
                 for question in _QUESTIONS:
                     measured = results[question.column] = []

@@ -10,14 +10,16 @@ from itertools import count, islice
 
 import trio
 
+from streamd.auth.authentication import AuthenticationFailed
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections.amqp091.context import Context
 from streamd.connections.amqp091.delivery import Consumer, Deliveries
-from streamd.connections.amqp091.login import AmqpLogin, NotLetIn
+from streamd.connections.amqp091.login import Login
 from streamd.connections.amqp091.publishing import Publishing
 from streamd.connections.amqp091.session import Session
-from streamd.connections.registry import AMQP_PROTOCOL, Connections
-from streamd.net.duplex import LINGER_SECONDS, REQUESTS_A_TURN, Ended, Line
+from streamd.connections.registry import AMQP_PROTOCOL, ConnectionRegistry
+from streamd.connections.services import Services
+from streamd.net.duplex import LINGER_SECONDS, REQUESTS_A_TURN, Duplex, Ended
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
@@ -30,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512  # messages and acknowledgements
 
 
-class AmqpLink:
+class AmqpConnection:
     """One connection.
 
     Args:
@@ -48,8 +50,8 @@ class AmqpLink:
     def __init__(
         self,
         transport: Transport,
-        login: AmqpLogin,
-        connections: Connections,
+        login: Login,
+        connections: ConnectionRegistry,
         default_queue_type: str,
     ) -> None:
         self._transport = transport
@@ -57,9 +59,9 @@ class AmqpLink:
         self._login = login
         self._connections = connections
         self._default_queue_type = default_queue_type
-        self._line = Line(transport, HEARTBEAT_FRAME)
+        self._duplex = Duplex(transport, HEARTBEAT_FRAME)
         self._ended = trio.Event()
-        self._outbox = self._line.outbox
+        self._outbox = self._duplex.outbox
         self._session: Session | None = None
         self._waiting: Request | None = None
         self._has_more = False
@@ -75,8 +77,8 @@ class AmqpLink:
         except NotAmqp as error:
             logger.info("%s: %s", self._transport.peer, error)
             await self._send_last(PROTOCOL_HEADER, LINGER_SECONDS)
-        except NotLetIn as refused:
-            await self._refuse(refused)
+        except AuthenticationFailed as failed:
+            await self._refuse(failed)
         except ConnectionFault as fault:  # before the connection was open
             logger.info("%s: %s", self._transport.peer, fault)
             if fault.code == ReplyCode.NOT_ALLOWED:
@@ -114,12 +116,13 @@ class AmqpLink:
             await self._receive()
 
     async def _receive(self) -> None:
-        self._connection.receive_data(await self._line.receive())
+        self._connection.receive_data(await self._duplex.receive())
 
-    async def _refuse(self, refused: NotLetIn) -> None:
-        await self._line.refused(refused.__cause__, is_guess=refused.is_guess)
-        if refused.fault is not None:
-            await self._send_last(self._connection.close(refused.fault))
+    async def _refuse(self, failed: AuthenticationFailed) -> None:
+        fault, waits = self._login.refusal(failed)
+        await self._duplex.refused(failed, waits=waits)
+        if fault is not None:
+            await self._send_last(self._connection.close(fault))
 
     async def _send_last(self, data: bytes, seconds: float = CLOSE_SECONDS) -> None:
         """Send, and wait until the peer has taken it and ended its side; see RFC 1122, 4.2.2.13."""
@@ -136,7 +139,7 @@ class AmqpLink:
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
         self.is_open = True
-        deliveries = Deliveries(self._line.work, connection.frame_max, self._cannot_read)
+        deliveries = Deliveries(self._duplex.work, connection.frame_max, self._cannot_read)
         publishing = Publishing(
             login.host,
             login.rights,
@@ -158,12 +161,12 @@ class AmqpLink:
         session = self._session = Session(context, connection.close_channel)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._line.write, deliveries)
-                nursery.start_soon(self._line.watch, login.heartbeat_seconds)
+                nursery.start_soon(self._duplex.write, deliveries)
+                nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
                 nursery.start_soon(deliveries.ripen)
                 nursery.start_soon(self._check, session)
-                with self._line.listed(
-                    self._connections,
+                with self._connections.listed(
+                    self._transport,
                     login,
                     AMQP_PROTOCOL,
                     connection.frame_max,
@@ -182,14 +185,14 @@ class AmqpLink:
         """Carry out what the client asks for until one side closes the connection."""
         for number in count(1):
             request, self._waiting = self._waiting or self._do_at_once(session), None
-            self._line.is_listening = False
+            self._duplex.is_listening = False
             if request is not None:
                 await self._carry_out(session, request)
             if self._connection.state is State.CLOSED:
                 raise Ended
             await session.room()
             await self._outbox.room()
-            self._line.is_listening = True
+            self._duplex.is_listening = True
             if request is None:
                 await self._listen(session)
             elif number % REQUESTS_A_TURN == 0:
@@ -233,7 +236,7 @@ class AmqpLink:
                 self._waiting is None and is_free and not (is_over or self._has_more or self._pause)
             )
 
-        await self._line.feed(take)
+        await self._duplex.feed(take)
 
     async def _carry_out(self, session: Session, request: Request) -> None:
         try:
@@ -303,3 +306,14 @@ class AmqpLink:
             await self._ended.wait()
         await self._outbox.emptied()
         self._transport.end_sending()
+
+
+def make_connection(
+    transport: Transport,
+    services: Services,
+    announced: tuple[str, int],  # noqa: ARG001 - AMQP clients are not told where the server is
+) -> AmqpConnection:
+    """See services.MakeConnection."""
+    config = services.config
+    login = Login(services.authenticator(transport), services.broker, config.heartbeat)
+    return AmqpConnection(transport, login, services.registry, config.default_queue_type)

@@ -9,7 +9,7 @@ from itertools import islice
 from segments import StorageError
 from streamd.auth.users import Right
 from streamd.broker.checks import check_properties, properties_size, recorded
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_arguments import (
@@ -25,7 +25,6 @@ from streamd.connections.amqp091.delivery import Consumer
 from streamd.connections.amqp091.faults import not_found, not_implemented
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
-from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class Consuming:
         try:
             return self._context.host.find(name)
         except Refused as refused:
-            if refused.code == ResponseCode.STREAM_DOES_NOT_EXIST:
+            if refused.reason == Reason.NOT_FOUND:
                 raise not_found("queue", name, self._context.host.name) from None
             raise precondition_failed(
                 f"queue '{name}' is not available: {refused.details}"

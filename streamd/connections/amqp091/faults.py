@@ -3,23 +3,22 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
-from streamd.wire.stream import ResponseCode
 
 _OF_A_CHANNEL = {
-    ResponseCode.ACCESS_REFUSED: ReplyCode.ACCESS_REFUSED,
-    ResponseCode.STREAM_DOES_NOT_EXIST: ReplyCode.NOT_FOUND,
-    ResponseCode.STREAM_EXISTS: ReplyCode.PRECONDITION_FAILED,
-    ResponseCode.STREAM_NOT_AVAILABLE: ReplyCode.PRECONDITION_FAILED,
-    ResponseCode.PRECONDITION_FAILED: ReplyCode.PRECONDITION_FAILED,
+    Reason.ACCESS_REFUSED: ReplyCode.ACCESS_REFUSED,
+    Reason.NOT_FOUND: ReplyCode.NOT_FOUND,
+    Reason.ALREADY_EXISTS: ReplyCode.PRECONDITION_FAILED,
+    Reason.NOT_AVAILABLE: ReplyCode.PRECONDITION_FAILED,
+    Reason.PRECONDITION_FAILED: ReplyCode.PRECONDITION_FAILED,
 }
 
 
 def fault_of(refused: Refused) -> Fault:
     """The fault that tells a client of it."""
-    code = _OF_A_CHANNEL.get(refused.code)
-    reason = refused.details or refused.code.text
+    code = _OF_A_CHANNEL.get(refused.reason)
+    reason = refused.details or refused.reason.value
     if code is None:
         return ConnectionFault(ReplyCode.INTERNAL_ERROR, reason)
     return ChannelFault(code, reason)

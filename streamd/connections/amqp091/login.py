@@ -7,10 +7,10 @@ Source: amqp091 reference, 1.1 to 1.4.
 
 import platform
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from streamd import __version__
-from streamd.auth.authentication import Denied, Entrance
+from streamd.auth.authentication import AuthenticationFailed, Authenticator
 from streamd.auth.users import Rights
 from streamd.broker.broker import Broker
 from streamd.broker.virtual_host import VirtualHost
@@ -40,25 +40,23 @@ _PROPERTIES: Table = {
 }
 
 
-class NotLetIn(Exception):
-    """The peer may not enter.
+class Refusal(NamedTuple):
+    """How a peer that may not enter is told so.
 
     Attributes:
         fault: what it is told; None when it is told nothing.
-        is_guess: whether it has to wait for that.
+        waits: the answer does, which slows down guessing.
     """
 
-    def __init__(self, fault: ConnectionFault | None, *, is_guess: bool) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
-        self.is_guess = is_guess
+    fault: ConnectionFault | None
+    waits: bool
 
 
-class AmqpLogin:
+class Login:
     """Answers the login of one connection.
 
     Args:
-        entrance: judges the peer.
+        authenticator: judges the peer.
         broker: for the time.
         heartbeat: seconds to propose.
 
@@ -75,20 +73,21 @@ class AmqpLogin:
     host: VirtualHost
     rights: Rights
 
-    def __init__(self, entrance: Entrance, broker: Broker, heartbeat: int) -> None:
+    def __init__(self, authenticator: Authenticator, broker: Broker, heartbeat: int) -> None:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.mechanism = ""
         self.opened_at_ms = 0
-        self._entrance = entrance
+        self._authenticator = authenticator
         self._heartbeat = heartbeat
         self.now_ms = broker.now_ms
         self._capabilities: Table = {}
         self._user = ""
+        self._method: m.Method | None = None  # that `answer` was given last
 
     def start(self) -> m.ConnectionStart:
         """What the server begins with."""
-        mechanisms = " ".join(self._entrance.mechanisms()).encode()
+        mechanisms = " ".join(self._authenticator.mechanisms()).encode()
         return m.ConnectionStart(0, 9, _PROPERTIES, mechanisms, b"en_US")
 
     def can(self, capability: str) -> bool:
@@ -99,9 +98,10 @@ class AmqpLogin:
         """What to send in answer to a method that is legal before the connection is open.
 
         Raises:
-            NotLetIn: the connection ends here.
-            ConnectionFault: so it does.
+            AuthenticationFailed: the connection ends here; `refusal` says how.
+            ConnectionFault: it ends here, too.
         """
+        self._method = method
         match method:
             case m.ConnectionStartOk():
                 return await self._authenticate(method)
@@ -114,6 +114,23 @@ class AmqpLogin:
             case _:  # Close, and nothing else by the table of states
                 return [m.ConnectionCloseOk()]
 
+    def refusal(self, failed: AuthenticationFailed) -> Refusal:
+        """How the connection ends, after `answer` has raised `failed`."""
+        method = self._method
+        if isinstance(method, m.ConnectionOpen):
+            # The same for what does not exist and what is not allowed: nobody learns names here.
+            reason = f"vhost {method.virtual_host} not found, or user '{self._user}' may not use it"
+            fault = ConnectionFault(ReplyCode.NOT_ALLOWED, reason, m.IDS[m.ConnectionOpen])
+            return Refusal(fault, waits=False)
+        assert isinstance(method, m.ConnectionStartOk)  # noqa: S101 - no other method can fail so
+        if not self.can("authentication_failure_close"):
+            return Refusal(None, waits=True)
+        reason = (
+            f"Login was refused using authentication mechanism {method.mechanism[:20]}. "
+            "For details see the server's log."
+        )
+        return Refusal(ConnectionFault(ReplyCode.ACCESS_REFUSED, reason), waits=failed.is_guess)
+
     async def _authenticate(self, method: m.ConnectionStartOk) -> Answers:
         given = method.properties.get("capabilities")
         if given is not None and given.tag == "F":
@@ -123,31 +140,11 @@ class AmqpLogin:
             for name, field in method.properties.items()
             if field.tag == "S"
         }
-        try:
-            self._user = await self._entrance.prove(method.mechanism, method.response)
-        except Denied as denied:
-            raise self._refusal(method.mechanism, denied) from denied
+        self._user = await self._authenticator.prove(method.mechanism, method.response)
         self.mechanism = method.mechanism
         return [m.ConnectionTune(CHANNEL_MAX, FRAME_MAX, self._heartbeat)]
 
-    def _refusal(self, mechanism: str, denied: Denied) -> NotLetIn:
-        if not self.can("authentication_failure_close"):
-            return NotLetIn(None, is_guess=True)
-        reason = (
-            f"Login was refused using authentication mechanism {mechanism[:20]}. "
-            "For details see the server's log."
-        )
-        fault = ConnectionFault(ReplyCode.ACCESS_REFUSED, reason)
-        return NotLetIn(fault, is_guess=denied.is_guess)
-
     def _open(self, method: m.ConnectionOpen) -> m.ConnectionOpenOk:
-        name = method.virtual_host
-        try:
-            self.host, self.rights = self._entrance.enter(self._user, name)
-        except Denied as denied:
-            # The same for what does not exist and what is not allowed: nobody learns names here.
-            reason = f"vhost {name} not found, or user '{self._user}' may not use it"
-            fault = ConnectionFault(ReplyCode.NOT_ALLOWED, reason, m.IDS[m.ConnectionOpen])
-            raise NotLetIn(fault, is_guess=False) from denied
+        self.host, self.rights = self._authenticator.enter(self._user, method.virtual_host)
         self.opened_at_ms = self.now_ms()
         return m.ConnectionOpenOk()

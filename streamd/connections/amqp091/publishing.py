@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from weakref import WeakSet
 
+from segments.entries import Entries
 from streamd.auth.users import Right, Rights
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import own_value_reader
-from streamd.broker.publication import Publication, Publisher
+from streamd.broker.publication import PendingEntries
 from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.stream import Stream
@@ -27,8 +28,6 @@ from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode, pr
 from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
 from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
-from streamd.wire.stream import ResponseCode
-from streamd.wire.stream.publish import Entries
 
 _PUBLISH: MethodId = m.IDS[m.BasicPublish]
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
@@ -37,8 +36,12 @@ _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 Fail = Callable[[ConnectionFault], None]
 
 
-class ChannelPublisher(Publisher):
+class ChannelPublisher:
     """What streams tell of a channel's messages; the ids are delivery tags of 8 bytes.
+
+    Attributes:
+        reference: none.
+        is_deleted: the channel is closed; nothing more is sent on it.
 
     Args:
         channel: where they came from.
@@ -46,15 +49,16 @@ class ChannelPublisher(Publisher):
         fail: ends the connection.
     """
 
+    reference = b""
+
     def __init__(self, channel: Channel, outbox: Outbox, fail: Fail) -> None:
-        super().__init__(0, "", outbox)
+        self.is_deleted = False
         self._channel = channel
-        self._acks = outbox
+        self._outbox = outbox
         self._fail = fail
 
     def confirm(self, publishing_ids: bytes) -> None:
         """See Publisher."""
-        self.confirmed += len(publishing_ids) // _ID_SIZE
         self.settle(
             int.from_bytes(publishing_ids[at : at + _ID_SIZE], "big")
             for at in range(0, len(publishing_ids), _ID_SIZE)
@@ -68,16 +72,15 @@ class ChannelPublisher(Publisher):
         number = self._channel.number
         acks = [method_frame(number, ack) for ack in confirms.settle(filter(None, tags))]
         if acks:
-            self._acks.put_now(b"".join(acks))
+            self._outbox.put_now(b"".join(acks))
 
-    def refuse(self, publishing_ids: bytes, code: ResponseCode) -> None:
+    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
         """See Publisher. Messages for a stream that was deleted meanwhile count as dealt with."""
-        if code == ResponseCode.STREAM_DOES_NOT_EXIST:
+        if reason == Reason.NOT_FOUND:
             self.confirm(publishing_ids)
         elif not self.is_deleted:
-            self.refused += len(publishing_ids) // _ID_SIZE
-            reason = "a stream takes no more messages; look into the server's log"
-            self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, reason, _PUBLISH))
+            text = "a stream takes no more messages; look into the server's log"
+            self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, text, _PUBLISH))
 
 
 class _Target:
@@ -199,9 +202,7 @@ class Publishing:
             group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
             self._written.add(stream)
             self._used.add(stream)
-            publisher = self.publisher(channel)
-            publisher.published += count
-            stream.publish(Publication(publisher, group))
+            stream.publish(PendingEntries(self.publisher(channel), group))
 
     async def settled(self) -> None:
         """Return when what was given to streams is stored, or cannot be for now."""
@@ -219,7 +220,7 @@ class Publishing:
         """Return when the streams that were written to can take more."""
         while self._written:
             stream = self._written.pop()
-            is_told = self._hears_of_blocking and bool(stream.trouble) and not stream.failed
+            is_told = self._hears_of_blocking and bool(stream.alarm) and not stream.failed
             if is_told:  # of what may last, not of what passes by itself
                 self._outbox.put(method_frame(0, m.ConnectionBlocked(_LOW_ON_DISK)))
             await stream.room()
@@ -272,7 +273,7 @@ class Publishing:
             try:
                 targets.append(_Target(self._host, self._host.find(name)))
             except Refused as refused:
-                if refused.code == ResponseCode.STREAM_NOT_AVAILABLE:
+                if refused.reason == Reason.NOT_AVAILABLE:
                     reason = f"stream '{name}' is not available: {refused.details}"
                     raise ConnectionFault(ReplyCode.RESOURCE_ERROR, reason) from refused
         return targets

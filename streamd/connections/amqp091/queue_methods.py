@@ -6,7 +6,7 @@ Source: amqp091 reference, 2.
 import logging
 
 from streamd.auth.users import Right
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.matching import RouteRow
 from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
@@ -16,7 +16,6 @@ from streamd.connections.amqp091.publishing import plain_table
 from streamd.connections.amqp091.queue_arguments import Declaration, inequivalent
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode, precondition_failed
-from streamd.wire.stream import ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class Queues:
                 logger.warning("stream %s: the argument %r is passed over", name, key[:40])
         except Refused as refused:
             # Somebody else may have made it meanwhile.
-            if refused.code != ResponseCode.STREAM_EXISTS:
+            if refused.reason != Reason.ALREADY_EXISTS:
                 raise fault_of(refused) from refused
 
     def _check_same(self, name: str, method: m.QueueDeclare, declaration: Declaration) -> None:
@@ -125,7 +124,7 @@ class Queues:
         try:
             await self._host.delete(name, lambda: None)
         except Refused as refused:
-            if refused.code != ResponseCode.STREAM_DOES_NOT_EXIST:
+            if refused.reason != Reason.NOT_FOUND:
                 raise fault_of(refused) from refused
         self._context.answer(channel, m.QueueDeleteOk(0), nowait=method.nowait)
 

@@ -49,7 +49,7 @@ class Session:
         }
         parts = (self._consuming, Queues(context), ExchangeMethods(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
-        context.host.users.add(self)
+        context.host.observers.add(self)
 
     @property
     def must_end(self) -> bool:
@@ -163,19 +163,19 @@ class Session:
 
     def close(self) -> None:
         """The connection ended: give everything back."""
-        self._context.host.users.discard(self)
+        self._context.host.observers.discard(self)
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
 
-    # -- see virtual_host.User
+    # -- see virtual_host.StreamObserver
 
     def stream_is_gone(self, stream: Stream) -> None:
         """Its consumers end; what is published there from now on is not routed."""
         self._end_consumers(lambda used: used is stream)
 
     def host_is_gone(self) -> None:
-        """See virtual_host.User."""
+        """See virtual_host.StreamObserver."""
         self._has_host = False
 
     def check_rights(self) -> None:

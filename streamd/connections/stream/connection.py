@@ -11,12 +11,14 @@ from typing import cast
 
 import trio
 
+from streamd.auth.authentication import AuthenticationFailed
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
-from streamd.connections.registry import STREAM_PROTOCOL, Connections
+from streamd.connections.registry import STREAM_PROTOCOL, ConnectionRegistry
+from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery
-from streamd.connections.stream.login import Login, LoginFailed
+from streamd.connections.stream.login import Login
 from streamd.connections.stream.session import Session
-from streamd.net.duplex import REQUESTS_A_TURN, Ended, Line, Stopped
+from streamd.net.duplex import REQUESTS_A_TURN, Duplex, Ended, Stopped
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.stream import (
     NEED_DATA,
@@ -36,7 +38,7 @@ _HEARTBEAT = codec.encode(c.Heartbeat())
 _MOST_AT_ONCE = 256  # commands
 
 
-class Link:
+class StreamConnection:
     """One connection.
 
     Args:
@@ -52,13 +54,13 @@ class Link:
     is_open = False
 
     def __init__(
-        self, transport: Transport, login: Login, frame_max: int, connections: Connections
+        self, transport: Transport, login: Login, frame_max: int, connections: ConnectionRegistry
     ) -> None:
         self._transport = transport
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
         self._connections = connections
-        self._line = line = Line(transport, _HEARTBEAT)
+        self._duplex = line = Duplex(transport, _HEARTBEAT)
         self._outbox = line.outbox
         self._delivery = Delivery(line.work, line.outbox, line.is_clear)
         self._ended = trio.Event()
@@ -72,7 +74,7 @@ class Link:
             pass
         except RemoteProtocolError as error:
             logger.info("%s: %s", self._transport.peer, error)
-        except LoginFailed as failed:
+        except AuthenticationFailed as failed:
             await self._refuse(failed)
         except Exception:  # a bug: it stays in this connection
             logger.exception("%s: the connection failed", self._transport.peer)
@@ -97,14 +99,15 @@ class Link:
 
     async def _next_command(self) -> c.ClientCommand:
         while (command := self._connection.next_command()) is NEED_DATA:
-            self._connection.receive_data(await self._line.receive())
+            self._connection.receive_data(await self._duplex.receive())
         return cast("c.ClientCommand", command)  # by its role the connection gives no others
 
-    async def _refuse(self, failed: LoginFailed) -> None:
-        await self._line.refused(failed.__cause__, is_guess=failed.is_guess)
+    async def _refuse(self, failed: AuthenticationFailed) -> None:
+        answer, waits = self._login.refusal(failed)
+        await self._duplex.refused(failed, waits=waits)
         try:
             with trio.move_on_after(LOGIN_SECONDS):
-                await self._transport.send(self._connection.send(failed.answer))
+                await self._transport.send(self._connection.send(answer))
         except TransportClosed:
             pass
 
@@ -116,11 +119,11 @@ class Link:
         session = Session(login.context(self._outbox, self._delivery))
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._line.write, self._delivery)
-                nursery.start_soon(self._line.watch, login.heartbeat_seconds)
+                nursery.start_soon(self._duplex.write, self._delivery)
+                nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
                 nursery.start_soon(self._check, session)
-                with self._line.listed(
-                    self._connections,
+                with self._connections.listed(
+                    self._transport,
                     login,
                     STREAM_PROTOCOL,
                     login.frame_max,
@@ -139,20 +142,20 @@ class Link:
         try:
             for number in count(1):
                 command = await self._next_that_waits(session)
-                self._line.is_listening = False
+                self._duplex.is_listening = False
                 if isinstance(command, c.Close):
                     await self._say_last(session, command)
                 if isinstance(command, c.SaslAuthenticate):
                     await self._renew_secret(session, command)
                 await session.handle(command)
                 await self._outbox.room()
-                self._line.is_listening = True
+                self._duplex.is_listening = True
                 if number % REQUESTS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
         except Stopped:
             await session.settled()
             session.close()
-            await self._line.farewell()
+            await self._duplex.farewell()
             raise Ended from None
         except RemoteProtocolError as error:
             logger.info("%s: %s", self._transport.peer, error)
@@ -174,7 +177,7 @@ class Link:
 
         while True:
             if found is NEED_DATA:
-                await self._line.feed(take)
+                await self._duplex.feed(take)
             elif found is None:
                 await trio.lowlevel.checkpoint()
                 found = self._do_at_once(session)
@@ -237,5 +240,15 @@ class Link:
 
         That is without a Close: told so, some do not come back when the server does.
         """
-        self._line.stop_listening()
+        self._duplex.stop_listening()
         await self._ended.wait()
+
+
+def make_connection(
+    transport: Transport, services: Services, announced: tuple[str, int]
+) -> StreamConnection:
+    """See services.MakeConnection."""
+    config, broker, directory, registry = services
+    authenticator = services.authenticator(transport)
+    login = Login(config, broker, directory, announced, authenticator)
+    return StreamConnection(transport, login, config.frame_max, registry)

@@ -5,16 +5,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from segments import OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
-from streamd.auth.users import Access, Rights
+from streamd.auth.users import Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
 from streamd.net.outbox import Outbox
-from streamd.wire.stream import ResponseCode, codec, commands as c
+from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 
-OK = ResponseCode.OK
 # False when the command has to wait: then nothing was done.
 HandlersAtOnce: TypeAlias = dict[type[Any], Callable[[Any], bool]]
 Handlers: TypeAlias = dict[type[Any], Callable[[Any], Awaitable[None]]]
@@ -34,7 +33,7 @@ class Context(NamedTuple):
     """
 
     broker: Broker
-    access: Access
+    directory: UserDirectory
     host: VirtualHost
     rights: Rights
     outbox: Outbox
@@ -49,7 +48,7 @@ class Context(NamedTuple):
 def check_reference(reference: str) -> None:
     """Raise Refused for a name of a publisher or consumer that is too long."""
     if len(reference.encode()) > MAX_REFERENCE_SIZE:
-        raise Refused(ResponseCode.PRECONDITION_FAILED, "reference longer than 255 bytes")
+        raise Refused(Reason.PRECONDITION_FAILED, "reference longer than 255 bytes")
 
 
 def offset_spec(sent: OffsetSpecification) -> OffsetSpec:
@@ -62,4 +61,4 @@ def offset_spec(sent: OffsetSpecification) -> OffsetSpec:
         return OffsetSpec(Start(sent.type), sent.value)
     except ValueError:
         details = f"offset type is {sent.type}, expected 1 to 5"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details) from None
+        raise Refused(Reason.PRECONDITION_FAILED, details) from None

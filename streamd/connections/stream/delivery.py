@@ -17,12 +17,11 @@ import trio
 from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
 from segments.reader import SMALL_CHUNK
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
 from streamd.net.outbox import Outbox
 from streamd.net.transport import Transport
 from streamd.net.wakeup import Wakeup
-from streamd.wire.stream import ResponseCode
 from streamd.wire.stream.deliver import encode_deliver_head
 
 logger = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class Subscription:
             Refused: too many are watching already.
         """
         if len(self._watchers) >= _MAX_WATCHERS:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, "too many are watching")
+            raise Refused(Reason.PRECONDITION_FAILED, "too many are watching")
         if self._is_waiting and self.reader is not None:
             self.reader.catch_up()  # it was not told of what is not for it
         self._watchers.append((offset, tell))

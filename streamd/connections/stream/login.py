@@ -5,14 +5,16 @@ The same judgement serves a client that sends a new secret later.
 
 import platform
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from streamd import __version__
-from streamd.auth.authentication import Denied, Entrance, Peer
-from streamd.auth.users import Access, Rights
+from streamd.auth.authentication import AuthenticationFailed, Authenticator
+from streamd.auth.users import Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 from streamd.connections.stream.delivery import Delivery
+from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
 from streamd.wire.stream import ResponseCode, commands as c
@@ -23,18 +25,16 @@ from streamd.wire.stream.fields import Pair
 PRODUCT, COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
 
 
-class LoginFailed(Exception):
-    """The peer may not enter; the answer says so, after a delay that slows down guessing.
+class Refusal(NamedTuple):
+    """How a peer that may not enter is told so.
 
     Attributes:
         answer: what it is told.
-        is_guess: whether the answer waits.
+        waits: the answer does, which slows down guessing.
     """
 
-    def __init__(self, answer: c.ServerCommand, *, is_guess: bool) -> None:
-        super().__init__(type(answer).__name__)
-        self.answer = answer
-        self.is_guess = is_guess
+    answer: c.ServerCommand
+    waits: bool
 
 
 class Login:
@@ -43,9 +43,9 @@ class Login:
     Args:
         config: limits.
         broker: the virtual hosts.
-        access: the users.
+        directory: the users.
         address: host and port to announce.
-        peer: the other end.
+        authenticator: judges the peer.
 
     Attributes:
         properties: what the client said of itself.
@@ -64,34 +64,36 @@ class Login:
         self,
         config: Config,
         broker: Broker,
-        access: Access,
+        directory: UserDirectory,
         address: tuple[str, int],
-        peer: Peer,
+        authenticator: Authenticator,
     ) -> None:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.frame_max = 0
         self._config = config
         self._broker = broker
-        self._access = access
+        self._directory = directory
         self._address = address
-        self._entrance = Entrance(config, broker, access, peer)
+        self._authenticator = authenticator
         self.mechanism = ""
         self.opened_at_ms = 0
         self._user = ""
+        self._command: c.ClientCommand | None = None  # that `answer` was given last
 
     async def answer(self, command: c.ClientCommand) -> list[c.ServerCommand]:
         """What to send in answer to a command that is legal before the connection is open.
 
         Raises:
-            LoginFailed: the connection ends here.
+            AuthenticationFailed: the connection ends here; `refusal` is its last answer.
         """
+        self._command = command
         match command:
             case c.PeerProperties(corr, properties):
                 self.properties = dict(properties)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, _PROPERTIES)]
             case c.SaslHandshake(corr):
-                mechanisms = self._entrance.mechanisms()
+                mechanisms = self._authenticator.mechanisms()
                 return [c.SaslHandshakeResponse(corr, ResponseCode.OK, mechanisms)]
             case c.SaslAuthenticate():
                 return await self._authenticate(command)
@@ -103,22 +105,24 @@ class Login:
             case _:  # heartbeats, and nothing else by the state table
                 return []
 
+    def refusal(self, failed: AuthenticationFailed) -> Refusal:
+        """The last answer, after `answer` has raised `failed`."""
+        command = self._command
+        code = code_of_login(failed)
+        if isinstance(command, c.Open):
+            return Refusal(c.OpenResponse(command.correlation_id, code), waits=True)
+        assert isinstance(command, c.SaslAuthenticate)  # noqa: S101 - no other command can fail so
+        answer = c.SaslAuthenticateResponse(command.correlation_id, code)
+        return Refusal(answer, waits=failed.is_guess)
+
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
-        try:
-            self._user = await self._entrance.prove(command.mechanism, command.data)
-        except Denied as denied:
-            answer = c.SaslAuthenticateResponse(command.correlation_id, denied.code)
-            raise LoginFailed(answer, is_guess=denied.is_guess) from denied
+        self._user = await self._authenticator.prove(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
 
     def _open(self, command: c.Open) -> c.OpenResponse:
-        try:
-            self.host, self.rights = self._entrance.enter(self._user, command.virtual_host)
-        except Denied as denied:
-            answer = c.OpenResponse(command.correlation_id, denied.code)
-            raise LoginFailed(answer, is_guess=True) from denied
+        self.host, self.rights = self._authenticator.enter(self._user, command.virtual_host)
         self.opened_at_ms = self._broker.now_ms()
         name, port = self._address
         properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
@@ -127,7 +131,7 @@ class Login:
     def context(self, outbox: Outbox, delivery: Delivery) -> Context:
         """What an open connection works with."""
         return Context(
-            self._broker, self._access, self.host, self.rights, outbox, delivery, self._address
+            self._broker, self._directory, self.host, self.rights, outbox, delivery, self._address
         )
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
@@ -135,9 +139,9 @@ class Login:
         if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:
-            user = await self._entrance.prove(command.mechanism, command.data)
-        except Denied as denied:
-            return denied.code
+            user = await self._authenticator.prove(command.mechanism, command.data)
+        except AuthenticationFailed as failed:
+            return code_of_login(failed)
         if user != self._user:
             return ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         if not self.rights.may_enter:

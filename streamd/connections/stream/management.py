@@ -8,10 +8,11 @@ from segments.selector import Dialect
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
 from streamd.broker.catalog import PermissionRow
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.standing_selectors import parse_standing
-from streamd.connections.stream.context import OK, Context, Handlers
-from streamd.wire.stream import ResponseCode, commands as c
+from streamd.connections.stream.context import Context, Handlers
+from streamd.connections.stream.response_codes import OK, code_of
+from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,9 @@ class Management:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._access = context.access
+        self._directory = context.directory
         self._broker = context.broker
-        self._administration = Administration(context.broker, context.access)
+        self._administration = Administration(context.broker, context.directory)
         self.handlers: Handlers = {c.Manage: self._manage}
         self._operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
             "user.add": self._add_user,
@@ -62,14 +63,14 @@ class Management:
             operation = self._open_operations.get(command.operation)
             if operation is None:
                 if not self._context.rights.is_administrator:
-                    raise Refused(ResponseCode.ACCESS_REFUSED, f"{user} is no administrator")
+                    raise Refused(Reason.ACCESS_REFUSED, f"{user} is no administrator")
                 operation = self._operations.get(command.operation)
             if operation is None:
                 details = f"there is no operation {command.operation[:40]!r}"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             rows = await operation(dict(command.arguments))
         except Refused as refused:
-            code, reason = refused.code, refused.details
+            code, reason = code_of(refused), refused.details
         logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
         answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
         self._context.answer(c.ManageResponse(command.correlation_id, code, reason, answer))
@@ -78,13 +79,13 @@ class Management:
 
     async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
         name, tags = _text(arguments, "name"), arguments.get("tags", "").split()
-        if self._access.is_user(name):
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is a user {name} already")
-        await self._access.put_user(name, _text(arguments, "password").encode(), tags)
+        if self._directory.is_user(name):
+            raise Refused(Reason.PRECONDITION_FAILED, f"there is a user {name} already")
+        await self._directory.put_user(name, _text(arguments, "password").encode(), tags)
         return ()
 
     async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
-        return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._access.users()]
+        return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._directory.users()]
 
     async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
         await self._administration.remove_user(_text(arguments, "name"))
@@ -99,12 +100,12 @@ class Management:
     async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
         self._check_user(name)
-        await self._access.put_user(name, _text(arguments, "password").encode())
+        await self._directory.put_user(name, _text(arguments, "password").encode())
         return ()
 
     def _check_user(self, name: str) -> None:
-        if not self._access.is_user(name):
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"there is no user {name}")
+        if not self._directory.is_user(name):
+            raise Refused(Reason.PRECONDITION_FAILED, f"there is no user {name}")
 
     # -- virtual hosts
 
@@ -112,7 +113,7 @@ class Management:
         name = _text(arguments, "name")
         if name in self._broker.virtual_hosts:
             details = f"there is a virtual host {name} already"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         await self._administration.add_virtual_host(name, self._context.rights.user)
         return ()
 
@@ -136,11 +137,11 @@ class Management:
         names = {"virtual_host": "vhost"}
         return [
             {names.get(key, key): value for key, value in row._asdict().items()}
-            for row in self._access.permissions()
+            for row in self._directory.permissions()
         ]
 
     async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
-        await self._access.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
+        await self._directory.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
         return ()
 
     # -- streams: whoever may read one may see its selectors, and configure it change them
@@ -150,14 +151,14 @@ class Management:
         self._context.rights.require(Right.CONFIGURE, stream)
         dialect = arguments.get("dialect", Dialect.UNION)
         row = parse_standing(group, dialect, arguments.get("text", ""))
-        await self._context.host.alterations.put_selector(stream, row)
+        await self._context.host.settings.put_selector(stream, row)
         return ()
 
     async def _set_stream(self, arguments: Arguments) -> Iterable[Row]:
         stream = _text(arguments, "stream")
         self._context.rights.require(Right.CONFIGURE, stream)
         pairs = [(name, text) for name, text in arguments.items() if name != "stream"]
-        await self._context.host.alterations.set_arguments(stream, pairs)
+        await self._context.host.settings.set_arguments(stream, pairs)
         return ()
 
     async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
@@ -178,7 +179,7 @@ class Management:
     async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
         stream, group = _text(arguments, "stream"), _text(arguments, "group")
         self._context.rights.require(Right.CONFIGURE, stream)
-        await self._context.host.alterations.remove_selector(stream, group)
+        await self._context.host.settings.remove_selector(stream, group)
         return ()
 
 
@@ -187,5 +188,5 @@ def _text(arguments: Arguments, name: str) -> str:
     limit = 0 < len(text.encode()) <= MAX_NAME_BYTES
     if not limit or not text.isprintable():
         details = f"{name} is missing, too long or not printable: expected 1 to 255 bytes"
-        raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+        raise Refused(Reason.PRECONDITION_FAILED, details)
     return text

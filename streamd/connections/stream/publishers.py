@@ -2,22 +2,23 @@
 
 import logging
 
+from segments.entries import Entries
 from streamd.auth.users import Right
-from streamd.broker.errors import Refused
-from streamd.broker.publication import Publication, Publisher
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
 from streamd.config import MAX_IDS
 from streamd.connections.registry import PublisherFacts
 from streamd.connections.stream.context import (
-    OK,
     Context,
     Handlers,
     HandlersAtOnce,
     check_reference,
 )
+from streamd.connections.stream.publisher import StreamPublisher
+from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import (
-    Entries,
     decode_entries,
     decode_filtered_entries,
     encode_refusal,
@@ -37,7 +38,7 @@ class Publishers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._publishers: dict[int, tuple[Publisher, Stream]] = {}
+        self._publishers: dict[int, tuple[StreamPublisher, Stream]] = {}
         self.handlers: Handlers = {
             c.Publish: self._publish,
             c.PublishFiltered: self._publish,
@@ -111,17 +112,17 @@ class Publishers:
         for entries in decoded.groups:
             self._store(publisher, stream, entries)
         if decoded.refused_ids:
-            publisher.refuse(decoded.refused_ids, ResponseCode.PRECONDITION_FAILED)
+            publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
 
-    def _store(self, publisher: Publisher, stream: Stream, entries: Entries) -> None:
+    def _store(self, publisher: StreamPublisher, stream: Stream, entries: Entries) -> None:
         if stream.contract is not None:
-            judged = stream.contract.judge(entries)
-            if judged.refused_ids:
-                publisher.refuse(judged.refused_ids, ResponseCode.PRECONDITION_FAILED)
-            if judged.entries is None:
+            checked = stream.contract.check(entries)
+            if checked.refused_ids:
+                publisher.refuse(checked.refused_ids, Reason.PRECONDITION_FAILED)
+            if checked.entries is None:
                 return
-            entries = judged.entries
-        stream.publish(Publication(publisher, entries))
+            entries = checked.entries
+        stream.publish(PendingEntries(publisher, entries))
 
     async def _declare(self, command: c.DeclarePublisher) -> None:
         try:
@@ -129,14 +130,14 @@ class Publishers:
             code = OK
         except Refused as refused:
             logger.info("no publisher for %s: %s", command.stream[:40], refused)
-            code = refused.code
+            code = code_of(refused)
         self._context.answer(c.DeclarePublisherResponse(command.correlation_id, code))
 
     def _add(self, command: c.DeclarePublisher) -> None:
         reference = command.reference
         if len(self._publishers) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} publishers, the most there can be"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         self._context.rights.require(Right.WRITE, command.stream)
         check_reference(reference)
         named = {(p.reference, s.name) for p, s in self._publishers.values() if p.reference}
@@ -144,10 +145,10 @@ class Publishers:
             command.publisher_id in self._publishers
             or (reference.encode(), command.stream) in named
         ):
-            raise Refused(ResponseCode.PRECONDITION_FAILED)
+            raise Refused(Reason.PRECONDITION_FAILED)
         stream = self._context.host.find(command.stream)
         stream.check_writable()
-        publisher = Publisher(command.publisher_id, reference, self._context.outbox)
+        publisher = StreamPublisher(command.publisher_id, reference, self._context.outbox)
         self._publishers[command.publisher_id] = (publisher, stream)
 
     async def _query_sequence(self, command: c.QueryPublisherSequence) -> None:
@@ -159,7 +160,7 @@ class Publishers:
             await stream.settled()  # what this connection sent before counts
             sequence = stream.log.tracking.sequence(command.reference.encode()) or 0
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         corr = command.correlation_id
         self._context.answer(c.QueryPublisherSequenceResponse(corr, code, sequence))
 

@@ -2,9 +2,10 @@
 
 from streamd.broker.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
-from streamd.connections.stream.context import OK, Context, Handlers, HandlersAtOnce
+from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.management import Management
 from streamd.connections.stream.publishers import Publishers
+from streamd.connections.stream.response_codes import OK
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
 from streamd.wire.stream import ResponseCode, commands as c
@@ -57,7 +58,7 @@ class Session:
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
         context.delivery.on_failure = lambda failed: self.stream_is_gone(failed.stream)
-        context.host.users.add(self)
+        context.host.observers.add(self)
 
     def handle_at_once(self, command: c.ClientCommand) -> bool:
         """Carry out a command that needs no waiting; False when it does, and nothing was done.
@@ -99,17 +100,17 @@ class Session:
         return self._consumers.is_overdue or not self._has_host
 
     def host_is_gone(self) -> None:
-        """See virtual_host.User."""
+        """See virtual_host.StreamObserver."""
         self._has_host = False
 
     def close(self) -> None:
         """The connection ended: give everything back."""
-        self._context.host.users.discard(self)
+        self._context.host.observers.discard(self)
         self._context.delivery.close()
         self._publishers.close()
 
     def stream_is_gone(self, stream: Stream) -> None:
-        """Drop what used the stream, and tell the client once; see virtual_host.User."""
+        """Drop what used the stream, and tell the client once; see virtual_host.StreamObserver."""
         has_published = self._publishers.forget(stream)
         if self._consumers.forget(stream) or has_published:
             code = ResponseCode.STREAM_NOT_AVAILABLE

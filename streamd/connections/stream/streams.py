@@ -12,9 +12,10 @@ from segments.segment import Segment
 from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.checks import check_number, checked_name
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.super_streams import partitions_of
-from streamd.connections.stream.context import OK, Context, Handlers, offset_spec
+from streamd.connections.stream.context import Context, Handlers, offset_spec
+from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import (
     NO_LEADER,
@@ -86,7 +87,7 @@ class Streams:
             self._require_all(checked_name(command.name), partitions)
             if len(partitions) != len(keys):
                 details = f"{len(partitions)} partitions and {len(keys)} binding keys"
-                raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             pairs = list(zip(keys, partitions, strict=True))
             await self._context.host.create_super_stream(command.name, pairs, command.arguments)
 
@@ -127,7 +128,7 @@ class Streams:
                 self._require_any(name)
             streams = tuple(partitions_of(found))
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         self._context.answer(c.PartitionsResponse(command.correlation_id, code, streams))
 
     async def _route(self, command: c.Route) -> None:
@@ -142,7 +143,7 @@ class Streams:
                 rights.require(Right.WRITE, name)
             streams = routed
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         self._context.answer(c.RouteResponse(command.correlation_id, code, streams))
 
     def _require_any(self, name: str) -> None:
@@ -165,7 +166,7 @@ class Streams:
             self._require_any(name)
             self._context.host.find(name)
         except Refused as refused:
-            return refused.code
+            return code_of(refused)
         return OK
 
     async def _stats(self, command: c.StreamStats) -> None:
@@ -175,7 +176,7 @@ class Streams:
             stream = self._context.host.find(command.stream)
             await stream.settled()
         except Refused as refused:
-            self._context.answer(c.StreamStatsResponse(corr, refused.code))
+            self._context.answer(c.StreamStatsResponse(corr, code_of(refused)))
             return
         self._context.answer(c.StreamStatsResponse(corr, OK, _statistics(stream.log)))
 
@@ -186,7 +187,7 @@ class Streams:
             log = self._context.host.find(command.stream).log
             offset = log.find(offset_spec(command.offset)).offset
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         except SegmentsError as error:
             logger.error("stream %s cannot be read: %s", command.stream, error)
             code = ResponseCode.NO_OFFSET
@@ -208,7 +209,7 @@ class Streams:
             figures = await threads.in_thread(_filter_figures, tuple(log.segments))
             code = OK
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         except SegmentsError as error:
             logger.error("stream %s cannot be read: %s", command.stream, error)
             code = ResponseCode.STREAM_NOT_AVAILABLE
@@ -219,7 +220,7 @@ class Streams:
             self._context.rights.require(Right.READ, name)
             stream = self._context.host.find(name)
         except Refused as refused:
-            return StreamDescription(name, refused.code, (), ())
+            return StreamDescription(name, code_of(refused), (), ())
         arguments = tuple(
             Pair(key, str(value).lower() if isinstance(value, bool) else str(value))
             for key, value in self._context.host.row(name).effective.items()
@@ -240,7 +241,7 @@ async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> Respons
         await work()
     except Refused as refused:
         logger.info("%s: %s", failure, refused)
-        return refused.code
+        return code_of(refused)
     return OK
 
 

@@ -9,13 +9,12 @@ import trio
 from segments import Matcher, Reader, StorageError
 from streamd.auth.users import Right
 from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import Group, GroupKey
 from streamd.broker.stream import Stream
 from streamd.config import MAX_IDS, UPDATE_SECONDS
 from streamd.connections.registry import ConsumerFacts
 from streamd.connections.stream.context import (
-    OK,
     Context,
     Handlers,
     HandlersAtOnce,
@@ -23,6 +22,7 @@ from streamd.connections.stream.context import (
     offset_spec,
 )
 from streamd.connections.stream.delivery import Interest, Subscription
+from streamd.connections.stream.response_codes import OK, SubscriptionIdTaken, code_of
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Statistic
 
@@ -122,7 +122,7 @@ class Consumers:
             self._add(command)
         except Refused as refused:
             logger.info("not subscribed to %s: %s", command.stream[:40], refused)
-            self._context.answer(c.SubscribeResponse(command.correlation_id, refused.code))
+            self._context.answer(c.SubscribeResponse(command.correlation_id, code_of(refused)))
 
     def _add(self, command: c.Subscribe) -> None:
         used = self._delivery.subscriptions
@@ -130,14 +130,14 @@ class Consumers:
         name = properties.get(_NAME, "")
         if len(used) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         self._context.rights.require(Right.READ, command.stream)
         size = properties_size(command.properties)
         check_properties(size, sum(s.interest.properties_size for s in used.values()))
         check_reference(name)
         stream = self._context.host.find(command.stream)
         if command.subscription_id in used:
-            raise Refused(ResponseCode.SUBSCRIPTION_ID_EXISTS)
+            raise SubscriptionIdTaken
         interest = _interest(command, stream, properties)._replace(properties_size=size)
         if properties.get(_SINGLE_ACTIVE) != _TRUE:
             self._add_plain(command, stream, interest)
@@ -145,7 +145,7 @@ class Consumers:
             self._add_single_active(command, stream, interest, properties)
         else:
             details = "a single active consumer needs a name"
-            raise Refused(ResponseCode.PRECONDITION_FAILED, details)
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def _add_plain(self, command: c.Subscribe, stream: Stream, interest: Interest) -> None:
         number = command.subscription_id
@@ -155,7 +155,7 @@ class Consumers:
         except StorageError as error:
             self._delivery.remove(number)
             logger.error("stream %s cannot be read: %s", stream.name, error)
-            raise Refused(ResponseCode.STREAM_NOT_AVAILABLE) from error
+            raise Refused(Reason.NOT_AVAILABLE) from error
         self._context.answer(c.SubscribeResponse(command.correlation_id, OK))
         subscription.check()  # only now: no chunk before the answer
 
@@ -219,7 +219,7 @@ class Consumers:
         try:
             subscription.watch(command.awaited_offset, tell)
         except Refused as refused:
-            self._context.answer(c.DescribeSubscriptionResponse(corr, refused.code))
+            self._context.answer(c.DescribeSubscriptionResponse(corr, code_of(refused)))
 
     # -- single active consumers
 
@@ -285,7 +285,7 @@ class Consumers:
             offset = stream.log.tracking.offset(command.reference.encode())
             code = ResponseCode.NO_OFFSET if offset is None else OK
         except Refused as refused:
-            code = refused.code
+            code = code_of(refused)
         answer = c.QueryOffsetResponse(command.correlation_id, code, offset or 0)
         self._context.answer(answer)
 
@@ -323,7 +323,7 @@ def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
     try:
         return Matcher(values, match_unfiltered=match_unfiltered)
     except ValueError as error:
-        raise Refused(ResponseCode.PRECONDITION_FAILED, str(error)) from error
+        raise Refused(Reason.PRECONDITION_FAILED, str(error)) from error
 
 
 def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFacts:

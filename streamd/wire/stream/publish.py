@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from segments.entries import Entries
 from streamd.wire.stream.commands import PublishConfirm, PublishError
 from streamd.wire.stream.errors import unknown_frame
 
@@ -30,25 +31,6 @@ _FILTERED_HEAD = struct.Struct(">Qh")
 _CONFIRM_HEAD = struct.Struct(">IHHBI")
 _LENGTH32 = struct.Struct(">I")
 _SUB_BATCH_BIT = 0x80
-
-
-class Entries(NamedTuple):
-    """Entries of one publisher that may stand in one chunk together.
-
-    Attributes:
-        publishing_ids: 8 bytes for each entry, as received, for the confirm.
-        data: the entries back to back, as a chunk stores them.
-        num_entries: how many.
-        num_records: how many messages, sub-batches counted through.
-        filter_values: one per entry, of a sub-batch one per message, empty where there is none;
-            None when there are none at all.
-    """
-
-    publishing_ids: bytes
-    data: bytes
-    num_entries: int
-    num_records: int
-    filter_values: Sequence[bytes] | None
 
 
 class Decoded(NamedTuple):

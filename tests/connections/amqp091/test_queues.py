@@ -204,7 +204,7 @@ class TestDeclaring:
 class TestPermissions:
     @pytest.fixture
     async def limited(self, server: Harness) -> AmqpPeer:
-        access = server.server.access
+        access = server.server.directory
         await access.put_user("u", b"p")
         await access.put_permission(PermissionRow("u", "/", "^conf", "^write", "^read"))
         full = await open_peer(server)
@@ -240,7 +240,7 @@ class TestPermissions:
         self, server: Harness, limited: AmqpPeer
     ) -> None:
         await limited.consume("read")
-        await server.server.access.put_permission(PermissionRow("u", "/", "", "", ""))
+        await server.server.directory.put_permission(PermissionRow("u", "/", "", "", ""))
         assert await limited.expect(m.BasicCancel) == m.BasicCancel("c", True)
 
     async def test_publishing_is_to_exchanges(self, limited: AmqpPeer) -> None:

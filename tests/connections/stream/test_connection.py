@@ -39,8 +39,8 @@ class TestEnd:
         await other.subscribe("s")
         await other.vanish()
         await wait_all_tasks_blocked()
-        assert len(server.host.users) == 1
-        assert len(server.server._links) == 1
+        assert len(server.host.observers) == 1
+        assert len(server.server._running) == 1
         assert not server.host.find("s")._waiters
 
     @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 20, 400])
@@ -245,7 +245,7 @@ class TestSlowPeers:
             while True:
                 await peer.stream.send_all(request * 10)
                 sent += len(request) * 10
-        (link,) = server.server._links
+        (link,) = server.server._running
         assert sent < 4 * OUTBOX_BYTES
         assert link._outbox._size < 2 * OUTBOX_BYTES
 
@@ -256,7 +256,7 @@ class TestSlowPeers:
         with trio.move_on_after(60):
             while True:
                 await peer.stream.send_all(request * 10)
-        assert len(server.server._links) == 1
+        assert len(server.server._running) == 1
 
     async def test_answers_get_in_between_chunks(self, server: Harness) -> None:
         writer = await server.peer()

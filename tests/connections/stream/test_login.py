@@ -161,4 +161,4 @@ async def test_a_peer_that_vanishes_at_any_byte_leaves_nothing(server: Harness) 
         await peer.stream.send_all(raw[:size])
         await peer.vanish()
     await trio.testing.wait_all_tasks_blocked()
-    assert not server.server._links
+    assert not server.server._running

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments.codec import walk_entries
+from segments.entries import Entries
 from streamd.wire.stream import RemoteProtocolError, codec, commands as c, publish
 from streamd.wire.stream.fields import PublishFault
-from streamd.wire.stream.publish import Decoded, Entries, Outgoing
+from streamd.wire.stream.publish import Decoded, Outgoing
 from tests.wire.stream import layout
 
 U64 = st.integers(0, 2**64 - 1)

@@ -117,7 +117,7 @@ def test_a_bad_frame_is_found_where_it_stands() -> None:
         except ProtocolError:
             continue
         assert isinstance(following, c.Publish)
-        assert following.num_entries == 1  # its entries are judged by `publish`
+        assert following.num_entries == 1  # its entries are checked by `publish`
 
 
 @given(st.binary(max_size=80), st.integers(0, 6))

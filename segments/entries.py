@@ -1,14 +1,33 @@
-"""Taking groups of entries apart: without duplicates, without refused ones, cut to a size."""
+"""Entries on their way into a chunk, and taking them apart: without duplicates, cut to a size."""
 
 import struct
 from collections.abc import Sequence
 from operator import ge
+from typing import NamedTuple
 
 from segments.chunk import split_entries
 from segments.codec import walk_entries
-from streamd.wire.stream.publish import Entries
 
 _ID_SIZE = 8
+
+
+class Entries(NamedTuple):
+    """Entries of one publisher that may stand in one chunk together.
+
+    Attributes:
+        publishing_ids: 8 bytes for each entry, as received, for the confirm.
+        data: the entries back to back, as a chunk stores them.
+        num_entries: how many.
+        num_records: how many messages, sub-batches counted through.
+        filter_values: one per entry, of a sub-batch one per message, empty where there is none;
+            None when there are none at all.
+    """
+
+    publishing_ids: bytes
+    data: bytes
+    num_entries: int
+    num_records: int
+    filter_values: Sequence[bytes] | None
 
 
 def without_duplicates(entries: Entries, sequence: int | None) -> Entries | None:

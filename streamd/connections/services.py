@@ -1,0 +1,62 @@
+"""What a connection of any protocol needs of the server, and what the server needs of it."""
+
+from typing import NamedTuple, Protocol
+
+from streamd.auth.authentication import Authenticator, Peer
+from streamd.auth.users import UserDirectory
+from streamd.broker.broker import Broker
+from streamd.config import Config
+from streamd.connections.registry import ConnectionRegistry
+from streamd.net.transport import Transport
+
+
+class Connection(Protocol):
+    """One live connection, whatever it speaks.
+
+    Attributes:
+        is_open: somebody has logged in.
+    """
+
+    is_open: bool
+
+    async def run(self) -> None:
+        """Serve the peer until one side ends the connection, or the task is cancelled."""
+
+    async def stop(self) -> None:
+        """The server stops: give the peer what is due to it, then end."""
+
+
+class Services(NamedTuple):
+    """The parts of a server that its connections work with.
+
+    Attributes:
+        config: settings.
+        broker: the virtual hosts.
+        directory: the users.
+        registry: where a connection stands while it is open.
+    """
+
+    config: Config
+    broker: Broker
+    directory: UserDirectory
+    registry: ConnectionRegistry
+
+    def authenticator(self, transport: Transport) -> Authenticator:
+        """Judges the peer of a connection."""
+        peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
+        return Authenticator(self.config, self.broker, self.directory, peer)
+
+
+class MakeConnection(Protocol):
+    """Makes a connection of one protocol."""
+
+    def __call__(
+        self, transport: Transport, services: Services, announced: tuple[str, int]
+    ) -> Connection:
+        """A connection that waits for `run`.
+
+        Args:
+            transport: the connection's bytes; closed when `run` returns.
+            services: of the server.
+            announced: host and port at which clients are told to find the server.
+        """
