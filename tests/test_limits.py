@@ -13,12 +13,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import tracking
 from streamd import config as limits, memory
-from streamd.broker import checks, stream as streams
+from streamd.broker import checks, log_writer
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.routing import exchanges
 from streamd.config import Config
 from streamd.connections.amqp091 import channel, delivery as consumers
+from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.net import outbox
+from streamd.net.outbox import Outbox
+from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
 from streamd.wire.stream import ResponseCode, codec, commands as c
@@ -219,19 +222,19 @@ async def test_tiny_frames_while_the_disk_is_slow(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes a hundred times its bytes in memory."""
-    monkeypatch.setattr(streams, "QUEUE_BYTES", 50_000)
+    monkeypatch.setattr(log_writer, "QUEUE_BYTES", 50_000)
     await peer.create("s")
     await peer.declare("s")
     stream = server.host.find("s")
-    stream._is_flushing = True  # as in a thread that does not come back
+    stream._writer.pause()  # as in a thread that does not come back
     with trio.move_on_after(5):
         for n in range(1, 2000):
             await peer.publish([b""], n, values=[b"%d" % n])
     await wait_all_tasks_blocked()
     most = 50_000 // limits.PUBLICATION_BYTES + 256  # what is carried out in one go
-    assert len(stream._queue) <= most
-    stream._is_flushing = False
-    stream._write_now()
+    assert stream.num_queued <= most
+    stream._writer.resume()
+    stream._write_in_round()
     assert await peer.confirmed(1999) == list(range(1, 2000))
 
 
@@ -396,8 +399,9 @@ def test_json_in_memory(unit: str) -> None:
 
 async def test_messages_that_are_not_acknowledged() -> None:
     with held(memory.UNACKED * 50_000):
-        unacked = channel.Unacked()
-        one = channel.Channel(1, unacked)
+        unacked = channel.Unacked(lambda: None)
+        publisher = ChannelPublisher(1, Outbox(Wakeup(), lambda _: 0), lambda _: None)
+        one = channel.Channel(1, unacked, publisher)
         for _ in range(50_000):
             one.count_delivery(None)  # type: ignore[arg-type]
     assert unacked.count == 50_000

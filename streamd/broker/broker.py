@@ -19,6 +19,7 @@ from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net.poller import open_poller
+from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Broker:
         virtual_hosts: by name.
         now_ms: the wall clock.
         data: the folder.
+        rounds: at whose end streams write.
         poller: waits for connections; None on systems without one.
     """
 
@@ -60,7 +62,8 @@ class Broker:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
-        self.poller = open_poller()
+        self.rounds = Rounds()
+        self.poller = open_poller(self.rounds)
         self._resources = ServerResources(
             data,
             catalog,
@@ -69,7 +72,7 @@ class Broker:
             trio.Lock(),
             Indexer(),
             flusher or Flusher(FlushMode.OS, 1),
-            self.poller,
+            self.rounds,
             StreamQuota(max_streams),
         )
 

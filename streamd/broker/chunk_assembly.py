@@ -20,7 +20,7 @@ class ChunkAssembly:
 
     Attributes:
         builder: what goes into the chunk.
-        publications: what it was made from, duplicates included.
+        taken: what it was made from, duplicates included.
 
     Args:
         log: the stream's.
@@ -31,15 +31,15 @@ class ChunkAssembly:
 
     def __init__(self, log: Log, limit: RecordLimit, sequences: dict[bytes, int]) -> None:
         self.builder = ChunkBuilder()
-        self.publications: list[PendingEntries] = []
+        self.taken: list[PendingEntries] = []
         self._log = log
         self._limit = limit
         self._sequences = sequences
         self._is_closed = False
 
-    def take(self, publication: PendingEntries) -> bool:
-        """Add a publication; False when the chunk is complete without it."""
-        publisher, entries = publication
+    def take(self, pending: PendingEntries) -> bool:
+        """Add entries; False when the chunk is complete without it."""
+        publisher, entries = pending
         reference = publisher.reference
         new: Entries | None = entries
         if reference:
@@ -52,7 +52,7 @@ class ChunkAssembly:
                 last = int.from_bytes(new.publishing_ids[-_ID_SIZE:], "big")
                 self._sequences[reference] = last
                 self.builder.set_sequence(reference, last)
-        self.publications.append(publication)
+        self.taken.append(pending)
         return True
 
     def _sequence(self, reference: bytes) -> int | None:

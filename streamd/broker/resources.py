@@ -9,7 +9,7 @@ from streamd.broker.catalog import Catalog
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
-from streamd.net.poller import Poller
+from streamd.net.rounds import Rounds
 
 
 class StreamQuota:
@@ -47,7 +47,7 @@ class ServerResources(NamedTuple):
         changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
         flusher: gets what streams write onto the device.
-        poller: waits for connections; None where there is none.
+        rounds: at whose end streams write.
         quota: how many streams there may be.
     """
 
@@ -58,5 +58,5 @@ class ServerResources(NamedTuple):
     changes: trio.Lock
     indexer: Indexer
     flusher: Flusher
-    poller: Poller | None
+    rounds: Rounds
     quota: StreamQuota

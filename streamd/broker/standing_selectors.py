@@ -96,17 +96,26 @@ class StandingSelectors:
 
     Args:
         rows: those that are registered already.
-
-    Attributes:
-        users: how many subscriptions each group has.
     """
 
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
-        self.users: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()
         self._rows: dict[str, StandingSelector] = {}
         for row in rows:
             self._rows[row.group] = row
         self._matchers = self._compiled()
+
+    def add_user(self, group: str) -> None:
+        """A subscription relies on the selector of a group."""
+        self._users[group] += 1
+
+    def num_users(self, group: str) -> int:
+        """How many subscriptions rely on the selector of a group."""
+        return self._users[group]
+
+    def remove_user(self, group: str) -> None:
+        """A subscription of a group has ended."""
+        self._users[group] -= 1
 
     def rows(self) -> list[StandingSelector]:
         """All, by their groups."""
@@ -125,9 +134,9 @@ class StandingSelectors:
 
     def check_unused(self, group: str) -> None:
         """Raise Refused while a group's consumers rely on its selector."""
-        if self.users[group]:
+        if self._users[group]:
             details = (
-                f"{self.users[group]} consumers of group {group} are reading with its selector"
+                f"{self._users[group]} consumers of group {group} are reading with its selector"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 

@@ -107,10 +107,10 @@ class VirtualHost:
         contract = contract_of(row.arguments)
         log.on_wanted = self._resources.indexer.wanted
         log.on_fence = partial(_report_damage, row.name)
-        stream = Stream(row.name, log, self._resources.now_ms, contract, standing)
-        stream.on_written = self._resources.flusher.wrote
-        if self._resources.poller is not None:
-            stream.at_round_end = self._resources.poller.at_round_end
+        shared = self._resources
+        stream = Stream(
+            row.name, log, shared.now_ms, shared.rounds, shared.flusher, contract, standing
+        )
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
         self._resources.quota.used += 1

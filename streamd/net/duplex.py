@@ -5,7 +5,8 @@ Where the writer has nothing to do, small answers go out at once, without a turn
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
@@ -20,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 _MISSED_HEARTBEATS = 2
 LINGER_SECONDS = 1  # for the peer to end its side
-REQUESTS_A_TURN = 64  # carried out before others have a turn: a megabyte holds 30,000
 
 
 class Ended(Exception):
@@ -31,14 +31,14 @@ class Stopped(Exception):
     """The server stops, and nothing more is taken from the peer."""
 
 
-class Deliverer(Protocol):
+class Sender(Protocol):
     """What a connection sends besides answers."""
 
     @property
-    def has_work(self) -> bool:
+    def has_pending(self) -> bool:
         """There is something to send."""
 
-    async def turn(self, transport: Transport) -> None:
+    async def send_next(self, transport: Transport) -> None:
         """Send a little of it, or wait until the peer has taken what it was sent."""
 
 
@@ -53,14 +53,13 @@ class Duplex:
         transport: as given.
         work: woken when there is something to send.
         outbox: what waits to be sent besides deliveries.
-        is_listening: bytes are received; while they are not, the peer's silence means nothing.
     """
 
     def __init__(self, transport: Transport, heartbeat: bytes) -> None:
         self.transport = transport
         self.work = Wakeup()
         self.outbox = Outbox(self.work, self._send_some)
-        self.is_listening = True
+        self._is_listening = True
         self._heartbeat = heartbeat
         self._has_heard = self._has_sent = False
         self._is_stopped = False
@@ -90,18 +89,26 @@ class Duplex:
             Stopped: `stop_listening` was called.
             TransportClosed: the connection broke.
         """
-
-        def heard(data: bytes) -> bool:
-            self._has_heard = True
-            return take(data)
-
         with trio.CancelScope() as self._listening:
             if self._is_stopped:
                 raise Stopped
-            if not await self.transport.feed(heard):
+            if not await self.transport.feed(take):
                 raise Ended
         if self._listening.cancelled_caught:
             raise Stopped
+
+    def heard(self) -> None:
+        """Something has arrived: the peer lives."""
+        self._has_heard = True
+
+    @contextmanager
+    def not_listening(self) -> Iterator[None]:
+        """Nothing is received meanwhile, so the peer's silence means nothing."""
+        self._is_listening = False
+        try:
+            yield
+        finally:
+            self._is_listening = True
 
     def stop_listening(self) -> None:
         """Take nothing more from the peer than what has arrived."""
@@ -111,9 +118,6 @@ class Duplex:
     async def farewell(self) -> None:
         """Send what waits to be sent, and tell the peer that this was all.
 
-        Its side is read for a moment: to close with something unread would take from the peer
-        what it has not read yet; see RFC 1122, 4.2.2.13.
-
         Raises:
             TransportClosed: the peer is gone.
         """
@@ -122,7 +126,18 @@ class Duplex:
             self._quiet = trio.Event()
             await self._quiet.wait()
         self.transport.end_sending()
-        with trio.move_on_after(LINGER_SECONDS):
+        await self.linger()
+
+    async def linger(self, seconds: float = LINGER_SECONDS) -> None:
+        """Read what the peer still sends, for a moment, and do nothing with it.
+
+        To close with something unread would take from the peer what it has not read yet; see
+        RFC 1122, 4.2.2.13.
+
+        Raises:
+            TransportClosed: the peer is gone.
+        """
+        with trio.move_on_after(seconds):
             while await self.transport.receive():
                 pass
 
@@ -132,7 +147,7 @@ class Duplex:
         """What is sent now is not held here."""
         return self.outbox.is_free and not self.transport.is_congested
 
-    async def write(self, deliveries: Deliverer) -> None:
+    async def write(self, sender: Sender) -> None:
         """Send, one thing at a time, so that frames never mix; until cancelled.
 
         Raises:
@@ -145,17 +160,13 @@ class Duplex:
                 await self.transport.send(data)
                 outbox.sent()
                 self._has_sent = True
-            elif deliveries.has_work:
-                await deliveries.turn(self.transport)
+            elif sender.has_pending:
+                await sender.send_next(self.transport)
                 self._has_sent = True
                 await trio.lowlevel.checkpoint()  # a fast peer must not keep others waiting
             else:
-                outbox.is_idle = True
                 self._quiet.set()
-                try:
-                    await self.work.wait()
-                finally:
-                    outbox.is_idle = False
+                await outbox.idle()
 
     def _send_some(self, parts: Sequence[Buffer]) -> int:
         """Send what the peer takes at once; that it is gone is for `write` to find."""
@@ -186,7 +197,7 @@ class Duplex:
                 if not self._has_sent and self.outbox.is_empty:
                     self.outbox.put(self._heartbeat)
                 self._has_sent = False
-            is_alive = self._has_heard or not self.is_listening
+            is_alive = self._has_heard or not self._is_listening
             silent = 0 if is_alive else silent + 1
             self._has_heard = False
             if silent >= _MISSED_HEARTBEATS:

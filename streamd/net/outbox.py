@@ -17,7 +17,7 @@ class Outbox:
         send_some: sends what the peer takes at once, and says how many bytes that was.
 
     Attributes:
-        is_idle: whoever takes from it waits for `work`, so nothing is half sent.
+        is_idle: whoever takes from it waits in `idle`, so nothing is half sent.
     """
 
     def __init__(self, work: Wakeup, send_some: Callable[[Sequence[Buffer]], int]) -> None:
@@ -34,6 +34,14 @@ class Outbox:
         self._frames.append(frame)
         self._size += len(frame)
         self._work.set()
+
+    async def idle(self) -> None:
+        """Return when there is work; what is put in meanwhile may be sent at once."""
+        self.is_idle = True
+        try:
+            await self._work.wait()
+        finally:
+            self.is_idle = False
 
     @property
     def is_free(self) -> bool:

@@ -2,7 +2,7 @@
 
 The socket is used directly, not through trio's wrapper: each call is tried at once and only waits
 when the kernel says so, which saves a turn of the event loop per call. Whoever sends in a loop
-yields by itself (see link.py).
+yields by itself (see duplex.py).
 """
 
 import fcntl
@@ -134,7 +134,7 @@ class _Settable(Protocol):
 
 
 def keep_alive(connection: _Settable) -> None:
-    """Have the kernel find out that a peer is gone that has not said so, heartbeats or not."""
+    """Enable TCP keep-alive, so that the kernel notices peers that vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
         option = getattr(socket, name, None)
@@ -171,7 +171,7 @@ class _Feeding(NamedTuple):
 
 
 async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], bool]) -> bool:
-    """Transport.feed for those who have nobody who waits for them."""
+    """`Transport.feed` without a poller: wait for this socket alone."""
     while data := await receive():
         if not take(data):
             return True

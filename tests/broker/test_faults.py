@@ -17,6 +17,7 @@ from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.stream import Stream
 from streamd.config import Config
+from streamd.net.rounds import Rounds
 from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.test_stream import Bench
@@ -234,7 +235,7 @@ async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) ->
     policy = LogPolicy(max_segment_chunks=2, max_age_ms=60_000)
     log = Log.open(str(tmp_path / "s"), policy)
     now = [10_000_000]
-    stream = Stream("s", log, lambda: now[0])
+    stream = Stream("s", log, lambda: now[0], Rounds())
     nursery.start_soon(stream.run)
     hour = 3_600_000
     for step in (0, 1_000, -hour, 1_000, 1_000, hour + 5_000, 1_000):
@@ -303,10 +304,9 @@ class TestFlushing:
         await bench.stream.settled()
 
     async def test_interval_flushes_within_the_interval(self, nursery: trio.Nursery) -> None:
-        bench = Bench(nursery)
         flusher = Flusher(FlushMode.INTERVAL, 1)
+        bench = Bench(nursery, flushing=flusher)
         nursery.start_soon(flusher.run)
-        bench.stream.on_written = flusher.wrote
         for number in range(1, 40):
             bench.publish(number)
             await trio.sleep(0.3)
@@ -318,10 +318,9 @@ class TestFlushing:
         assert bench.num_flushes <= 41
 
     async def test_much_is_flushed_sooner(self, nursery: trio.Nursery) -> None:
-        bench = Bench(nursery)
         flusher = Flusher(FlushMode.INTERVAL, 3_600)
+        bench = Bench(nursery, flushing=flusher)
         nursery.start_soon(flusher.run)
-        bench.stream.on_written = flusher.wrote
         for number in range(9):
             bench.publish(number + 1, size=1 << 20)
             await wait_all_tasks_blocked()
@@ -329,10 +328,9 @@ class TestFlushing:
         assert bench.num_flushes == 1
 
     async def test_os_flushes_what_is_sealed(self, nursery: trio.Nursery) -> None:
-        bench = Bench(nursery)
         flusher = Flusher(FlushMode.OS, 1)
+        bench = Bench(nursery, flushing=flusher)
         nursery.start_soon(flusher.run)
-        bench.stream.on_written = flusher.wrote
         for number in range(1, 51):
             bench.publish(number)
             await wait_all_tasks_blocked()

@@ -87,11 +87,11 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     for number in range(20):
         await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
     stream = server.host.find("s")
-    waiting = stream._waiters_for
-    assert len(waiting) == 10
+    waiters = stream.waiters
+    assert (len(waiters), len(waiters._for_key)) == (20, 10)
     told = []
-    tell = stream._tell
-    stream._tell = lambda waiters: (told.append(len(waiters)), tell(waiters))  # type: ignore[method-assign, func-returns-value]
+    wake = waiters._wake
+    waiters._wake = lambda woken: (told.append(len(woken)), wake(woken))  # type: ignore[method-assign, func-returns-value]
     await peer.store([b"x"], values=[b"v3"])
     got = sorted([(await peer.chunk()).subscription_id for _ in range(2)])
     assert got == [3, 13]
@@ -104,7 +104,7 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     await peer.vanish()
     other = await server.peer()
     await other.silence()
-    assert not waiting
+    assert not waiters
 
 
 async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> None:

@@ -7,10 +7,12 @@ from trio.testing import wait_all_tasks_blocked
 from segments import Log, LogPolicy, StorageError
 from segments.flush import Flush
 from streamd.broker.errors import Refused
+from streamd.broker.flusher import Flusher
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
+from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
@@ -22,7 +24,12 @@ class Bench:
     """A stream on a faulty disk, and a publisher whose answers can be read."""
 
     def __init__(
-        self, nursery: trio.Nursery, reference: str = "p", *, holds_back: bool = False
+        self,
+        nursery: trio.Nursery,
+        reference: str = "p",
+        *,
+        holds_back: bool = False,
+        flushing: Flusher | None = None,
     ) -> None:
         self.disk = FaultyDisk()
         policy = LogPolicy(max_segment_chunks=50)
@@ -30,7 +37,7 @@ class Bench:
         self.num_flushes = 0
         self._begin_flush = self.log.begin_flush
         self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
-        self.stream = Stream("s", self.log, lambda: 0)
+        self.stream = Stream("s", self.log, lambda: 0, Rounds(), flushing)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = StreamPublisher(1, reference, self.outbox)
         nursery.start_soon(self.stream.run)
@@ -41,13 +48,13 @@ class Bench:
 
     def block_flushes(self, gate: trio.Event) -> None:
         """Have them wait until the gate is open."""
-        run = self.stream._run
+        run = self.stream._maintenance._run
 
         async def wait_and_run(flush: Flush) -> StorageError | None:
             await gate.wait()
             return await run(flush)
 
-        self.stream._run = wait_and_run  # type: ignore[method-assign]
+        self.stream._maintenance._run = wait_and_run  # type: ignore[method-assign]
 
     def publish(self, *ids: int, size: int = 0) -> None:
         raw = encode_entries([Outgoing(n, (b"m%d" % n).ljust(size, b" ")) for n in ids])

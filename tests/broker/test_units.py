@@ -173,7 +173,7 @@ def test_batches_keep_order_and_limits(frames: list[int], records: int, size: in
             batch = ChunkAssembly(log, limit, {})
             batches.append(batch)
             assert batch.take(PendingEntries(publisher, entries))
-    ids = b"".join(p.entries.publishing_ids for b in batches for p in b.publications)
+    ids = b"".join(p.entries.publishing_ids for b in batches for p in b.taken)
     assert ids == b"".join(n.to_bytes(8, "big") for n in range(number))
     for batch in batches:
         assert batch.builder.num_records <= records

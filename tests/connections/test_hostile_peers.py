@@ -11,7 +11,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd import server as serving
-from streamd.broker import stream as streams
+from streamd.broker import log_writer
 from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
 from streamd.net.transport import SocketTransport
@@ -155,7 +155,7 @@ async def test_confirms_that_are_never_read(server: Harness, innocent: Callable[
         while True:
             await peer.stream.send_all(raw * 100)
     assert waiting.cancelled_caught  # it is not read from any more
-    assert link._outbox._size < 2 * streams.QUEUE_BYTES
+    assert link._outbox._size < 2 * log_writer.QUEUE_BYTES
     other = await server.peer()
     await other.declare("s")  # the stream is there for others
     await other.store([b"x"])
@@ -222,10 +222,10 @@ async def test_a_peer_that_is_half_gone(
         await peer.open()
         await peer.consume("s", x_stream_offset="first")
     await wait_all_tasks_blocked()
-    assert server.host.find("s")._waiters
+    assert server.host.find("s").waiters
     assert len(server.host.observers) == users + 1
     await trio.sleep(16)
-    assert not server.host.find("s")._waiters
+    assert not server.host.find("s").waiters
     assert len(server.host.observers) == users
     await innocent()
 

@@ -15,6 +15,7 @@ from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
+from streamd.net.rounds import Rounds
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.crash.recorder import RecordingDisk
 
@@ -166,8 +167,8 @@ class Run:
         log = Log.open(FOLDER, self.policy, self.disk, holds_back=holds_back)
         assert log.report.losses == ()
         self._watch(log)
-        self._stream = Stream("s", log, lambda: 1_700_000_000_000)
-        self._stream.on_written = self._flusher.wrote
+        now_ms = lambda: 1_700_000_000_000  # noqa: E731
+        self._stream = Stream("s", log, now_ms, Rounds(), self._flusher)
         self._scope = trio.CancelScope()
         nursery.start_soon(_run_in, self._scope, self._stream)
         self._now_safe()

@@ -259,7 +259,7 @@ class _Witness:
             "connections in lists": len(server.connections) - 1,
             "users": sum(len(host.observers) for host in hosts),
             "groups": sum(len(host.groups._groups) for host in hosts),
-            "waiters": sum(len(s._waiters) + len(s._waiters_for) for s in streams),
+            "waiters": sum(len(s.waiters) for s in streams),
         }
         if any(left.values()):
             raise Broken(f"something is left: {left}")

@@ -9,9 +9,10 @@ import trio.testing
 from hypothesis import given, settings, strategies as st
 
 from streamd.net.poller import Poller, open_poller
+from streamd.net.rounds import Rounds
 from streamd.net.transport import SocketTransport, TransportClosed
 
-pytestmark = pytest.mark.skipif(open_poller() is None, reason="this system has no epoll")
+pytestmark = pytest.mark.skipif(open_poller(Rounds()) is None, reason="this system has no epoll")
 
 
 class Pair:
@@ -24,7 +25,7 @@ class Pair:
 
 @asynccontextmanager
 async def polling(number: int = 1) -> AsyncIterator[tuple[Poller, list[Pair]]]:
-    poller = Poller()
+    poller = Poller(Rounds())
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     pairs = []
@@ -135,10 +136,10 @@ async def test_what_is_left_is_done_once_a_round() -> None:
 
         def take(data: bytes) -> bool:
             seen.append(data)
-            assert poller.at_round_end(later)
+            assert poller._rounds.at_end(later)
             return False
 
-        assert not poller.at_round_end(later)
+        assert not poller._rounds.at_end(later)
         for pair in pairs:
             await pair.client.send_all(b"x")
         async with trio.open_nursery() as nursery:
@@ -147,7 +148,7 @@ async def test_what_is_left_is_done_once_a_round() -> None:
         assert sum(done) >= 3
         assert done[-1] == 3
         assert len(done) == len(set(done))
-        assert not poller.at_round_end(later)
+        assert not poller._rounds.at_end(later)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.integers(1, 20))

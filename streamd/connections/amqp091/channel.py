@@ -1,35 +1,71 @@
 """One channel: what it was told to keep in mind, its consumers, what it has to acknowledge."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from streamd.connections.amqp091.confirms import Confirms
+from segments import Reader
+from streamd.broker.stream import Stream
+from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
-
-if TYPE_CHECKING:
-    from streamd.connections.amqp091.delivery import Consumer
-    from streamd.connections.amqp091.publishing import ChannelPublisher
 
 # Of one connection. A consumer that is cancelled leaves its unacknowledged messages behind: without
 # a limit, consuming and cancelling in turn would pile them up. Far above the 65,535 of one
 # consumer's prefetch.
 MAX_UNACKED = 500_000
-_PLENTY = 128  # unacknowledged messages
-_LEAST_SECONDS = 1e-5  # that any client takes for a message
-_MAX_BUSY_SECONDS = 0.005
+
+
+class Consumer(Protocol):
+    """A consumer, as its channel and the connection's session see it.
+
+    Attributes:
+        stream: what it reads.
+        channel: where it is.
+        tag: its name there.
+        arguments: what it asked for, for people.
+        credit: messages that may still be sent.
+        consumed: messages sent.
+        reader: where it is in the stream.
+    """
+
+    stream: Stream
+    channel: "Channel"
+    tag: str
+    arguments: Mapping[str, str]
+    credit: int
+    consumed: int
+    reader: Reader
+
+    @property
+    def is_busy(self) -> bool:
+        """Half of what its client may have is unacknowledged."""
+
+    @property
+    def is_closed(self) -> bool:
+        """It gets nothing more."""
+
+    def settled(self, count: int) -> None:
+        """So many of its messages are acknowledged, or as good as."""
+
+    def check(self) -> None:
+        """Get in line when there is something to send, else wait for the stream."""
+
+    def close(self) -> None:
+        """Stop for good."""
 
 
 class Unacked:
     """How many messages of a connection wait for an acknowledgement, on all its channels.
 
-    Attributes:
-        count: that many.
+    Args:
         on_room: called when more may be sent again.
+
+    Attributes:
+        count: the number of messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_room: Callable[[], None]) -> None:
         self.count = 0
-        self.on_room: Callable[[], None] = lambda: None
+        self._on_room = on_room
 
     @property
     def is_full(self) -> bool:
@@ -41,7 +77,7 @@ class Unacked:
         was_full = self.is_full
         self.count -= count
         if was_full and count:
-            self.on_room()
+            self._on_room()
 
 
 class Channel:
@@ -50,23 +86,21 @@ class Channel:
     Args:
         number: on the connection.
         unacked: of the connection.
+        publisher: what streams tell of its messages.
 
     Attributes:
-        number: on the connection.
+        number, publisher: see above.
         prefetch: messages that each new consumer may have unacknowledged; 0 before basic.qos.
         queue: the last one that was declared, for methods that name none.
-        confirms: tags of published messages; None before confirm.select.
-        publisher: who streams tell what is stored.
         consumers: by tag.
     """
 
-    def __init__(self, number: int, unacked: Unacked) -> None:
+    def __init__(self, number: int, unacked: Unacked, publisher: ChannelPublisher) -> None:
         self.number = number
         self._all_unacked = unacked
         self.prefetch = 0
         self.queue = ""
-        self.confirms: Confirms | None = None
-        self.publisher: ChannelPublisher | None = None
+        self.publisher = publisher
         self.consumers: dict[str, Consumer] = {}
         self._unacked: dict[int, Consumer] = {}
         self._last_delivery = 0
@@ -88,14 +122,24 @@ class Channel:
         return self._all_unacked.is_full
 
     @property
-    def busy_seconds(self) -> float:
-        """How long its client is sure to be busy, whichever consumers its messages are for."""
-        count = len(self._unacked)
-        if count < _PLENTY or not all(consumer.is_busy for consumer in self.consumers.values()):
-            return 0.0
-        return min(count * _LEAST_SECONDS, _MAX_BUSY_SECONDS)
+    def num_unacked(self) -> int:
+        """Messages that wait for an acknowledgement."""
+        return len(self._unacked)
 
-    def count_delivery(self, consumer: "Consumer") -> int:
+    @property
+    def is_busy(self) -> bool:
+        """Each of its consumers has half of what it may have unacknowledged."""
+        return all(consumer.is_busy for consumer in self.consumers.values())
+
+    def set_prefetch(self, prefetch: int) -> None:
+        """Let each new consumer have so many messages unacknowledged."""
+        self.prefetch = prefetch
+
+    def use_queue(self, name: str) -> None:
+        """This queue was declared: methods that name none mean it."""
+        self.queue = name
+
+    def count_delivery(self, consumer: Consumer) -> int:
         """The delivery tag for the next message."""
         self._last_delivery += 1
         self._unacked[self._last_delivery] = consumer
@@ -141,9 +185,7 @@ class Channel:
         waited = len(self._unacked)
         self._unacked.clear()
         self._all_unacked.settled(waited)
-        self.confirms = None
-        if self.publisher is not None:
-            self.publisher.is_deleted = True
+        self.publisher.close()
 
 
 def _unknown_tag(tag: int) -> ChannelFault:

@@ -1,25 +1,31 @@
 """One AMQP 0-9-1 connection: its life from login to end.
 
-As with stream connections (streamd/link.py): a reader that carries out requests in order; what is
-sent, and the signs of life, are the line's. Whatever goes wrong on a connection ends it and
-nothing else.
+As with stream connections, requests are carried out in order (command_loop.py); what is sent, and
+the signs of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and nothing
+else.
 """
 
 import logging
-from itertools import count, islice
+from functools import partial
+from itertools import islice
 
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.broker.stream import Stream
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections.amqp091.context import Context
-from streamd.connections.amqp091.delivery import Consumer, Deliveries
+from streamd.connections.amqp091.delivery import AmqpConsumer, Deliveries
 from streamd.connections.amqp091.login import Login
 from streamd.connections.amqp091.publishing import Publishing
 from streamd.connections.amqp091.session import Session
+from streamd.connections.base import BaseConnection
+from streamd.connections.command_loop import CommandLoop, Pending
+from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.registry import AMQP_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
-from streamd.net.duplex import LINGER_SECONDS, REQUESTS_A_TURN, Duplex, Ended
+from streamd.net.duplex import LINGER_SECONDS, Ended
+from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
@@ -32,61 +38,47 @@ logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512  # messages and acknowledgements
 
 
-class AmqpConnection:
+class AmqpConnection(BaseConnection):
     """One connection.
 
     Args:
         transport: the connection's bytes; closed when `run` returns.
-        login: decides who may enter.
-        connections: where it stands while it is open.
+        login: decides whether the peer may enter.
+        registry: where it stands while it is open.
         default_queue_type: of queues that do not say.
-
-    Attributes:
-        is_open: somebody has logged in.
+        rounds: at whose end consumers are woken.
     """
 
-    is_open = False
+    protocol = AMQP_PROTOCOL
 
     def __init__(
         self,
         transport: Transport,
         login: Login,
-        connections: ConnectionRegistry,
+        registry: ConnectionRegistry,
         default_queue_type: str,
+        rounds: Rounds,
     ) -> None:
-        self._transport = transport
+        super().__init__(transport, registry, HEARTBEAT_FRAME)
         self._connection = Connection()
         self._login = login
-        self._connections = connections
         self._default_queue_type = default_queue_type
-        self._duplex = Duplex(transport, HEARTBEAT_FRAME)
-        self._ended = trio.Event()
-        self._outbox = self._duplex.outbox
+        self._queue: ReadyQueue[AmqpConsumer] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._session: Session | None = None
-        self._waiting: Request | None = None
-        self._has_more = False
         self._pause = 0.0
 
-    async def run(self) -> None:
-        """Serve the peer until one side ends the connection, or the task is cancelled."""
-        try:
-            await self._log_in()
-            await self._serve()
-        except (Ended, TransportClosed, trio.TooSlowError):
-            pass
-        except NotAmqp as error:
-            logger.info("%s: %s", self._transport.peer, error)
-            await self._send_last(PROTOCOL_HEADER, LINGER_SECONDS)
-        except AuthenticationFailed as failed:
-            await self._refuse(failed)
-        except ConnectionFault as fault:  # before the connection was open
-            logger.info("%s: %s", self._transport.peer, fault)
-            if fault.code == ReplyCode.NOT_ALLOWED:
-                await self._send_last(self._connection.close(fault))
-        except Exception:  # a bug: it stays in this connection
-            logger.exception("%s: the connection failed", self._transport.peer)
-        finally:
-            self._transport.close()
+    async def _has_explained(self, error: Exception) -> bool:
+        match error:
+            case NotAmqp():
+                logger.info("%s: %s", self._transport.peer, error)
+                await self._send_last(PROTOCOL_HEADER, LINGER_SECONDS)
+            case ConnectionFault():  # before the connection was open
+                logger.info("%s: %s", self._transport.peer, error)
+                if error.code == ReplyCode.NOT_ALLOWED:
+                    await self._send_last(self._connection.close(error))
+            case _:
+                return False
+        return True
 
     # -- login
 
@@ -125,12 +117,11 @@ class AmqpConnection:
             await self._send_last(self._connection.close(fault))
 
     async def _send_last(self, data: bytes, seconds: float = CLOSE_SECONDS) -> None:
-        """Send, and wait until the peer has taken it and ended its side; see RFC 1122, 4.2.2.13."""
+        """Send, and wait until the peer has taken it and ended its side."""
         with trio.move_on_after(seconds):
             try:
                 await self._transport.send(data)
-                while await self._transport.receive():
-                    pass
+                await self._duplex.linger(seconds)
             except TransportClosed:
                 pass
 
@@ -138,8 +129,7 @@ class AmqpConnection:
 
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
-        self.is_open = True
-        deliveries = Deliveries(self._duplex.work, connection.frame_max, self._cannot_read)
+        deliveries = Deliveries(self._queue, connection.frame_max, self._cannot_read)
         publishing = Publishing(
             login.host,
             login.rights,
@@ -159,50 +149,25 @@ class AmqpConnection:
             login.can("consumer_cancel_notify"),
         )
         session = self._session = Session(context, connection.close_channel)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._duplex.write, deliveries)
-                nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
-                nursery.start_soon(deliveries.ripen)
-                nursery.start_soon(self._check, session)
-                with self._connections.listed(
-                    self._transport,
-                    login,
-                    AMQP_PROTOCOL,
-                    connection.frame_max,
-                    nursery.cancel_scope,
-                    list,
-                    session.consumers,
-                ):
-                    await self._read(session)
-        except* (Ended, TransportClosed):
-            pass
-        finally:
-            self._ended.set()
-            session.close()
+        await self._serve_open(
+            login,
+            connection.frame_max,
+            session,
+            deliveries,
+            CommandLoop(self._duplex, self).run,
+            deliveries.flush_delayed,
+            partial(self._check, session),
+        )
 
-    async def _read(self, session: Session) -> None:
-        """Carry out what the client asks for until one side closes the connection."""
-        for number in count(1):
-            request, self._waiting = self._waiting or self._do_at_once(session), None
-            self._duplex.is_listening = False
-            if request is not None:
-                await self._carry_out(session, request)
-            if self._connection.state is State.CLOSED:
-                raise Ended
-            await session.room()
-            await self._outbox.room()
-            self._duplex.is_listening = True
-            if request is None:
-                await self._listen(session)
-            elif number % REQUESTS_A_TURN == 0:
-                await trio.lowlevel.checkpoint()
+    # -- see command_loop.Commands
 
-    def _do_at_once(self, session: Session) -> Request | None:
-        """Publish and acknowledge what has been received, up to a request that needs waiting.
+    def receive_data(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._connection.receive_data(data)
 
-        Not all of it at once: thousands of small frames must not keep others waiting.
-        """
+    def do_at_once(self) -> Request | Pending:
+        """Publish and acknowledge what has been received, up to a request that needs waiting."""
+        session = self._open_session
         taken = 0
         try:
             for event in islice(self._connection.events(), _MOST_AT_ONCE):
@@ -214,38 +179,39 @@ class AmqpConnection:
             session.flush()
         except ConnectionFault as fault:
             self.fail(fault)
-        self._has_more = taken == _MOST_AT_ONCE
-        return None
+        if self._connection.state is State.CLOSED:
+            raise Ended
+        self._pause = session.take_pause()
+        if self._pause or self._outbox.is_full or not session.has_room():
+            return Pending.HELD
+        return Pending.MORE if taken == _MOST_AT_ONCE else Pending.NEED_DATA
 
-    async def _listen(self, session: Session) -> None:
-        """Go on with what arrives, until something has to be waited for."""
-        if self._has_more:
-            await trio.lowlevel.checkpoint()
-            return
+    async def carry_out(self, command: Request) -> None:
+        """Carry out a request that needs waiting."""
+        session = self._open_session
+        try:
+            if command.channel:
+                await session.handle(command)
+            else:
+                await self._handle_own(session, command.method)
+        except ConnectionFault as fault:
+            self.fail(fault)
+        if self._connection.state is State.CLOSED:
+            raise Ended
+        await session.room()
+        await self._outbox.room()
 
+    async def released(self) -> None:
+        """Return when streams and peer have room, and acknowledgements have gathered."""
+        await self._open_session.room()
+        await self._outbox.room()
         if self._pause:
             await trio.sleep(self._pause)
 
-        def take(data: bytes) -> bool:
-            self._connection.receive_data(data)
-            self._waiting = self._do_at_once(session)
-            self._pause = session.pause_seconds()
-            is_over = self._connection.state is State.CLOSED
-            is_free = session.has_room() and not self._outbox.is_full
-            return (
-                self._waiting is None and is_free and not (is_over or self._has_more or self._pause)
-            )
-
-        await self._duplex.feed(take)
-
-    async def _carry_out(self, session: Session, request: Request) -> None:
-        try:
-            if request.channel:
-                await session.handle(request)
-            else:
-                await self._handle_own(session, request.method)
-        except ConnectionFault as fault:
-            self.fail(fault)
+    @property
+    def _open_session(self) -> Session:
+        assert self._session is not None  # noqa: S101 - nothing is carried out before
+        return self._session
 
     async def _handle_own(self, session: Session, method: m.Method) -> None:
         session.flush()
@@ -256,9 +222,7 @@ class AmqpConnection:
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._outbox.emptied()
                 # To close with something unread would take the answer away from the client.
-                with trio.move_on_after(LINGER_SECONDS):
-                    while await self._transport.receive():
-                        pass
+                await self._duplex.linger()
             case m.ConnectionUpdateSecret():  # who is here has proved it; passwords do not expire
                 self._outbox.put(method_frame(0, m.ConnectionUpdateSecretOk()))
                 session.check_rights()
@@ -276,9 +240,8 @@ class AmqpConnection:
         logger.info("%s: %s", self._transport.peer, fault)
         self._outbox.put(self._connection.close(fault))
 
-    def _cannot_read(self, consumer: Consumer) -> None:
-        if self._session is not None:
-            self._session.stream_is_gone(consumer.stream)
+    def _cannot_read(self, stream: Stream) -> None:
+        self._open_session.stream_is_gone(stream)
 
     async def _check(self, session: Session) -> None:
         """End a connection that does not answer a close, or has nothing left to use.
@@ -316,4 +279,6 @@ def make_connection(
     """See services.MakeConnection."""
     config = services.config
     login = Login(services.authenticator(transport), services.broker, config.heartbeat)
-    return AmqpConnection(transport, login, services.registry, config.default_queue_type)
+    return AmqpConnection(
+        transport, login, services.registry, config.default_queue_type, services.broker.rounds
+    )

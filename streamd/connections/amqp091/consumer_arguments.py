@@ -50,7 +50,7 @@ _REMEMBERED_BYTES = 512  # of a message's beginning
 Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
 
 
-class Wanted(NamedTuple):
+class ConsumerArguments(NamedTuple):
     """What a consumer asks for.
 
     Attributes:
@@ -95,7 +95,7 @@ def read_offset(field: Field | None, now_ms: int) -> OffsetSpec:
 
 def read_wanted(
     arguments: Table, start: OffsetSpec, declared: Arguments, now_ms: Callable[[], int]
-) -> Wanted:
+) -> ConsumerArguments:
     """Which chunks and messages.
 
     Args:
@@ -117,7 +117,7 @@ def read_wanted(
             matcher = _pushed_down(selector, declared)
         choices.append(_Selection(selector.matcher(), now_ms).places)
     first_offset = start.value if start.start is Start.OFFSET else 0
-    return Wanted(start, first_offset, matcher, tuple(choices))
+    return ConsumerArguments(start, first_offset, matcher, tuple(choices))
 
 
 def ignored(arguments: Table) -> Iterator[str]:

@@ -11,7 +11,7 @@ from streamd.auth.users import Right
 from streamd.broker.checks import check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
-from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.channel import Channel, Consumer
 from streamd.connections.amqp091.consumer_arguments import (
     FOREIGN,
     OFFSET,
@@ -21,7 +21,6 @@ from streamd.connections.amqp091.consumer_arguments import (
     shown_arguments,
 )
 from streamd.connections.amqp091.context import Context, Handlers
-from streamd.connections.amqp091.delivery import Consumer
 from streamd.connections.amqp091.faults import not_found, not_implemented
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
@@ -56,7 +55,7 @@ class Consuming:
     async def _qos(self, channel: Channel, method: m.BasicQos) -> None:
         if method.size:
             raise not_implemented(f"prefetch_size!=0 ({method.size})")
-        channel.prefetch = method.prefetch
+        channel.set_prefetch(method.prefetch)
         self._context.answer(channel, m.BasicQosOk())
 
     async def _consume(self, channel: Channel, method: m.BasicConsume) -> None:

@@ -21,7 +21,9 @@ from segments.selector import body_at
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel
-from streamd.connections.amqp091.consumer_arguments import Wanted
+from streamd.connections.amqp091.consumer_arguments import ConsumerArguments
+from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
+from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.net.transport import Transport
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091.deliver import DeliverWriter
@@ -35,28 +37,20 @@ _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
 _MESSAGE_BYTES = 160  # that a message in memory takes besides its own
-# A client that acknowledges one by one, and has plenty to deal with meanwhile, gets its next
-# messages together: each sending costs both ends more than a message does.
-_PLENTY = 64  # prefetch from which on a client has it
-_RIPE_SHARE = 8  # no waiting once this part of the prefetch may be sent
-_RIPE_SECONDS = 0.002
 
 
-class Consumer:
-    """One consumer on a channel.
+class AmqpConsumer(QueuedConsumer):
+    """One consumer on a channel; its states are those of ready_queue.py.
 
     Attributes:
         tag: its name there.
         channel: where it is.
-        stream: what it reads.
         wanted: what it asked for.
         arguments: the same, for people.
         credit: messages that may still be sent.
         reader: where it is.
         writer: makes the frames of its messages.
         consumed: messages sent.
-        is_closed: it gets nothing more.
-        is_ready: it is in line.
         held: bytes of memory that what it has read and not sent takes.
     """
 
@@ -66,22 +60,21 @@ class Consumer:
         channel: Channel,
         tag: str,
         stream: Stream,
-        wanted: Wanted,
+        wanted: ConsumerArguments,
         arguments: Mapping[str, str],
     ) -> None:
+        super().__init__(stream, deliveries.queue)
         self.tag = tag
         self.channel = channel
-        self.stream = stream
         self.wanted = wanted
         self.arguments = arguments
         self.credit = self._prefetch = channel.prefetch
         self.consumed = 0
-        self.is_closed = self.is_ready = False
         self.held = 0
         self._first_offset = wanted.first_offset
         self.reader = self._reader(wanted.start)
         self._deliveries = deliveries
-        self._is_waiting = self._has_warned = False
+        self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
 
@@ -95,11 +88,6 @@ class Consumer:
         matcher = self.wanted.matcher
         return None if matcher is None else matcher.keys
 
-    def stream_has_more(self) -> None:
-        """See stream.Waiter."""
-        self._is_waiting = False
-        self.check()
-
     @property
     def is_busy(self) -> bool:
         """Half of what its client may have is unacknowledged."""
@@ -110,24 +98,33 @@ class Consumer:
         self.credit += count
         self.check()
 
+    @property
+    def may_send(self) -> bool:
+        """See QueuedConsumer."""
+        return self.credit > 0 and not self.channel.is_full
+
+    @property
+    def is_at_end(self) -> bool:
+        """See QueuedConsumer."""
+        return not self._read and self.reader.at_end
+
     def check(self) -> None:
-        """Get in line when there is something to send, else wait for the stream."""
-        is_stopped = self.is_closed or self.credit <= 0 or self.channel.is_full
-        if is_stopped or self.is_ready or self._is_waiting:
-            return
-        if self._read or not self.reader.at_end:
-            is_little = self.credit * _RIPE_SHARE < self._prefetch
-            if self._prefetch >= _PLENTY and is_little:
-                self._deliveries.make_ready_soon(self)
-            else:
-                self._deliveries.make_ready(self)
+        """See QueuedConsumer; one that waits for more to gather may be in a hurry now."""
+        if self.state is ConsumerState.DELAYED and not may_gather(self.credit, self._prefetch):
+            self.get_in_line()
         else:
-            self._is_waiting = True
-            self.stream.add_waiter(self)
+            super().check()
+
+    def get_in_line(self) -> None:
+        """See QueuedConsumer; what may gather waits a moment."""
+        if may_gather(self.credit, self._prefetch):
+            self._deliveries.enqueue_delayed(self)
+        else:
+            self._deliveries.enqueue(self)
 
     def take(self) -> tuple[int, bytes] | None:
         """The next message and its offset; None where nothing is read that may be sent."""
-        if not self._read or self.credit <= 0 or self.channel.is_full or self.is_closed:
+        if not self._read or not self.may_send or self.is_closed:
             return None
         self.credit -= 1
         self.consumed += 1
@@ -137,9 +134,9 @@ class Consumer:
 
     def _hold(self, size: int) -> None:
         self.held += size
-        self._deliveries.held += size
+        self._deliveries.hold(size)
 
-    def let_go(self) -> None:
+    def drop_read(self) -> None:
         """Keep nothing of what was read: it is read again when it may be sent.
 
         Raises:
@@ -167,7 +164,7 @@ class Consumer:
             try:
                 self._choose(chunk)
             except FormatError as error:
-                logger.error("stream %s: a chunk is passed over: %s", self.stream.name, error)
+                logger.error("stream %s: a chunk is skipped: %s", self.stream.name, error)
 
     def _choose(self, chunk: StoredChunk) -> None:
         data = chunk.data
@@ -217,7 +214,7 @@ class Consumer:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "stream %s: compressed sub-batches are passed over for the AMQP consumer %s; "
+                "stream %s: compressed sub-batches are skipped for the AMQP consumer %s; "
                 "only clients of the stream protocol read them",
                 self.stream.name,
                 self.tag,
@@ -226,8 +223,7 @@ class Consumer:
     def close(self) -> None:
         """Stop for good; what was sent can still be acknowledged."""
         if not self.is_closed:
-            self.is_closed = True
-            self.stream.remove_waiter(self)
+            self.end_state()
             self.reader.close()
             self._forget_read()
             self._deliveries.forget(self)
@@ -237,80 +233,86 @@ class Deliveries:
     """The consumers of one connection.
 
     Args:
-        work: woken when there is something to send.
-        on_failure: told of a consumer whose stream cannot be read.
+        queue: of the connection.
+        frame_max: bytes that a frame may have.
+        cannot_read: told of a stream that cannot be read; ends its consumers.
 
     Attributes:
-        frame_max: bytes that a frame may have.
+        queue, frame_max: see above.
         num_consumers: that are not closed.
         held: what they hold together, in bytes of memory.
         properties_size: bytes that what they asked for counts for.
     """
 
     def __init__(
-        self, work: Wakeup, frame_max: int, on_failure: Callable[[Consumer], None]
+        self,
+        queue: ReadyQueue[AmqpConsumer],
+        frame_max: int,
+        cannot_read: Callable[[Stream], None],
     ) -> None:
+        self.queue = queue
         self.frame_max = frame_max
         self.num_consumers = 0
         self.held = self.properties_size = 0
-        self._work = work
-        self._on_failure = on_failure
-        self._ready: deque[Consumer] = deque()
-        self._soon: dict[Consumer, None] = {}
-        self._has_some = Wakeup()
+        self._cannot_read = cannot_read
+        self._delayed: dict[AmqpConsumer, None] = {}
+        self._has_delayed = Wakeup()
 
     def add(
         self,
         channel: Channel,
         tag: str,
         stream: Stream,
-        wanted: Wanted,
+        wanted: ConsumerArguments,
         arguments: Mapping[str, str],
-    ) -> Consumer:
+    ) -> AmqpConsumer:
         """Add a consumer; it gets messages once it is checked.
 
         Raises:
             StorageError: the stream cannot be read.
         """
-        consumer = Consumer(self, channel, tag, stream, wanted, arguments)
+        consumer = AmqpConsumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
         self.num_consumers += 1
         self.properties_size += properties_size(arguments.items())
         return consumer
 
-    def forget(self, consumer: Consumer) -> None:
+    def forget(self, consumer: AmqpConsumer) -> None:
         """A consumer is closed."""
         self.num_consumers -= 1
         self.properties_size -= properties_size(consumer.arguments.items())
-        self._soon.pop(consumer, None)
+        self._delayed.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
 
-    def make_ready(self, consumer: Consumer) -> None:
+    def hold(self, size: int) -> None:
+        """A consumer holds so many bytes more, or fewer."""
+        self.held += size
+
+    def enqueue(self, consumer: AmqpConsumer) -> None:
         """Put a consumer in line."""
-        self._soon.pop(consumer, None)
-        consumer.is_ready = True
-        self._ready.append(consumer)
-        self._work.set()
+        self._delayed.pop(consumer, None)
+        self.queue.enqueue(consumer)
 
-    def make_ready_soon(self, consumer: Consumer) -> None:
+    def enqueue_delayed(self, consumer: AmqpConsumer) -> None:
         """Put a consumer in line in a moment, when there may be more to send."""
-        self._soon[consumer] = None
-        self._has_some.set()
+        consumer.state = ConsumerState.DELAYED
+        self._delayed[consumer] = None
+        self._has_delayed.set()
 
-    async def ripen(self) -> None:
+    async def flush_delayed(self) -> None:
         """Put those in line whose moment has come, until cancelled."""
         while True:
-            await self._has_some.wait()
-            await trio.sleep(_RIPE_SECONDS)
-            for consumer in list(self._soon):
-                self.make_ready(consumer)
+            await self._has_delayed.wait()
+            await trio.sleep(DELAY_SECONDS)
+            for consumer in list(self._delayed):
+                self.enqueue(consumer)
 
     @property
-    def has_work(self) -> bool:
+    def has_pending(self) -> bool:
         """Somebody is in line."""
-        return bool(self._ready)
+        return self.queue.has_pending
 
-    async def turn(self, transport: Transport) -> None:
+    async def send_next(self, transport: Transport) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
 
         Raises:
@@ -319,26 +321,25 @@ class Deliveries:
         if transport.is_congested:
             await transport.drained()
             return
-        consumer = self._ready.popleft()
-        consumer.is_ready = False
-        if consumer.is_closed:
+        consumer = self.queue.next()
+        if consumer is None:
             return
         try:
             consumer.read()
             frames = self._frames(consumer)
             if self.held > HELD_BYTES:
-                consumer.let_go()
+                consumer.drop_read()
         except StorageError as error:
             logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
-            self._on_failure(consumer)
+            self._cannot_read(consumer.stream)
             return
         if frames:
             await transport.send(b"".join(frames))
         else:
-            await trio.lowlevel.checkpoint()  # all were passed over: others have a turn
+            await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
         consumer.check()
 
-    def _frames(self, consumer: Consumer) -> list[bytes]:
+    def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
         """The next messages, counted against the credit before they are sent."""
         frames: list[bytes] = []
         size, count_delivery, write = 0, consumer.channel.count_delivery, consumer.writer.frames

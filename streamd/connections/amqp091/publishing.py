@@ -4,7 +4,7 @@ Messages that arrive in one read from the socket are gathered, for each channel 
 given to the stream together.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -19,68 +19,20 @@ from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
+from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
 from streamd.net.outbox import Outbox
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content
-from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode, precondition_failed
+from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
 from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
 from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
 
-_PUBLISH: MethodId = m.IDS[m.BasicPublish]
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
 _ID_SIZE = 8
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
-Fail = Callable[[ConnectionFault], None]
-
-
-class ChannelPublisher:
-    """What streams tell of a channel's messages; the ids are delivery tags of 8 bytes.
-
-    Attributes:
-        reference: none.
-        is_deleted: the channel is closed; nothing more is sent on it.
-
-    Args:
-        channel: where they came from.
-        outbox: where acks go.
-        fail: ends the connection.
-    """
-
-    reference = b""
-
-    def __init__(self, channel: Channel, outbox: Outbox, fail: Fail) -> None:
-        self.is_deleted = False
-        self._channel = channel
-        self._outbox = outbox
-        self._fail = fail
-
-    def confirm(self, publishing_ids: bytes) -> None:
-        """See Publisher."""
-        self.settle(
-            int.from_bytes(publishing_ids[at : at + _ID_SIZE], "big")
-            for at in range(0, len(publishing_ids), _ID_SIZE)
-        )
-
-    def settle(self, tags: Iterable[int]) -> None:
-        """Messages are stored, or need not be."""
-        confirms = self._channel.confirms
-        if confirms is None or self.is_deleted:
-            return
-        number = self._channel.number
-        acks = [method_frame(number, ack) for ack in confirms.settle(filter(None, tags))]
-        if acks:
-            self._outbox.put_now(b"".join(acks))
-
-    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
-        """See Publisher. Messages for a stream that was deleted meanwhile count as dealt with."""
-        if reason == Reason.NOT_FOUND:
-            self.confirm(publishing_ids)
-        elif not self.is_deleted:
-            text = "a stream takes no more messages; look into the server's log"
-            self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, text, _PUBLISH))
 
 
 class _Target:
@@ -175,21 +127,19 @@ class Publishing:
             )
         targets = self._targets(exchange, key, head, content.properties)
         tag = 0
-        if channel.confirms is not None:
-            tag = channel.confirms.next_tag(len(targets))
+        if channel.publisher.confirms is not None:
+            tag = channel.publisher.confirms.next_tag(len(targets))
         if targets:
             self._gather(channel, tag, targets, head, content.body)
             return
         if method.mandatory:
             self._return(channel, content, has_hidden_keys=head.has_hidden_keys)
         if tag:
-            self.publisher(channel).settle((tag,))
+            channel.publisher.settle((tag,))
 
-    def publisher(self, channel: Channel) -> ChannelPublisher:
-        """Who streams tell of a channel's messages."""
-        if channel.publisher is None:
-            channel.publisher = ChannelPublisher(channel, self._outbox, self._fail)
-        return channel.publisher
+    def new_publisher(self, channel_number: int) -> ChannelPublisher:
+        """What streams tell of the messages of a channel that is opened."""
+        return ChannelPublisher(channel_number, self._outbox, self._fail)
 
     def flush(self) -> None:
         """Give the streams what was gathered."""
@@ -202,7 +152,7 @@ class Publishing:
             group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
             self._written.add(stream)
             self._used.add(stream)
-            stream.publish(PendingEntries(self.publisher(channel), group))
+            stream.publish(PendingEntries(channel.publisher, group))
 
     async def settled(self) -> None:
         """Return when what was given to streams is stored, or cannot be for now."""

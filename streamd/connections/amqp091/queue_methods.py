@@ -50,7 +50,7 @@ class Queues:
             self._check_passive(name)
         else:
             await self._declare_active(name, method)
-        channel.queue = name
+        channel.use_queue(name)
         answer = m.QueueDeclareOk(name, self._count(name), 0)
         self._context.answer(channel, answer, nowait=method.nowait)
 

@@ -6,13 +6,13 @@ from functools import partial
 from streamd.auth.users import Right
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Unacked
-from streamd.connections.amqp091.confirms import Confirms
 from streamd.connections.amqp091.consumer_methods import Consuming
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.exchange_methods import ExchangeMethods
 from streamd.connections.amqp091.faults import not_implemented
+from streamd.connections.amqp091.pacing import AckPacer
 from streamd.connections.amqp091.queue_methods import Queues
-from streamd.connections.registry import ConsumerFacts
+from streamd.connections.registry import ConsumerFacts, PublisherFacts
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request
 from streamd.wire.amqp091.errors import ChannelFault, Fault
@@ -32,12 +32,10 @@ class Session:
         self._context = context
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
-        self._unacked = Unacked()
-        self._unacked.on_room = self._check_consumers
+        self._unacked = Unacked(self._check_consumers)
+        self._pacer = AckPacer()
         self._consuming = Consuming(context)
         self._has_host = True
-        self._has_published = False
-        self._last_acked: Channel | None = None
         own: Handlers = {
             m.ChannelFlow: self._flow,
             m.ChannelClose: self._close_by_client,
@@ -65,11 +63,11 @@ class Session:
         number, method = request
         self.flush()
         if type(method) is m.ChannelOpen:
-            channel = self._channels[number] = Channel(number, self._unacked)
+            channel = self._channels[number] = self._new_channel(number)
             self._context.answer(channel, m.ChannelOpenOk())
             return
         # Else it is one that is closed here already.
-        channel = self._channels.get(number) or Channel(number, self._unacked)
+        channel = self._channels.get(number) or self._new_channel(number)
         handler = self._handlers.get(type(method))
         if handler is None:  # answers to what the server has sent
             return
@@ -77,6 +75,9 @@ class Session:
             await handler(channel, method)
         except Fault as fault:
             self._has_failed(channel, method, fault)
+
+    def _new_channel(self, number: int) -> Channel:
+        return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
 
     def handle_at_once(self, request: Request) -> bool:
         """Carry out a method that needs no waiting, an acknowledgement; False for any other.
@@ -88,22 +89,16 @@ class Session:
         channel = self._channels.get(number)
         if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
             return False
-        self._last_acked = channel
+        self._pacer.acked(channel)
         try:
             channel.settle(method.delivery_tag, multiple=method.multiple)
         except Fault as fault:
             self._has_failed(channel, method, fault)
         return True
 
-    def pause_seconds(self) -> float:
-        """How long acknowledgements can be left to gather before they are read.
-
-        A client that acknowledges message by message costs a turn of the event loop for each.
-        While it has plenty left to deal with, nothing is lost by taking several together.
-        Whoever publishes, too, is not kept waiting.
-        """
-        channel, self._last_acked = self._last_acked, None
-        return 0.0 if channel is None or self._has_published else channel.busy_seconds
+    def take_pause(self) -> float:
+        """How long acknowledgements are left to gather before more is read, in seconds."""
+        return self._pacer.take_pause()
 
     def publish(self, content: Content) -> None:
         """Take a message; `flush` hands it on.
@@ -112,7 +107,7 @@ class Session:
             ConnectionFault: it ends the connection.
         """
         channel = self._channels[content.channel]
-        self._has_published = True
+        self._pacer.published()
         try:
             self._context.publishing.publish(channel, content)
         except Fault as fault:
@@ -152,6 +147,10 @@ class Session:
         for channel in self._channels.values():
             for consumer in channel.consumers.values():
                 consumer.check()
+
+    def publishers(self) -> list[PublisherFacts]:
+        """None: channels publish without declaring a publisher."""
+        return []
 
     def consumers(self) -> list[ConsumerFacts]:
         """The consumers at the moment."""
@@ -202,8 +201,7 @@ class Session:
         self._context.answer(channel, m.ChannelFlowOk(True))
 
     async def _select_confirms(self, channel: Channel, method: m.ConfirmSelect) -> None:
-        if channel.confirms is None:
-            channel.confirms = Confirms()
+        channel.publisher.select_confirms()
         self._context.answer(channel, m.ConfirmSelectOk(), nowait=method.nowait)
 
     async def _grant_access(self, channel: Channel, _method: m.AccessRequest) -> None:

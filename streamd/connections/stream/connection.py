@@ -1,29 +1,32 @@
 """One client connection: its life from login to end.
 
-The reader takes bytes, turns them into commands and carries these out in order; what is sent, and
-the signs of life, are the line's (line.py). Whatever goes wrong on a connection ends it and
-nothing else.
+Bytes become commands, which are carried out in order (command_loop.py); what is sent, and the signs
+of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and nothing else.
 """
 
 import logging
-from itertools import count
+from functools import partial
 from typing import cast
 
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.broker.stream import Stream
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
+from streamd.connections.base import BaseConnection
+from streamd.connections.command_loop import CommandLoop, Pending
+from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.registry import STREAM_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
-from streamd.connections.stream.delivery import Delivery
+from streamd.connections.stream.delivery import Delivery, Subscription
 from streamd.connections.stream.login import Login
 from streamd.connections.stream.session import Session
-from streamd.net.duplex import REQUESTS_A_TURN, Duplex, Ended, Stopped
+from streamd.net.duplex import Ended, Stopped
+from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.stream import (
     NEED_DATA,
     Connection,
-    NeedData,
     RemoteProtocolError,
     ResponseCode,
     Role,
@@ -38,48 +41,33 @@ _HEARTBEAT = codec.encode(c.Heartbeat())
 _MOST_AT_ONCE = 256  # commands
 
 
-class StreamConnection:
+class StreamConnection(BaseConnection):
     """One connection.
 
     Args:
         transport: the connection's bytes; closed when `run` returns.
-        login: decides who may enter.
+        login: decides whether the peer may enter.
         frame_max: bytes that a frame may have.
-        connections: where it stands while it is open.
-
-    Attributes:
-        is_open: somebody has logged in.
+        registry: where it stands while it is open.
+        rounds: at whose end consumers are woken.
     """
 
-    is_open = False
+    protocol = STREAM_PROTOCOL
 
     def __init__(
-        self, transport: Transport, login: Login, frame_max: int, connections: ConnectionRegistry
+        self,
+        transport: Transport,
+        login: Login,
+        frame_max: int,
+        registry: ConnectionRegistry,
+        rounds: Rounds,
     ) -> None:
-        self._transport = transport
+        super().__init__(transport, registry, _HEARTBEAT)
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
-        self._connections = connections
-        self._duplex = line = Duplex(transport, _HEARTBEAT)
-        self._outbox = line.outbox
-        self._delivery = Delivery(line.work, line.outbox, line.is_clear)
-        self._ended = trio.Event()
-
-    async def run(self) -> None:
-        """Serve the peer until one side ends the connection, or the task is cancelled."""
-        try:
-            await self._log_in()
-            await self._serve()
-        except (Ended, TransportClosed, trio.TooSlowError):
-            pass
-        except RemoteProtocolError as error:
-            logger.info("%s: %s", self._transport.peer, error)
-        except AuthenticationFailed as failed:
-            await self._refuse(failed)
-        except Exception:  # a bug: it stays in this connection
-            logger.exception("%s: the connection failed", self._transport.peer)
-        finally:
-            self._transport.close()
+        queue: ReadyQueue[Subscription] = ReadyQueue(self._duplex.work, rounds, self._fail)
+        self._delivery = Delivery(queue, self._outbox, self._duplex.is_clear, self._cannot_read)
+        self._session: Session | None = None
 
     # -- login
 
@@ -111,47 +99,29 @@ class StreamConnection:
         except TransportClosed:
             pass
 
+    async def _has_explained(self, error: Exception) -> bool:
+        if isinstance(error, RemoteProtocolError):
+            logger.info("%s: %s", self._transport.peer, error)
+        return isinstance(error, RemoteProtocolError)
+
     # -- open
 
     async def _serve(self) -> None:
         login = self._login
-        self.is_open = True
-        session = Session(login.context(self._outbox, self._delivery))
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._duplex.write, self._delivery)
-                nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
-                nursery.start_soon(self._check, session)
-                with self._connections.listed(
-                    self._transport,
-                    login,
-                    STREAM_PROTOCOL,
-                    login.frame_max,
-                    nursery.cancel_scope,
-                    session.publishers,
-                    session.consumers,
-                ):
-                    await self._read(session)
-        except* (Ended, Stopped, TransportClosed):
-            pass
-        finally:
-            self._ended.set()
-            session.close()
+        session = self._session = Session(login.context(self._outbox, self._delivery))
+        self._handle_at_once = session.handle_at_once
+        await self._serve_open(
+            login,
+            login.frame_max,
+            session,
+            self._delivery,
+            partial(self._read, session),
+            partial(self._check, session),
+        )
 
     async def _read(self, session: Session) -> None:
         try:
-            for number in count(1):
-                command = await self._next_that_waits(session)
-                self._duplex.is_listening = False
-                if isinstance(command, c.Close):
-                    await self._say_last(session, command)
-                if isinstance(command, c.SaslAuthenticate):
-                    await self._renew_secret(session, command)
-                await session.handle(command)
-                await self._outbox.room()
-                self._duplex.is_listening = True
-                if number % REQUESTS_A_TURN == 0:
-                    await trio.lowlevel.checkpoint()
+            await CommandLoop[c.ClientCommand](self._duplex, self).run()
         except Stopped:
             await session.settled()
             session.close()
@@ -165,35 +135,41 @@ class StreamConnection:
                 await self._await_close_response(session)
             raise Ended from error
 
-    async def _next_that_waits(self, session: Session) -> c.ClientCommand:
-        """The next command that needs waiting; the others are carried out as they arrive."""
-        found = self._do_at_once(session)
+    # -- see command_loop.Commands
 
-        def take(data: bytes) -> bool:
-            nonlocal found
-            self._connection.receive_data(data)
-            found = self._do_at_once(session)
-            return found is NEED_DATA
+    def receive_data(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._connection.receive_data(data)
 
-        while True:
-            if found is NEED_DATA:
-                await self._duplex.feed(take)
-            elif found is None:
-                await trio.lowlevel.checkpoint()
-                found = self._do_at_once(session)
-            else:
-                return cast("c.ClientCommand", found)  # by its role the connection gives no others
-
-    def _do_at_once(self, session: Session) -> c.Command | NeedData | None:
-        """Carry out what has been received, up to the first command that needs waiting.
-
-        None when there is more of it: thousands of small commands must not keep others waiting.
-        """
+    def do_at_once(self) -> c.ClientCommand | Pending:
+        """Carry out what has been received, up to a command that needs waiting."""
+        next_command, handle_at_once = self._connection.next_command, self._handle_at_once
         for _ in range(_MOST_AT_ONCE):
-            command = self._connection.next_command()
-            if command is NEED_DATA or not session.handle_at_once(cast("c.ClientCommand", command)):
-                return command
-        return None
+            command = next_command()
+            if command is NEED_DATA:
+                return Pending.NEED_DATA
+            if not handle_at_once(cast("c.ClientCommand", command)):
+                return cast("c.ClientCommand", command)  # by its role there are no others
+        return Pending.MORE
+
+    async def carry_out(self, command: c.ClientCommand) -> None:
+        """Carry out a command that needs waiting."""
+        session = self._session
+        assert session is not None  # noqa: S101 - nothing is carried out before
+        if isinstance(command, c.Close):
+            await self._say_last(session, command)
+        if isinstance(command, c.SaslAuthenticate):
+            await self._renew_secret(session, command)
+        await session.handle(command)
+        await self._outbox.room()
+
+    async def released(self) -> None:
+        """Return when the peer has taken what waits for it."""
+        await self._outbox.room()
+
+    def _cannot_read(self, stream: Stream) -> None:
+        if self._session is not None:
+            self._session.stream_is_gone(stream)
 
     async def _renew_secret(self, session: Session, command: c.SaslAuthenticate) -> None:
         code = await self._login.renew(command)
@@ -251,4 +227,4 @@ def make_connection(
     config, broker, directory, registry = services
     authenticator = services.authenticator(transport)
     login = Login(config, broker, directory, announced, authenticator)
-    return StreamConnection(transport, login, config.frame_max, registry)
+    return StreamConnection(transport, login, config.frame_max, registry, broker.rounds)

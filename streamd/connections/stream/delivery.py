@@ -2,12 +2,11 @@
 
 One `Delivery` per connection. The connection's writer asks it for one turn at a time, so answers
 and heartbeats get in between, and several subscriptions take turns. A turn sends either a few
-small chunks together, copied from one read, or large chunks by sendfile. Whoever waits at the
-end of a stream gets what is little and new at once, without a turn.
+small chunks together, copied from one read, or large chunks by sendfile. A subscription at the end
+of its stream gets what is little and new without a turn, at the end of the round.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,9 +18,9 @@ from segments.disk import Buffer, File
 from segments.reader import SMALL_CHUNK
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
+from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
 from streamd.net.transport import Transport
-from streamd.net.wakeup import Wakeup
 from streamd.wire.stream.deliver import encode_deliver_head
 
 logger = logging.getLogger(__name__)
@@ -51,17 +50,20 @@ class Interest(NamedTuple):
     properties_size: int = 0
 
 
-class Subscription:
-    """One consumer on one connection.
+class Subscription(QueuedConsumer):
+    """One consumer on one connection; its states are those of ready_queue.py.
 
-    Attributes:
+    Args:
+        delivery: of its connection.
         subscription_id: its number on the connection.
         stream: what it reads.
         interest: what it asked for.
-        credit: chunks that may still be sent.
-        reader: where it is; None while it is not active.
-        is_closed: it gets nothing more.
+        credit: chunks that may be sent.
         on_close: called once, when it is closed.
+
+    Attributes:
+        subscription_id, interest, credit: see above.
+        reader: where it is; None while it is not active.
     """
 
     def __init__(
@@ -71,20 +73,18 @@ class Subscription:
         stream: Stream,
         interest: Interest,
         credit: int,
+        on_close: Callable[[], None],
     ) -> None:
+        super().__init__(stream, delivery.queue)
         self.subscription_id = subscription_id
-        self.stream = stream
         self.interest = interest
         self.credit = credit
         self.reader: Reader | None = None
-        self.is_closed = False
-        self.on_close: Callable[[], None] = lambda: None
-        self.is_ready = False
         self._delivery = delivery
-        self._has_warned = False
-        self._is_waiting = self._waits_for_all = False
+        self._on_close = on_close
+        self._has_warned = self._waits_for_all = False
         if interest.group is not None:
-            stream.standing.users[interest.group] += 1
+            stream.standing.add_user(interest.group)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
 
     def activate(self, start: OffsetSpec) -> None:
@@ -98,8 +98,7 @@ class Subscription:
 
     def deactivate(self) -> None:
         """Send nothing more until it is activated again; credit is kept."""
-        self.stream.remove_waiter(self)
-        self._is_waiting = False
+        self.stop_waiting()
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -109,21 +108,26 @@ class Subscription:
         self.credit += credit
         self.check()
 
-    def check(self) -> None:
-        """Get in line when there is something to send, else wait for the stream."""
-        if self.reader is None or self.is_ready or self.credit <= 0:
-            return
-        if self._is_waiting:
-            return
-        if self.reader.at_end:
-            self._warn_of_nothing(self.reader)
-            self._is_waiting = True
-            self.stream.add_waiter(self)
-        else:
-            self._delivery.make_ready(self)
+    def use_credit(self, chunks: int) -> None:
+        """So many chunks are sent."""
+        self.credit -= chunks
+
+    @property
+    def may_send(self) -> bool:
+        """See QueuedConsumer."""
+        return self.reader is not None and self.credit > 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """See QueuedConsumer."""
+        reader = self.reader
+        if reader is None or not reader.at_end:
+            return False
+        self._warn_of_nothing(reader)
+        return True
 
     def _warn_of_nothing(self, reader: Reader) -> None:
-        """Log once that a filter has come to the end in vain, as no message has a filter value."""
+        """Log once that a filter has matched nothing, as no message has a filter value."""
         counts, matcher = reader.counts, self.interest.matcher
         if self._has_warned or matcher is None or counts.chunks or not counts.skipped_chunks:
             return
@@ -132,100 +136,111 @@ class Subscription:
         self._has_warned = True
         if counts.unfiltered_chunks == counts.skipped_chunks:
             logger.warning(
-                "stream %s: a consumer asks for filter values, but in none of the %d chunks it "
-                "has passed over has a message one; were they published without?",
+                "stream %s: a consumer asks for filter values, but no message in the %d chunks "
+                "that were skipped for it has one; were they published without?",
                 self.stream.name,
                 counts.skipped_chunks,
             )
 
-    def stream_has_more(self) -> None:
-        """See stream.Waiter."""
-        self._is_waiting = False
+    def send_now(self) -> None:
+        """See QueuedConsumer."""
         self._delivery.send_now(self)
-        self.check()
 
     @property
     def keys(self) -> Collection[bytes] | None:
-        """See stream.Waiter."""
+        """See waiters.Waiter."""
         matcher = self.interest.matcher
         return None if matcher is None or self._waits_for_all else matcher.keys
 
     @property
     def position(self) -> int:
-        """Everything before this offset was sent or passed over."""
+        """Everything before this offset was sent or skipped."""
         if self.reader is None:
             return 0
-        return self.stream.log.committed_offset if self._is_waiting else self.reader.next_offset
+        return self.stream.log.committed_offset if self.is_waiting else self.reader.next_offset
 
     def watch(self, offset: int, tell: Callable[[], None]) -> None:
-        """Call `tell` once everything before `offset` was sent or passed over, or on closing.
+        """Call `tell` once everything before `offset` was sent or skipped, or on closing.
 
         Raises:
             Refused: too many are watching already.
         """
         if len(self._watchers) >= _MAX_WATCHERS:
             raise Refused(Reason.PRECONDITION_FAILED, "too many are watching")
-        if self._is_waiting and self.reader is not None:
-            self.reader.catch_up()  # it was not told of what is not for it
+        if self.is_waiting and self.reader is not None:
+            self.reader.catch_up()  # it was not woken by what is not for it
         self._watchers.append((offset, tell))
         self.tell_watchers()
-        if self._watchers and self._is_waiting:  # from now on it has to hear of everything
-            self.stream.remove_waiter(self)
+        if self._watchers and self.is_waiting:  # from now on it has to hear of everything
+            self.stream.waiters.remove(self)
             self._waits_for_all = True
-            self.stream.add_waiter(self)
+            self.stream.waiters.add(self)
 
     def tell_watchers(self) -> None:
-        """Tell who has waited for what is done now."""
+        """Tell those that have waited for what is done now."""
         if self._watchers:
             position = self.position
             told = [w for w in self._watchers if w[0] <= position or self.is_closed]
             self._watchers = [w for w in self._watchers if w not in told]
             for _, tell in told:
                 tell()
-        if not self._watchers and not self._is_waiting:
+        if not self._watchers and not self.is_waiting:
             self._waits_for_all = False
 
     def close(self) -> None:
         """Stop for good."""
         if not self.is_closed:
-            self.is_closed = True
             if self.interest.group is not None:
-                self.stream.standing.users[self.interest.group] -= 1
+                self.stream.standing.remove_user(self.interest.group)
             self.deactivate()
+            self.end_state()
             self.tell_watchers()
-            self.on_close()
+            self._on_close()
+
+
+def _nothing() -> None:
+    """Nobody has to know."""
 
 
 class Delivery:
     """All subscriptions of one connection.
 
     Args:
-        work: woken when there is something to send.
+        queue: of the connection.
         outbox: of the connection.
         is_clear: tells whether what is put into the outbox would be on its way at once.
+        cannot_read: told of a stream that cannot be read; ends its subscriptions.
 
     Attributes:
+        queue: see above.
         subscriptions: by id.
         with_committed: the client understands Deliver version 2.
-        on_failure: told of a subscription whose stream cannot be read; ends it.
     """
 
-    def __init__(self, work: Wakeup, outbox: Outbox, is_clear: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        queue: ReadyQueue[Subscription],
+        outbox: Outbox,
+        is_clear: Callable[[], bool],
+        cannot_read: Callable[[Stream], None],
+    ) -> None:
+        self.queue = queue
         self.subscriptions: dict[int, Subscription] = {}
         self.with_committed = False
-        self.on_failure: Callable[[Subscription], None] = lambda failed: self.remove(
-            failed.subscription_id
-        )
-        self._work = work
         self._outbox = outbox
         self._is_clear = is_clear
-        self._ready: deque[Subscription] = deque()
+        self._cannot_read = cannot_read
 
     def add(
-        self, subscription_id: int, stream: Stream, interest: Interest, credit: int
+        self,
+        subscription_id: int,
+        stream: Stream,
+        interest: Interest,
+        credit: int,
+        on_close: Callable[[], None] = _nothing,
     ) -> Subscription:
         """Add a subscription; it gets chunks once it is active."""
-        subscription = Subscription(self, subscription_id, stream, interest, credit)
+        subscription = Subscription(self, subscription_id, stream, interest, credit, on_close)
         self.subscriptions[subscription_id] = subscription
         return subscription
 
@@ -238,32 +253,28 @@ class Delivery:
         while self.subscriptions:
             self.remove(next(iter(self.subscriptions)))
 
-    def make_ready(self, subscription: Subscription) -> None:
-        """Put a subscription in line."""
-        subscription.is_ready = True
-        self._ready.append(subscription)
-        self._work.set()
-
     @property
-    def has_work(self) -> bool:
+    def has_pending(self) -> bool:
         """Somebody is in line."""
-        return bool(self._ready)
+        return self.queue.has_pending
 
     def send_now(self, subscription: Subscription) -> None:
-        """Send what a subscription has not got, if it is little and nothing else is to be sent.
-
-        A turn for each of many consumers at the end of a stream costs more than all the rest.
-        """
+        """Send what a subscription has not got, if it is little and nothing else is to be sent."""
         reader = subscription.reader
-        if reader is None or subscription.credit <= 0 or self._ready or not self._is_clear():
+        if reader is None or subscription.credit <= 0 or self.has_pending or not self._is_clear():
             return
         if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
             return
         chunks = self._read(subscription, reader)
         if chunks:
-            subscription.credit -= len(chunks)
+            subscription.use_credit(len(chunks))
             self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
         subscription.tell_watchers()
+
+    def cannot_read(self, subscription: Subscription, error: StorageError) -> None:
+        """The stream of a subscription cannot be read: all that read it on this connection end."""
+        logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+        self._cannot_read(subscription.stream)
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
         """What is next for a subscription; None when that cannot be read, and it is over."""
@@ -271,8 +282,7 @@ class Delivery:
             most = min(subscription.credit, _TURN_CHUNKS)
             return reader.read(most, _READ_BYTES, _TURN_STEPS)
         except StorageError as error:
-            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
-            self.on_failure(subscription)
+            self.cannot_read(subscription, error)
             return None
 
     def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
@@ -284,7 +294,7 @@ class Delivery:
             for chunk in chunks
         ]
 
-    async def turn(self, transport: Transport) -> None:
+    async def send_next(self, transport: Transport) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
 
         Raises:
@@ -296,11 +306,11 @@ class Delivery:
                     waiting.reader.let_go()
             await transport.drained()
             return
-        subscription = self._ready.popleft()
-        subscription.is_ready = False
-        reader = subscription.reader
-        if reader is None or subscription.credit <= 0:
+        subscription = self.queue.next()
+        if subscription is None or not subscription.may_send:
             return
+        reader = subscription.reader
+        assert reader is not None  # noqa: S101 - else it could not send
         size = 0
         while size < _TURN_BYTES:
             chunks = self._read(subscription, reader)
@@ -308,9 +318,9 @@ class Delivery:
                 return
             if not chunks:
                 if not size:
-                    await trio.lowlevel.checkpoint()  # all were passed over: others have a turn
+                    await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
                 break
-            subscription.credit -= len(chunks)
+            subscription.use_credit(len(chunks))
             size += sum(chunk.header.data_size for chunk in chunks)
             await self._send(transport, subscription, reader, chunks)
             is_done = subscription.reader is not reader or subscription.credit <= 0

@@ -171,7 +171,7 @@ class Management:
                 "dialect": row.dialect,
                 "text": row.text,
                 "since": str(row.since),
-                "consumers": str(standing.users[row.group]),
+                "consumers": str(standing.num_users(row.group)),
             }
             for row in standing.rows()
         ]

@@ -33,22 +33,20 @@ class Publishers:
 
     Attributes:
         handlers: one for each command.
-        at_once: for commands that are mostly carried out without waiting.
+        at_once: for commands that need no waiting where there is room.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._publishers: dict[int, tuple[StreamPublisher, Stream]] = {}
         self.handlers: Handlers = {
-            c.Publish: self._publish,
-            c.PublishFiltered: self._publish,
             c.DeclarePublisher: self._declare,
             c.QueryPublisherSequence: self._query_sequence,
             c.DeletePublisher: self._delete,
         }
         self.at_once: HandlersAtOnce = {
-            c.Publish: self.publish_now,
-            c.PublishFiltered: self.publish_now,
+            c.Publish: self.publish,
+            c.PublishFiltered: self.publish,
         }
 
     async def settled(self) -> None:
@@ -83,14 +81,14 @@ class Publishers:
             publisher.is_deleted = True
         self._publishers.clear()
 
-    async def _publish(self, command: c.Publish | c.PublishFiltered) -> None:
-        self._store_all(command)
-        found = self._publishers.get(command.publisher_id)
+    async def room(self, publisher_id: int) -> None:
+        """Return when a publisher's stream can take more."""
+        found = self._publishers.get(publisher_id)
         if found is not None:
             await found[1].room()
 
-    def publish_now(self, command: c.Publish | c.PublishFiltered) -> bool:
-        """The same without waiting; False, and nothing done, when there is no room."""
+    def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
+        """Give a frame to its stream; False, and nothing done, when there is no room."""
         found = self._publishers.get(command.publisher_id)
         if found is not None and found[1].is_crowded:
             return False

@@ -57,7 +57,6 @@ class Session:
         parts = (self._publishers, self._consumers, Streams(context), Management(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
-        context.delivery.on_failure = lambda failed: self.stream_is_gone(failed.stream)
         context.host.observers.add(self)
 
     def handle_at_once(self, command: c.ClientCommand) -> bool:
@@ -76,7 +75,10 @@ class Session:
             RemoteProtocolError: the command's body is not what it should be.
         """
         at_once = self._at_once.get(type(command))
-        if at_once is not None and at_once(command):
+        if at_once is not None:
+            while not at_once(command):
+                assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
+                await self._publishers.room(command.publisher_id)
             return
         handler = self._handlers.get(type(command))
         if handler is not None:  # heartbeats need none

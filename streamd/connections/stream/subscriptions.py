@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -52,9 +53,12 @@ class _Question:
 class SingleActive:
     """A subscription that gets chunks only while its group says so; see groups.Member."""
 
-    def __init__(self, consumers: "Consumers", subscription: Subscription, group: Group) -> None:
+    def __init__(
+        self, consumers: "Consumers", subscription: Subscription, group: Group, key: GroupKey
+    ) -> None:
         self.subscription = subscription
         self.group = group
+        self.key = key
         self._consumers = consumers
 
     def tell_active(self, *, active: bool) -> None:
@@ -170,18 +174,18 @@ class Consumers:
         )
 
         def make_member(group: Group) -> SingleActive:
-            subscription = self._delivery.add(number, stream, interest, command.credit)
-            member = self._members[number] = SingleActive(self, subscription, group)
-            subscription.on_close = lambda: self._leave(key, number, member)
+            leave = partial(self._leave, number)
+            subscription = self._delivery.add(number, stream, interest, command.credit, leave)
+            member = self._members[number] = SingleActive(self, subscription, group, key)
             self._context.answer(c.SubscribeResponse(command.correlation_id, OK))
             return member
 
         host.groups.join(key, partition, make_member)
 
-    def _leave(self, key: GroupKey, number: int, member: SingleActive) -> None:
-        del self._members[number]
+    def _leave(self, number: int) -> None:
+        member = self._members.pop(number)
         self._drop_questions(member)
-        self._context.host.groups.leave(key, member.group, member)
+        self._context.host.groups.leave(member.key, member.group, member)
 
     async def _unsubscribe(self, command: c.Unsubscribe) -> None:
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
@@ -258,8 +262,7 @@ class Consumers:
         try:
             subscription.activate(start)
         except StorageError as error:
-            logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
-            self._delivery.on_failure(subscription)
+            self._delivery.cannot_read(subscription, error)
             return
         subscription.check()
 

@@ -41,7 +41,7 @@ class TestEnd:
         await wait_all_tasks_blocked()
         assert len(server.host.observers) == 1
         assert len(server.server._running) == 1
-        assert not server.host.find("s")._waiters
+        assert not server.host.find("s").waiters
 
     @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 20, 400])
     async def test_a_peer_that_vanishes_within_a_frame(

@@ -1,0 +1,323 @@
+"""From what connections publish to chunks in a log, in the order in which it came.
+
+Theory of operation. Everything that was published while the last chunks were written makes the next
+ones (group commit). Appends go to the page cache and are made on the event loop: a hop to a thread
+costs more than the write, and with Python's lock a busy loop would make it wait.
+
+Three counters say how far things are; they count what was published and the stored offsets, and
+always num_settled <= num_written <= num_asked:
+
+    num_asked     came to the writer
+    num_written   is in the log, or was refused
+    num_settled   is as safe as the setting `flush` promises, and its publishers know
+
+With `flush = always` the log holds back what is appended until it is flushed; the writer is paused
+meanwhile, as a flush covers what was written before it, and that is all that may be told then.
+Otherwise a turn writes and settles at once.
+
+The states, and what each makes of the four things that happen to a writer:
+
+    state     publish           a turn                   append finds no room   refused otherwise
+    WRITING   queued            written                  -> FULL                -> FAILED
+    FULL      queued, slowly    tried again              stays                  -> FAILED
+    FAILED    refused           nothing                  -                      -
+    STOPPED   queued            nothing: the folder may be another stream's by now
+
+FULL -> WRITING when an append succeeds. Every state -> STOPPED by `stop`, when the stream is being
+deleted; `remove` then refuses what is queued. A paused writer takes no turn in any state.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+import trio
+
+from segments import Log, StorageError
+from segments.entries import split
+from segments.policy import LogPolicy, RecordLimit
+from streamd.broker.chunk_assembly import ChunkAssembly
+from streamd.broker.errors import Reason
+from streamd.broker.publication import PendingEntries, Publisher
+from streamd.broker.standing_selectors import StandingSelectors
+from streamd.broker.waiters import Waiters
+from streamd.config import PUBLICATION_BYTES, QUEUE_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+class WriterState(Enum):
+    """See the table above."""
+
+    WRITING = "writing"
+    FULL = "the disk is full"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class LogWriter:
+    """Writes what is published to one stream.
+
+    Args:
+        name: of the stream, for messages to people.
+        log: where to.
+        now_ms: the wall clock, in ms since 1970.
+        standing: selectors that are evaluated for each chunk.
+        waiters: woken by what is committed.
+
+    Attributes:
+        state: see the table above.
+        failure: why it takes nothing more, None while it does.
+        has_rolled: a new segment has begun since `take_rolled`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        now_ms: Callable[[], int],
+        standing: StandingSelectors,
+        waiters: Waiters,
+    ) -> None:
+        self.state = WriterState.WRITING
+        self.failure: str | None = None
+        self.has_rolled = False
+        self._name = name
+        self._log = log
+        self._now_ms = now_ms
+        self._standing = standing
+        self._waiters = waiters
+        self._is_paused = False
+        self._queue: deque[PendingEntries] = deque()
+        self._queued_bytes = 0
+        self._num_asked = self._num_written = self._num_settled = 0
+        self._told_offset = log.committed_offset
+        self._newest = log.segments[-1]
+        self._settled = trio.lowlevel.ParkingLot()
+        self._limit = RecordLimit(log.policy.chunk_max_records)
+        self._confirms: dict[Publisher, list[bytes]] = {}
+
+    def set_policy(self, policy: LogPolicy) -> None:
+        """Keep to other limits from the next chunk on."""
+        self._log.policy = policy
+        self._limit = RecordLimit(policy.chunk_max_records)
+
+    # -- what comes
+
+    def publish(self, pending: PendingEntries) -> bool:
+        """Queue entries for the next turn; False when they are refused."""
+        publisher, entries = pending
+        if self.failure is not None:
+            self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
+            return False
+        self._num_asked += 1
+        has_values = entries.filter_values is not None
+        max_records = self._limit.current(has_filter_values=has_values)
+        for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
+            self._queue.append(PendingEntries(publisher, part))
+            self._queued_bytes += len(part.data) + PUBLICATION_BYTES
+        return True
+
+    def store_offset(self, reference: bytes, offset: int) -> None:
+        """Remember a consumer's offset: visible at once, written with the next turn.
+
+        Raises:
+            ValueError: the reference cannot be stored.
+        """
+        self._log.store_offset(reference, offset)
+        self._num_asked += 1
+
+    @property
+    def num_queued(self) -> int:
+        """Groups of entries that wait for a turn."""
+        return len(self._queue)
+
+    @property
+    def is_full(self) -> bool:
+        """The disk is full, and what was published waits."""
+        return self.state is WriterState.FULL
+
+    @property
+    def is_crowded(self) -> bool:
+        """More must not be queued, see `room`."""
+        return self._queued_bytes > (0 if self.is_full else QUEUE_BYTES)
+
+    async def room(self) -> None:
+        """Return when more may be queued: at once unless the disk is slow or full."""
+        while self.is_crowded:
+            await self._settled.park()
+
+    async def settled(self) -> None:
+        """Return when all that came so far is stored or refused, or cannot be for now."""
+        asked = self._num_asked
+        while self._num_settled < asked and not (self.is_full or self.failure):
+            await self._settled.park()
+
+    # -- a turn
+
+    def write(self) -> bool:
+        """Write everything that is queued; settle it, unless it has to be flushed before.
+
+        Returns:
+            Whether something is in the log that was not there.
+        """
+        if self._is_paused or self.state is WriterState.STOPPED:
+            return False
+        before = self._log.next_offset
+        has_written = False
+        try:
+            if self.failure is None:
+                has_offsets = self._log.tracking.has_pending
+                self._num_written = self._num_asked
+                self._append_all(has_offsets=has_offsets)
+                has_written = has_offsets
+            if self._log.holds_back and not self._log.is_flushed:
+                self._settled.unpark_all()  # there is room in the queue
+            else:
+                self.settle()
+        except Exception as error:  # a bug: it stays in this stream
+            logger.exception("stream %s failed", self._name)
+            self.fail(str(error))
+        return has_written or self._log.next_offset != before
+
+    def _append_all(self, *, has_offsets: bool) -> None:
+        try:
+            self._write_queue()
+            if has_offsets:
+                self._log.write_tracking()
+        except StorageError as error:
+            if error.is_full:
+                self._wait_for_room(error)
+            else:
+                self.fail(str(error))
+        else:
+            if self.is_full:
+                logger.info("stream %s: there is room on the disk again", self._name)
+                self.state = WriterState.WRITING
+
+    def _write_queue(self) -> None:
+        """Append everything queued; what is in the log leaves the queue, nothing else does.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if not self._queue:
+            return
+        chunks = self._assemble()
+        chunk_end = self._log.next_offset
+        try:
+            builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
+            for builder in builders:
+                self._standing.mark(builder)
+                # A consumer may come to wait while this is being flushed.
+                if self._waiters.have_keys or self._log.holds_back:
+                    self._waiters.note(builder.keys)
+            self._log.append(builders, self._now_ms())
+        finally:
+            for chunk in chunks:
+                chunk_end += chunk.builder.num_records
+                if chunk_end > self._log.next_offset:
+                    break
+                self._take_off_queue(chunk)
+
+    def _assemble(self) -> list[ChunkAssembly]:
+        sequences: dict[bytes, int] = {}
+        chunk = ChunkAssembly(self._log, self._limit, sequences)
+        chunks = [chunk]
+        for pending in self._queue:
+            if not chunk.take(pending):
+                self._limit.chunk_was_full()
+                chunk = ChunkAssembly(self._log, self._limit, sequences)
+                chunks.append(chunk)
+                chunk.take(pending)
+        self._limit.backlog_is_gone(chunk.builder.num_records)
+        return chunks
+
+    def _take_off_queue(self, chunk: ChunkAssembly) -> None:
+        for publisher, entries in chunk.taken:
+            self._queue.popleft()
+            self._queued_bytes -= len(entries.data) + PUBLICATION_BYTES
+            self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
+
+    def _wait_for_room(self, error: StorageError) -> None:
+        if not self.is_full:
+            logger.error("stream %s: %s; its publishers wait", self._name, error)
+            self.state = WriterState.FULL
+
+    # -- what becomes of it
+
+    def pause(self) -> None:
+        """A flush runs: what it does not cover must not be written before it has ended."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """The flush has ended."""
+        self._is_paused = False
+
+    def settle(self) -> None:
+        """What was written is as safe as promised: confirm it, and wake those it is for."""
+        confirms, self._confirms = self._confirms, {}
+        for publisher, ids in confirms.items():
+            self._confirm(publisher, b"".join(ids))
+        log = self._log
+        if log.committed_offset != self._told_offset:
+            self._told_offset = log.committed_offset
+            self._waiters.wake()
+        if log.segments[-1] is not self._newest:
+            self._newest = log.segments[-1]
+            self.has_rolled = True
+        self._num_settled = self._num_written
+        if self._settled:
+            self._settled.unpark_all()
+
+    def take_rolled(self) -> bool:
+        """Whether a new segment has begun since this was asked last."""
+        has_rolled, self.has_rolled = self.has_rolled, False
+        return has_rolled
+
+    def _confirm(self, publisher: Publisher, ids: bytes) -> None:
+        try:
+            publisher.confirm(ids)
+        except Exception:  # a bug of its connection: it stays there
+            logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
+
+    def _refuse(self, publisher: Publisher, ids: bytes, reason: Reason) -> None:
+        try:
+            publisher.refuse(ids, reason)
+        except Exception:  # as above
+            logger.exception("stream %s: a publisher cannot be refused", self._name)
+
+    def fail(self, reason: str) -> None:
+        """Take nothing more: what is queued is refused, what is committed can still be read."""
+        reason = f"{reason}; look at the disk, then restart the server"
+        logger.error("stream %s takes no more messages: %s", self._name, reason)
+        self.failure = reason
+        if self.state is not WriterState.STOPPED:
+            self.state = WriterState.FAILED
+        if self._log.failed is not None:
+            self.refuse_written(Reason.NOT_AVAILABLE)
+        self._refuse_queue(Reason.NOT_AVAILABLE)
+
+    def refuse_written(self, reason: Reason) -> None:
+        """What was written will not be flushed any more."""
+        confirms, self._confirms = self._confirms, {}
+        for publisher, ids in confirms.items():
+            self._refuse(publisher, b"".join(ids), reason)
+
+    def _refuse_queue(self, reason: Reason) -> None:
+        queue, self._queue = self._queue, deque()
+        self._queued_bytes = 0
+        for publisher, entries in queue:
+            self._refuse(publisher, entries.publishing_ids, reason)
+        self._settled.unpark_all()
+
+    def stop(self) -> None:
+        """Write nothing any more: the folder may be another stream's soon."""
+        self.state = WriterState.STOPPED
+
+    def remove(self) -> None:
+        """The stream is deleted: nobody waits for it any longer."""
+        self.state, self.failure = WriterState.STOPPED, "it was deleted"
+        self.refuse_written(Reason.NOT_FOUND)
+        self._refuse_queue(Reason.NOT_FOUND)

@@ -1,0 +1,109 @@
+"""Consumers that have read a stream to its end, and which of them a commit is for.
+
+A waiter for everything is woken by every commit. One with a filter waits for the keys of its filter
+(filter values, or the token of a standing selector) and is woken by a chunk whose filter holds one
+of them: thousands of narrow consumers cost nothing while others' messages come.
+
+A waiter is woken once and then forgotten; it adds itself again when it has read on. Waking only
+marks it: what is new is sent after the stream has written (see net/rounds.py), so the code of other
+connections never runs inside the stream's.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+_NO_KEY = b"\0" * 256  # longer than any filter value: for those who wait for new segments alone
+
+
+class Waiter(Protocol):
+    """A consumer that has read everything and is to be woken when there is more.
+
+    Attributes:
+        keys: filter values of which a chunk has to hold one for it to be woken; None for all.
+    """
+
+    @property
+    def keys(self) -> Collection[bytes] | None:
+        """See above; the same as long as it waits."""
+
+    def stream_has_more(self) -> None:
+        """Something was committed, or the stream is gone. Marks it; does not read or send."""
+
+
+class Waiters:
+    """The waiters of one stream."""
+
+    def __init__(self) -> None:
+        self._for_all: set[Waiter] = set()
+        self._for_key: dict[bytes, set[Waiter]] = {}
+        self._new_keys: set[bytes] = set()
+
+    def __len__(self) -> int:
+        """How many waiters there are; one with several keys counts once."""
+        return len(self._for_all.union(*self._for_key.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._for_all or self._for_key)
+
+    @property
+    def have_keys(self) -> bool:
+        """Whether anybody waits for keys: else `note` is not needed."""
+        return bool(self._for_key)
+
+    def add(self, waiter: Waiter) -> None:
+        """Wake `waiter` once when more is committed that may be for it.
+
+        And when a new segment begins: a waiter must not keep old ones open.
+        """
+        if waiter.keys is None:
+            self._for_all.add(waiter)
+            return
+        for key in waiter.keys or (_NO_KEY,):
+            self._for_key.setdefault(key, set()).add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Do not wake it."""
+        self._for_all.discard(waiter)
+        for key in waiter.keys or (_NO_KEY,):
+            waiting = self._for_key.get(key)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._for_key[key]
+
+    def note(self, keys: Iterable[bytes]) -> None:
+        """A chunk with these keys is written; the next `wake` is for it, too."""
+        self._new_keys.update(keys)
+
+    def wake(self) -> None:
+        """What was noted is committed: wake those it is for."""
+        if not self:
+            self._new_keys.clear()
+            return
+        waiters, self._for_all = self._for_all, set()
+        keys, self._new_keys = self._new_keys, set()
+        for key in self._for_key.keys() & keys:
+            waiters |= self._for_key[key]
+        self._wake(waiters)
+
+    def wake_all(self) -> None:
+        """A new segment has begun: wake everybody."""
+        self._wake(self._for_all.union(*self._for_key.values()))
+
+    def _wake(self, waiters: Collection[Waiter]) -> None:
+        for waiter in waiters:
+            self.remove(waiter)
+        for waiter in waiters:
+            try:
+                waiter.stream_has_more()
+            except Exception:  # a bug: it stays with its consumer, the others are woken
+                logger.exception("%s cannot be woken", waiter)
+
+    def clear(self) -> None:
+        """The stream is gone: forget everybody."""
+        self._for_all.clear()
+        self._for_key.clear()
+        self._new_keys.clear()

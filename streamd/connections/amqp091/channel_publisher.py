@@ -1,0 +1,71 @@
+"""What streams tell of the messages that were published on one channel: acks, or a failure."""
+
+from collections.abc import Callable, Iterable
+
+from streamd.broker.errors import Reason
+from streamd.connections.amqp091.confirms import Confirms
+from streamd.net.outbox import Outbox
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode
+
+_PUBLISH: MethodId = m.IDS[m.BasicPublish]
+_ID_SIZE = 8
+Fail = Callable[[ConnectionFault], None]
+
+
+class ChannelPublisher:
+    """See broker.publication.Publisher; the ids are delivery tags of 8 bytes.
+
+    Args:
+        channel_number: of its channel.
+        outbox: where acks go.
+        fail: ends the connection.
+
+    Attributes:
+        reference: none.
+        confirms: tags of published messages; None before confirm.select.
+    """
+
+    reference = b""
+
+    def __init__(self, channel_number: int, outbox: Outbox, fail: Fail) -> None:
+        self.confirms: Confirms | None = None
+        self._number = channel_number
+        self._outbox = outbox
+        self._fail = fail
+        self._is_closed = False
+
+    def select_confirms(self) -> None:
+        """Confirm messages from now on."""
+        if self.confirms is None:
+            self.confirms = Confirms()
+
+    def confirm(self, publishing_ids: bytes) -> None:
+        """See Publisher."""
+        self.settle(
+            int.from_bytes(publishing_ids[at : at + _ID_SIZE], "big")
+            for at in range(0, len(publishing_ids), _ID_SIZE)
+        )
+
+    def settle(self, tags: Iterable[int]) -> None:
+        """Messages are stored, or need not be."""
+        confirms = self.confirms
+        if confirms is None or self._is_closed:
+            return
+        acks = [method_frame(self._number, ack) for ack in confirms.settle(filter(None, tags))]
+        if acks:
+            self._outbox.put_now(b"".join(acks))
+
+    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
+        """See Publisher. Messages for a stream that was deleted meanwhile count as dealt with."""
+        if reason is Reason.NOT_FOUND:
+            self.confirm(publishing_ids)
+        elif not self._is_closed:
+            text = "a stream takes no more messages; look into the server's log"
+            self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, text, _PUBLISH))
+
+    def close(self) -> None:
+        """The channel is closed: nothing more is sent on it."""
+        self._is_closed = True
+        self.confirms = None

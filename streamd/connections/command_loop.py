@@ -1,0 +1,108 @@
+"""One loop for the commands of a connection, whatever it speaks.
+
+Theory of operation. Most commands need no waiting: publish, credit, acknowledge. They are carried
+out in place as their bytes arrive, from the poller's round, without waking the connection's task.
+The task has the rest. What `Commands.do_at_once` answers decides where the loop is:
+
+    NEED_DATA    listening: bytes come in place, `do_at_once` is called for each
+    MORE         there is more to do, but others have a turn before it
+    HELD         the peer has to wait (a full disk, an outbox that it does not empty)
+    a command    it needs waiting: the task carries it out
+
+                    bytes                       NEED_DATA
+    LISTENING  -------------->  do_at_once  ---------------->  LISTENING
+                                    |  MORE: one turn of the event loop
+                                    |  HELD: `released`
+                                    |  a command: `carry_out`
+                                    +-------------------------> do_at_once
+
+While the task works, nothing is read: that is how a peer is slowed down, and why its silence then
+means nothing.
+"""
+
+from enum import Enum
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from streamd.net.duplex import Duplex
+
+_REQUESTS_A_TURN = 64  # carried out before others have a turn: a megabyte holds 30,000
+
+Command = TypeVar("Command")
+
+
+class Pending(Enum):
+    """Why there is no command to be waited for; see the table above."""
+
+    NEED_DATA = "more bytes are needed"
+    MORE = "there is more to do"
+    HELD = "the peer has to wait"
+
+
+class Commands(Protocol[Command]):
+    """What a connection does with what it receives."""
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what has arrived."""
+
+    def do_at_once(self) -> Command | Pending:
+        """Carry out what has been received, up to a command that needs waiting.
+
+        Not all of it: thousands of small commands must not keep others waiting.
+        """
+
+    async def carry_out(self, command: Command) -> None:
+        """Carry out a command that needs waiting; return when the next one may be looked at."""
+
+    async def released(self) -> None:
+        """Return when the peer need not wait any longer."""
+
+
+class CommandLoop(Generic[Command]):
+    """The loop of one connection.
+
+    Args:
+        duplex: where bytes come from.
+        commands: what is done with them.
+    """
+
+    def __init__(self, duplex: Duplex, commands: Commands[Command]) -> None:
+        self._duplex = duplex
+        self._commands = commands
+        self._found: Command | Pending = Pending.NEED_DATA
+
+    async def run(self) -> None:
+        """Carry out what comes, until an exception says that it is over.
+
+        Raises:
+            Ended: the peer has ended its side.
+            Stopped: nothing more is taken from the peer.
+            TransportClosed: the connection broke.
+        """
+        commands = self._commands
+        self._found = commands.do_at_once()
+        for number in count(1):
+            found = self._found
+            if found is Pending.NEED_DATA:
+                await self._duplex.feed(self._take)
+                continue
+            if found is Pending.MORE:
+                await trio.lowlevel.checkpoint()
+            else:
+                with self._duplex.not_listening():
+                    if found is Pending.HELD:
+                        await commands.released()
+                    else:
+                        await commands.carry_out(found)
+                if number % _REQUESTS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+            self._found = commands.do_at_once()
+
+    def _take(self, data: bytes) -> bool:
+        """Bytes have arrived; whether the loop goes on listening."""
+        self._duplex.heard()
+        self._commands.receive_data(data)
+        self._found = self._commands.do_at_once()
+        return self._found is Pending.NEED_DATA

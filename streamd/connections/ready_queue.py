@@ -1,0 +1,177 @@
+"""Consumers of one connection: which of them have something to send, and in which order.
+
+Theory of operation. A consumer is in one of these states; `check` moves it on, and is called
+whenever something has changed that may let it send (credit, activation, its turn is over):
+
+    state      it                                              leaves it when
+    IDLE       may send nothing: no credit, or not active      `check` finds that it may
+    WAITING    has read everything                             its stream commits something for it
+    WOKEN      is looked at once the streams have written      the end of the round
+    READY      is in line for the connection's writer          its turn comes
+    DELAYED    gets in line in a moment, with what comes then  that moment, or something hurries it
+    CLOSED     is over                                         never
+
+    IDLE -> WAITING | READY | DELAYED    by `check`
+    WAITING -> WOKEN -> IDLE             by `stream_has_more` and the end of the round; then `check`
+    READY -> IDLE                        by `next`; whoever has its turn checks it again
+    any -> CLOSED                        by `close`; a place in line is then passed silently
+
+A stream that wakes a consumer only marks it. What is little and new is sent at the end of the round
+(`send_now`): a turn of the writer for each of many consumers costs more than all the rest.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from streamd.broker.stream import Stream
+from streamd.net.rounds import Rounds
+from streamd.net.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumerState(Enum):
+    """See the table above."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    WOKEN = "woken"
+    READY = "ready"
+    DELAYED = "delayed"
+    CLOSED = "closed"
+
+
+class QueuedConsumer(ABC):
+    """A consumer of any protocol.
+
+    Args:
+        stream: what it reads.
+        queue: of its connection.
+
+    Attributes:
+        stream: see above.
+        state: see the table above; the queue and the consumer alone set it.
+    """
+
+    def __init__(self, stream: Stream, queue: "ReadyQueue[Any]") -> None:
+        self.stream = stream
+        self.state = ConsumerState.IDLE
+        self._queue = queue
+
+    @property
+    @abstractmethod
+    def keys(self) -> Collection[bytes] | None:
+        """See waiters.Waiter."""
+
+    @property
+    @abstractmethod
+    def may_send(self) -> bool:
+        """It is active, and its client wants more."""
+
+    @property
+    @abstractmethod
+    def is_at_end(self) -> bool:
+        """It has read and sent everything that is committed."""
+
+    def send_now(self) -> None:  # noqa: B027 - not every protocol does
+        """Send what has just been committed, if that is little; else do nothing."""
+
+    @property
+    def is_closed(self) -> bool:
+        """It gets nothing more."""
+        return self.state is ConsumerState.CLOSED
+
+    @property
+    def is_waiting(self) -> bool:
+        """It waits at the end of its stream."""
+        return self.state is ConsumerState.WAITING
+
+    def check(self) -> None:
+        """Get in line when there is something to send, else wait for the stream."""
+        if self.state is not ConsumerState.IDLE or not self.may_send:
+            return
+        if self.is_at_end:
+            self.state = ConsumerState.WAITING
+            self.stream.waiters.add(self)
+        else:
+            self.get_in_line()
+
+    def get_in_line(self) -> None:
+        """There is something to send."""
+        self._queue.enqueue(self)
+
+    def stream_has_more(self) -> None:
+        """See waiters.Waiter."""
+        self.state = ConsumerState.WOKEN
+        self._queue.wake(self)
+
+    def stop_waiting(self) -> None:
+        """Not to be woken: it has no place to go on from."""
+        if self.state in (ConsumerState.WAITING, ConsumerState.WOKEN):
+            self.stream.waiters.remove(self)
+            self.state = ConsumerState.IDLE
+
+    def end_state(self) -> None:
+        """It is over."""
+        self.stop_waiting()
+        self.state = ConsumerState.CLOSED
+
+
+Consumer = TypeVar("Consumer", bound=QueuedConsumer)
+
+
+class ReadyQueue(Generic[Consumer]):
+    """The line of one connection.
+
+    Args:
+        work: wakes the connection's writer.
+        rounds: at whose end woken consumers are looked at.
+        fail: ends the connection, with the error that one of its consumers has raised.
+    """
+
+    def __init__(self, work: Wakeup, rounds: Rounds, fail: Callable[[Exception], None]) -> None:
+        self._work = work
+        self._rounds = rounds
+        self._fail = fail
+        self._line: deque[Consumer] = deque()
+        self._woken: list[Consumer] = []
+
+    @property
+    def has_pending(self) -> bool:
+        """Somebody is in line."""
+        return bool(self._line)
+
+    def enqueue(self, consumer: Consumer) -> None:
+        """Put a consumer in line."""
+        consumer.state = ConsumerState.READY
+        self._line.append(consumer)
+        self._work.set()
+
+    def next(self) -> Consumer | None:
+        """Whose turn it is; None when that one has been closed."""
+        consumer = self._line.popleft()
+        if consumer.is_closed:
+            return None
+        consumer.state = ConsumerState.IDLE
+        return consumer
+
+    def wake(self, consumer: Consumer) -> None:
+        """Look at a consumer at the end of the round: its stream has more for it."""
+        self._woken.append(consumer)
+        if len(self._woken) == 1:
+            self._rounds.after_writes(self._look_at_woken)
+
+    def _look_at_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for consumer in woken:
+            if consumer.state is ConsumerState.WOKEN:
+                consumer.state = ConsumerState.IDLE
+                try:
+                    consumer.send_now()
+                    consumer.check()
+                except Exception as error:  # noqa: BLE001 - a bug: it ends this connection alone
+                    self._fail(error)
