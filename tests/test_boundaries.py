@@ -27,7 +27,6 @@ LAYERS = (
     ("streamd/connections",),
     ("streamd/connections/stream", "streamd/connections/amqp091"),
     ("streamd/http_api",),
-    ("streamd/memory.py",),
     ("streamd/server.py",),
     ("clients",),  # imports of the server only its wire, see below
     ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py"),
@@ -174,7 +173,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 def test_the_broker_and_the_doors_know_no_protocol_as_bytes() -> None:
     """A third protocol is a folder in wire/, one in connections/ and a line in server.py."""
-    allowed = ("streamd/wire/", "streamd/connections/", "streamd/memory.py", "streamd/cli/")
+    allowed = ("streamd/wire/", "streamd/connections/", "streamd/cli/")
     users = {
         file
         for file, target, _ in edges()

@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import tracking
-from streamd import config as limits, memory
+from streamd import config as limits
 from streamd.broker import checks, log_writer
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.routing import exchanges
@@ -26,6 +26,7 @@ from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.fields import Pair
+from tests.support import memory
 from tests.support.amqp import FIRST as FROM_FIRST, connect, declare, fields, open_peer
 from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, harness
