@@ -141,7 +141,8 @@ class LogWriter:
     @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
-        return self._queued_bytes > (0 if self.is_full else QUEUE_BYTES)
+        is_full = self.state is WriterState.FULL
+        return self._queued_bytes > (0 if is_full else QUEUE_BYTES)
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
@@ -192,7 +193,7 @@ class LogWriter:
             else:
                 self.fail(str(error))
         else:
-            if self.is_full:
+            if self.state is WriterState.FULL:
                 logger.info("stream %s: there is room on the disk again", self._name)
                 self.state = WriterState.WRITING
 

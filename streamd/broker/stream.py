@@ -159,9 +159,9 @@ class Stream:
     def _write_in_round(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
         writer = self._writer
-        if not writer.is_full:  # then the task tries, now and then
+        if writer.state is not WriterState.FULL:  # then the task tries, now and then
             self._write()
-        if writer.has_rolled or writer.is_full or self.log.holds_back:
+        if writer.has_rolled or writer.state is WriterState.FULL or self.log.holds_back:
             self._work.set()
 
     def _write(self) -> None:

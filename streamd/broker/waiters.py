@@ -80,7 +80,7 @@ class Waiters:
 
     def wake(self) -> None:
         """What was noted is committed: wake those it is for."""
-        if not self:
+        if not (self._for_all or self._for_key):
             self._new_keys.clear()
             return
         waiters, self._for_all = self._for_all, set()

@@ -18,7 +18,7 @@ A round inside a round is part of the outer one.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -56,11 +56,9 @@ class Rounds:
         try:
             while self._writes or self._sends:
                 left, self._writes = self._writes, {}
-                for work in left:
-                    _do(work)
+                _do(left)
                 left, self._sends = self._sends, {}
-                for work in left:
-                    _do(work)
+                _do(left)
         finally:
             self._is_open = False
 
@@ -77,8 +75,9 @@ class Rounds:
             self.end()
 
 
-def _do(work: Work) -> None:
-    try:
-        work()
-    except Exception:  # a bug: it stays in this piece of work
-        logger.exception("%s failed", getattr(work, "__qualname__", work))
+def _do(left: Iterable[Work]) -> None:
+    for work in left:
+        try:
+            work()
+        except Exception:  # a bug: it stays in this piece of work
+            logger.exception("%s failed", getattr(work, "__qualname__", work))
