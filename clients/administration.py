@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from clients.errors import PreconditionFailed, StreamDoesNotExist, Unsupported, refusal
-from clients.reconnecting import Link
-from clients.selection import Asked, StandingSelector
+from clients.reconnecting import ReconnectingConnection
+from clients.selection import SelectorRequest, StandingSelector
 from segments.selector import Dialect
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -34,18 +34,18 @@ class StreamInfo:
 class Administration:
     """What can be looked at and changed on one server."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: ReconnectingConnection) -> None:
+        self._connection = connection
 
     @property
     def is_streamd(self) -> bool:
         """The server knows what only a streamd knows."""
-        return self._link.is_streamd
+        return self._connection.is_streamd
 
     @property
     def server_properties(self) -> dict[str, str]:
         """What the server says of itself."""
-        return dict(self._link.server)
+        return dict(self._connection.server)
 
     # -- streams
 
@@ -84,7 +84,7 @@ class Administration:
         merged = {name: str(value) for name, value in given.items() if value is not None}
         merged |= arguments or {}
         pairs = tuple(Pair(*item) for item in merged.items())
-        code = (await self._link.request(c.Create, stream, pairs)).code
+        code = (await self._connection.request(c.Create, stream, pairs)).code
         if code == ResponseCode.PRECONDITION_FAILED:  # the protocol does not say which
             reason = "a stream of that name exists with other arguments"
             if not await self.exists(stream):
@@ -100,13 +100,13 @@ class Administration:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        code = (await self._link.request(c.Delete, stream)).code
+        code = (await self._connection.request(c.Delete, stream)).code
         if code != OK and not (missing_ok and code == ResponseCode.STREAM_DOES_NOT_EXIST):
             raise refusal(code, f"cannot delete {stream}")
 
     async def exists(self, stream: str) -> bool:
         """Whether there is a stream of that name."""
-        answer = await self._link.ask(c.Metadata, (stream,))
+        answer = await self._connection.ask(c.Metadata, (stream,))
         return any(found.code == OK for found in answer.streams)
 
     async def stats(self, stream: str) -> dict[str, int]:
@@ -115,7 +115,7 @@ class Administration:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        answer = await self._link.ask(c.StreamStats, stream)
+        answer = await self._connection.ask(c.StreamStats, stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at {stream}")
         return dict(answer.statistics)
@@ -127,9 +127,9 @@ class Administration:
             Unsupported: the server is not a streamd.
             StreamDoesNotExist: one that was named does not exist.
         """
-        if not self._link.is_streamd:
+        if not self._connection.is_streamd:
             raise Unsupported("only a streamd server describes its streams")
-        answer = await self._link.ask(c.DescribeStreams, streams)
+        answer = await self._connection.ask(c.DescribeStreams, streams)
         found = [
             StreamInfo(name, code, dict(arguments), dict(figures))
             for name, code, arguments, figures in answer.streams
@@ -152,9 +152,9 @@ class Administration:
             Unsupported: the server is not a streamd.
             ServerError: the server refused.
         """
-        if not self._link.is_streamd:
+        if not self._connection.is_streamd:
             raise Unsupported("only a streamd server describes its filters")
-        answer = await self._link.ask(c.DescribeFilters, stream)
+        answer = await self._connection.ask(c.DescribeFilters, stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at the filters of {stream}")
         return dict(answer.statistics)
@@ -165,7 +165,7 @@ class Administration:
         Raises:
             NoOffset: it has stored none.
         """
-        answer = await self._link.ask(c.QueryOffset, name, stream)
+        answer = await self._connection.ask(c.QueryOffset, name, stream)
         if answer.code != OK:
             raise refusal(answer.code, f"no offset of {name} in {stream}")
         offset: int = answer.offset
@@ -194,7 +194,9 @@ class Administration:
         keys = list(map(str, range(partitions))) if isinstance(partitions, int) else partitions
         streams = tuple(f"{name}-{key}" for key in keys)
         pairs = tuple(Pair(*item) for item in (arguments or {}).items())
-        answer = await self._link.request(c.CreateSuperStream, name, streams, tuple(keys), pairs)
+        answer = await self._connection.request(
+            c.CreateSuperStream, name, streams, tuple(keys), pairs
+        )
         if answer.code != OK:
             raise refusal(answer.code, f"cannot create super stream {name}")
 
@@ -204,7 +206,7 @@ class Administration:
         Raises:
             StreamDoesNotExist: there is none.
         """
-        code = (await self._link.request(c.DeleteSuperStream, name)).code
+        code = (await self._connection.request(c.DeleteSuperStream, name)).code
         if code != OK:
             raise refusal(code, f"cannot delete super stream {name}")
 
@@ -214,7 +216,7 @@ class Administration:
         Raises:
             StreamDoesNotExist: there is no such super stream.
         """
-        answer = await self._link.ask(c.Partitions, super_stream)
+        answer = await self._connection.ask(c.Partitions, super_stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at super stream {super_stream}")
         return list(answer.streams)
@@ -225,7 +227,7 @@ class Administration:
         Raises:
             StreamDoesNotExist: there is no such super stream.
         """
-        answer = await self._link.ask(c.Route, routing_key, super_stream)
+        answer = await self._connection.ask(c.Route, routing_key, super_stream)
         if answer.code != OK:
             raise refusal(answer.code, f"cannot look at super stream {super_stream}")
         return list(answer.streams)
@@ -249,10 +251,10 @@ class Administration:
             AccessRefused: the user is no administrator.
             PreconditionFailed: it does not fit; says why.
         """
-        if not self._link.is_streamd:
+        if not self._connection.is_streamd:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
-        answer = await self._link.request(c.Manage, operation, pairs)
+        answer = await self._connection.request(c.Manage, operation, pairs)
         if answer.code != OK:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
@@ -293,7 +295,7 @@ class Administration:
                 consumers rely on another one.
             StreamDoesNotExist: there is no such stream.
         """
-        kind, text = Asked(sql, tags, dialect).kind_and_text()
+        kind, text = SelectorRequest(sql, tags, dialect).kind_and_text()
         arguments = {"stream": stream, "group": group, "dialect": kind, "text": text}
         await self.manage("selector.add", **arguments)
 

@@ -8,12 +8,12 @@ from typing import Unpack
 import anyio
 
 from clients.administration import Administration
-from clients.consumer import NEXT, Consumer, Group, Offset, offset_specification
+from clients.consumer import NEXT, Consumer, Offset, SingleActiveGroup, offset_specification
 from clients.errors import NoOffset, Unsupported
-from clients.filters import Filter, FilterValue as ReceivedFilterValue, Wanted
+from clients.filters import ConsumerFilter, Filter, FilterValue as ReceivedFilterValue
 from clients.producer import FilterValue, Producer
-from clients.reconnecting import open_link
-from clients.selection import Asked, selector_filter
+from clients.reconnecting import open_reconnecting
+from clients.selection import SelectorRequest, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
     ProducerOptions,
@@ -59,10 +59,10 @@ class Client(Administration):
         Raises:
             StreamDoesNotExist: there is no such stream.
         """
-        link = self._link
+        connection = self._connection
         producer = Producer(stream, name, filter_value, window)
-        async with link.opened(link.publishers, producer):
-            link.tasks.start_soon(producer.pump)
+        async with connection.opened(connection.publishers, producer):
+            connection.tasks.start_soon(producer.pump)
             try:
                 yield producer
                 await producer.flush()
@@ -123,24 +123,24 @@ class Client(Administration):
         """
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")
-        link = self._link
-        if until_end and not link.is_streamd:
+        connection = self._connection
+        if until_end and not connection.is_streamd:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
-        wanted: Wanted = Filter(filter_values, match_unfiltered, filter_value)
+        wanted: ConsumerFilter = Filter(filter_values, match_unfiltered, filter_value)
         if sql is not None or tags is not None or group:
             if filter_values:
                 raise ValueError("filter values or a selector, not both")
-            asked = Asked(sql, tags, dialect, filter_property, group)
+            asked = SelectorRequest(sql, tags, dialect, filter_property, group)
             wanted = await selector_filter(self, stream, asked)
         members = None
         if single_active:
-            members = Group(partial(self._start, stream, offset, name), super_stream)
-        consumer = Consumer(link, stream, name, start, wanted, credit, members)
+            members = SingleActiveGroup(partial(self._start, stream, offset, name), super_stream)
+        consumer = Consumer(connection, stream, name, start, wanted, credit, members)
         end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
-        async with link.opened(link.consumers, consumer):
+        async with connection.opened(connection.consumers, consumer):
             if end is not None:
-                link.tasks.start_soon(consumer.stop_at, end)
+                connection.tasks.start_soon(consumer.stop_at, end)
             try:
                 yield consumer
             finally:
@@ -223,5 +223,5 @@ async def connect(
         ConnectionLost: nobody answers there.
         LoginRefused: the server does not let this user in.
     """
-    async with open_link(parse_uri(uri), name, heartbeat, retry_seconds) as link:
-        yield Client(link)
+    async with open_reconnecting(parse_uri(uri), name, heartbeat, retry_seconds) as connection:
+        yield Client(connection)

@@ -45,7 +45,7 @@ class _Answer:
         self.command: Any = None
 
 
-class Connection:
+class ClientConnection:
     """An open connection; made by `open_connection`.
 
     Attributes:
@@ -290,7 +290,7 @@ class Connection:
 @asynccontextmanager
 async def open_connection(
     endpoint: Endpoint, name: str, heartbeat: int, take: Take
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[ClientConnection]:
     """A connection that has logged in; ends with the context.
 
     An error in the context comes out as it is, not in a group.
@@ -309,7 +309,7 @@ async def open_connection(
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
-            connection = Connection(stream, endpoint, heartbeat, take)
+            connection = ClientConnection(stream, endpoint, heartbeat, take)
             try:
                 await _log_in(connection, name)
                 tasks.start_soon(connection.run)
@@ -376,7 +376,7 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
-async def _log_in(connection: Connection, name: str) -> None:
+async def _log_in(connection: ClientConnection, name: str) -> None:
     endpoint = connection.endpoint
     try:
         with anyio.fail_after(_LOGIN_SECONDS):

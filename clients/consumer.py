@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeAlias, cast
 
 import anyio
 
-from clients.connection import Connection
+from clients.connection import ClientConnection
 from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
-from clients.filters import ArrivedChunk, ReceivedMessage, SelectorFilter, Wanted
-from clients.reconnecting import Link
+from clients.filters import ArrivedChunk, ConsumerFilter, ReceivedMessage, SelectorFilter
+from clients.reconnecting import ReconnectingConnection
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
@@ -43,7 +43,7 @@ class DamagedChunk(StreamError):
 Resume: TypeAlias = Callable[[], Awaitable[OffsetSpecification]]
 
 
-class Group(NamedTuple):
+class SingleActiveGroup(NamedTuple):
     """Consumers of one name of which one at a time gets messages.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Arrived(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class ConsumerCounts:
     """What a consumer has received.
 
     Attributes:
@@ -93,23 +93,23 @@ class Consumer:
 
     def __init__(
         self,
-        link: Link,
+        reconnecting: ReconnectingConnection,
         stream: str,
         name: str,
         start: OffsetSpecification,
-        wanted: Wanted,
+        wanted: ConsumerFilter,
         credit: int,
-        group: Group | None = None,
+        group: SingleActiveGroup | None = None,
     ) -> None:
         self.is_active = group is None
         self._group = group
         self.stream = stream
         self.name = name
-        self.counts = Counts()
+        self.counts = ConsumerCounts()
         self.last_offset: int | None = None
-        self._link = link
+        self._reconnecting = reconnecting
         self._start = start
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._wanted = wanted
         self._credit = credit
         self._first_offset = 0
@@ -192,9 +192,9 @@ class Consumer:
             Unsupported: the server is not a streamd.
             ConnectionLost: the connection is gone for good.
         """
-        if not self._link.is_streamd:
+        if not self._reconnecting.is_streamd:
             raise Unsupported("only a streamd server tells how far a filter has come")
-        answer = await self._link.ask(
+        answer = await self._reconnecting.ask(
             c.DescribeSubscription, self._subscription_id, awaited_offset, seconds=None
         )
         if answer.code != OK:
@@ -203,8 +203,8 @@ class Consumer:
 
     # -- what the client does with it
 
-    async def open(self, connection: Connection, number: int) -> None:
-        """See link.Listener."""
+    async def open(self, connection: ClientConnection, number: int) -> None:
+        """See reconnecting.ConnectionListener."""
         self._subscription_id = number
         self._start = await self._resolved(connection)
         self._begin_at(self._start)
@@ -226,7 +226,7 @@ class Consumer:
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
 
-    async def _resolved(self, connection: Connection) -> OffsetSpecification:
+    async def _resolved(self, connection: ClientConnection) -> OffsetSpecification:
         """Where to begin, as an offset: "next" would be another place after an interruption."""
         is_fixed = self._start.type in (FIRST.type, _AT_OFFSET)
         if is_fixed or self._group is not None or not connection.knows(c.ResolveOffsetSpec):
@@ -234,7 +234,7 @@ class Consumer:
         answer = await connection.request(c.ResolveOffsetSpec, self.stream, self._start, ())
         return self._start if answer.code != OK else cast("OffsetSpecification", answer.offset)
 
-    async def _store_again(self, connection: Connection, offset: int) -> None:
+    async def _store_again(self, connection: ClientConnection, offset: int) -> None:
         """Store what may have been lost on its way, unless another consumer has got further."""
         answer = await connection.request(c.QueryOffset, self.name, self.stream)
         if answer.code != OK or answer.offset < offset:
@@ -253,7 +253,7 @@ class Consumer:
         self._arrived.set()
 
     async def close(self) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         if self._error is None and self._connection is not None:
             with suppress(ConnectionLost):
                 await self._connection.request(c.Unsubscribe, self._subscription_id)
@@ -262,13 +262,13 @@ class Consumer:
         """Return when the offset that was stored last is known to be stored."""
         with suppress(StreamError):  # whoever uses the consumer has been told
             while self._to_store is not None:
-                answer = await self._link.ask(c.QueryOffset, self.name, self.stream)
+                answer = await self._reconnecting.ask(c.QueryOffset, self.name, self.stream)
                 if answer.code == OK and answer.offset >= self._to_store:
                     return
                 await self.store_offset(self._to_store)
 
     def received(self, command: c.ServerCommand) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         if isinstance(command, c.Deliver | c.DeliverCommitted):
             self._chunks.append(_Arrived(command.chunk, self._first_offset))
             self._arrived.set()
@@ -277,23 +277,23 @@ class Consumer:
                 behind = max(self._first_offset, header.chunk_id + header.num_records)
                 self._start = OffsetSpecification(_AT_OFFSET, behind)
         elif isinstance(command, c.ConsumerUpdate) and self._connection is not None:
-            self._link.tasks.start_soon(self._update, self._connection, command)
+            self._reconnecting.tasks.start_soon(self._update, self._connection, command)
 
     def interrupted(self) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         self._connection = None
         if self._group is not None:  # what was not handed out yet is now another's
             self._step_down()
 
     def failed(self, error: Exception) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         self._error, self._connection = error, None
         self._arrived.set()
 
     def _begin_at(self, start: OffsetSpecification) -> None:
         self._first_offset = start.value if start.type == _AT_OFFSET else 0
 
-    async def _update(self, connection: Connection, command: c.ConsumerUpdate) -> None:
+    async def _update(self, connection: ClientConnection, command: c.ConsumerUpdate) -> None:
         """It is this consumer's turn, or another's."""
         start = _NOT_SAID
         try:

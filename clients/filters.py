@@ -194,7 +194,7 @@ class SelectorFilter:
         return [*lines, _asked(asked.values, match_unfiltered=asked.match_unfiltered)]
 
 
-Wanted: TypeAlias = Filter | SelectorFilter
+ConsumerFilter: TypeAlias = Filter | SelectorFilter
 
 
 def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> tuple[Pair, ...]:

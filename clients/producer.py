@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from clients.connection import Connection
+from clients.connection import ClientConnection
 from clients.errors import ConnectionLost, PublishFailed, refusal
 from segments.compression import NAMES, pack
 from segments.message import Message
@@ -56,7 +56,7 @@ class Producer:
         self.last_publishing_id = 0
         self._filter_value = filter_value
         self._window = window
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._frame_max = 0
         self._publisher_id = -1
         self._is_new = True
@@ -177,8 +177,8 @@ class Producer:
 
     # -- what the client does with it
 
-    async def open(self, connection: Connection, number: int) -> None:
-        """See link.Listener."""
+    async def open(self, connection: ClientConnection, number: int) -> None:
+        """See reconnecting.ConnectionListener."""
         what = f"cannot publish to {self.stream}"
         answer = await connection.request(c.DeclarePublisher, number, self.name, self.stream)
         if answer.code != OK:
@@ -193,7 +193,7 @@ class Producer:
             self._is_new, self.last_publishing_id = False, sequence
         self._go_on(connection, number, sequence)
 
-    def _go_on(self, connection: Connection, number: int, sequence: int) -> None:
+    def _go_on(self, connection: ClientConnection, number: int, sequence: int) -> None:
         """Send again what is not stored; up to `sequence` everything is."""
         missing = [sent for sent in self._unconfirmed.values() if sent.publishing_id > sequence]
         self._waiting[:0] = missing
@@ -212,14 +212,14 @@ class Producer:
                 await self._write()
 
     async def close(self) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         self._pumping.cancel()
         if self._error is None and self._connection is not None:
             with suppress(ConnectionLost):
                 await self._connection.request(c.DeletePublisher, self._publisher_id)
 
     def received(self, command: c.ServerCommand) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         match command:
             case c.PublishConfirm(_, publishing_ids):
                 for number in publishing_ids:
@@ -233,11 +233,11 @@ class Producer:
         self._wake()
 
     def interrupted(self) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         self._connection = None
 
     def failed(self, error: Exception) -> None:
-        """See link.Listener."""
+        """See reconnecting.ConnectionListener."""
         self._error, self._connection = error, None
         self._has_work.set()
         self._wake()
@@ -267,7 +267,7 @@ class Producer:
             try:
                 await connection.send_frame(frame)
             except ConnectionLost:
-                return  # the link knows it as well
+                return  # it is sent again on the next connection
 
     def _next_frame(self) -> bytes:
         """A frame of what waits longest, at most as large as the server takes."""

@@ -1,6 +1,6 @@
 """What publishers and consumers hold on to: a connection that comes back when it was lost.
 
-A link has one connection after the other. Publishers and consumers keep their ids; on a new
+One connection follows the other. Publishers and consumers keep their ids; on a new
 connection each is opened again before anybody else may use it, so that nothing new overtakes what
 has to be sent again.
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from clients.connection import ANSWER_SECONDS, Connection, open_connection
+from clients.connection import ANSWER_SECONDS, ClientConnection, open_connection
 from clients.errors import ConnectionLost, ServerRefused, StreamError, refusal
 from clients.uri import Endpoint
 from streamd.wire.stream import ResponseCode, commands as c
@@ -26,7 +26,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts; each twice 
 _STABLE_SECONDS = 5  # a connection that was there for less does not end a time of trying
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """A publisher or consumer.
 
     Attributes:
@@ -35,7 +35,7 @@ class Listener(Protocol):
 
     stream: str
 
-    async def open(self, connection: Connection, number: int) -> None:
+    async def open(self, connection: ClientConnection, number: int) -> None:
         """Begin on a connection, or go on there.
 
         Raises:
@@ -57,7 +57,7 @@ class Listener(Protocol):
 
 
 class Ids:
-    """Who has which id: the publishers of a link, or its consumers.
+    """Who has which id: the publishers of a client, or its consumers.
 
     Attributes:
         listeners: by id.
@@ -65,10 +65,10 @@ class Ids:
     """
 
     def __init__(self) -> None:
-        self.listeners: dict[int, Listener] = {}
+        self.listeners: dict[int, ConnectionListener] = {}
         self.opened: set[int] = set()
 
-    def take(self, listener: Listener) -> int:
+    def take(self, listener: ConnectionListener) -> int:
         """Give a listener the lowest free id.
 
         Raises:
@@ -99,7 +99,7 @@ class Ids:
                 self.opened.discard(number)
                 self.listeners[number].failed(error)
 
-    async def reopen(self, connection: Connection) -> None:
+    async def reopen(self, connection: ClientConnection) -> None:
         """Open all that were open on a new connection.
 
         Raises:
@@ -147,15 +147,15 @@ class _Retry:
         return None if now + pause > self._give_up_at else pause
 
 
-class Link:
-    """The way to one server; made by `open_link`.
+class ReconnectingConnection:
+    """The way to one server; made by `open_reconnecting`.
 
     Args:
         endpoint: the server, and who enters.
         name: of the connections, for whoever looks at the server.
         heartbeat: seconds between signs of life, 0 for none.
         retry_seconds: how long to try to get a lost connection back.
-        tasks: run while the link is there.
+        tasks: runs what belongs to the connection.
 
     Attributes:
         tasks: as given.
@@ -178,7 +178,7 @@ class Link:
         self._name = name
         self._heartbeat = heartbeat
         self._retry_seconds = retry_seconds
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._error: StreamError | None = None
         self._changed = anyio.Event()
 
@@ -228,7 +228,7 @@ class Link:
             await self._let_go_of(connection)
 
     @asynccontextmanager
-    async def opened(self, ids: Ids, listener: Listener) -> AsyncIterator[None]:
+    async def opened(self, ids: Ids, listener: ConnectionListener) -> AsyncIterator[None]:
         """A publisher or consumer while it is open.
 
         Raises:
@@ -250,15 +250,15 @@ class Link:
         finally:
             ids.release(number)
 
-    async def _wait_for_connection(self) -> Connection:
+    async def _wait_for_connection(self) -> ClientConnection:
         while self._connection is None:
             if self._error is not None:
                 raise self._error
             await self._changed.wait()
         return self._connection
 
-    async def _let_go_of(self, connection: Connection) -> None:
-        """Return once a connection that is lost is not this link's any more."""
+    async def _let_go_of(self, connection: ClientConnection) -> None:
+        """Return once a connection that is lost is not the current one any more."""
         while self._connection is connection and connection.lost is not None:
             await self._changed.wait()
 
@@ -297,7 +297,7 @@ class Link:
             retry.log(error)
             await anyio.sleep(pause)
 
-    async def _begin(self, connection: Connection) -> None:
+    async def _begin(self, connection: ClientConnection) -> None:
         self.server = connection.server
         await self.publishers.reopen(connection)
         await self.consumers.reopen(connection)
@@ -335,10 +335,10 @@ class Link:
 
 
 @asynccontextmanager
-async def open_link(
+async def open_reconnecting(
     endpoint: Endpoint, name: str, heartbeat: int, retry_seconds: float
-) -> AsyncIterator[Link]:
-    """A link whose first connection is there; ends with the context.
+) -> AsyncIterator[ReconnectingConnection]:
+    """A connection that has been made once; ends with the context.
 
     An error in the context comes out as it is, not in a group.
 
@@ -349,9 +349,9 @@ async def open_link(
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         try:
-            link = Link(endpoint, name, heartbeat, retry_seconds, tasks)
-            await tasks.start(link.run)
-            yield link
+            connection = ReconnectingConnection(endpoint, name, heartbeat, retry_seconds, tasks)
+            await tasks.start(connection.run)
+            yield connection
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         finally:

@@ -40,7 +40,7 @@ class StandingSelector(NamedTuple):
     consumers: int
 
 
-class Asked(NamedTuple):
+class SelectorRequest(NamedTuple):
     """What a program says of the selector that it wants; see `Client.consumer`."""
 
     sql: str | None
@@ -75,7 +75,9 @@ def parse(kind: str, text: str) -> Selector:
     return parse_sql(text, dialect)
 
 
-async def selector_filter(client: "Administration", stream: str, asked: Asked) -> SelectorFilter:
+async def selector_filter(
+    client: "Administration", stream: str, asked: SelectorRequest
+) -> SelectorFilter:
     """What a consumer with a selector asks for.
 
     Raises:
@@ -99,7 +101,9 @@ async def selector_filter(client: "Administration", stream: str, asked: Asked) -
     return SelectorFilter(selector, selector.push_down(declared, is_strict=is_strict), basis)
 
 
-async def _of_group(client: "Administration", stream: str, asked: Asked) -> SelectorFilter:
+async def _of_group(
+    client: "Administration", stream: str, asked: SelectorRequest
+) -> SelectorFilter:
     found = next((s for s in await client.selectors(stream) if s.group == asked.group), None)
     if found is None:
         raise _precondition(f"group {asked.group} has registered no selector with {stream}")

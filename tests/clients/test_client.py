@@ -353,7 +353,7 @@ class TestFailures:
                 await producer.send(b"x")
                 await producer.flush()
                 producer._publisher_id = 77  # one that the server does not know
-                client._link.publishers.listeners[77] = producer
+                client._connection.publishers.listeners[77] = producer
                 await producer.send(b"y")
                 with pytest.raises(
                     PublishFailed, match="1 messages were not taken: publisher does"

@@ -18,7 +18,7 @@ from clients import (
     StreamDoesNotExist,
     StreamNotAvailable,
     connect,
-    reconnecting as link,
+    reconnecting,
 )
 from tests.support.process import ServerProcess
 from tests.support.proxy import Cut, CuttingProxy
@@ -73,7 +73,7 @@ bodies = [b"%d %s" % (number, b"x" * (number % 97)) for number in range(COUNT)]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(reconnecting, "_FIRST_PAUSE", 0.005)
 
 
 class TestProducers:
