@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.link import Link
 from benchmarks.load import Load, frames, publish
+from benchmarks.raw_connection import RawConnection
 from benchmarks.reading import Read, read
 from benchmarks.target import Target
 from streamd.wire.stream import commands as c
@@ -83,18 +83,18 @@ def _measure(target: Target, count: int, rounds: int) -> Iterator[tuple[str, Fig
     loads = [(row, frames(row.load)) for row in rows(count)]
     steps = [step for _ in range(rounds) for step in loads]
     for row, made in track(steps, "measuring", console=Console(stderr=True), transient=True):
-        with Link(target.host, target.port) as link:
+        with RawConnection(target.host, target.port) as connection:
             arguments = (Pair("stream-filter-size-bytes", _FILTER_SIZE),)
-            link.request(c.Create, _STREAM, arguments)
-            writing = partial(publish, link, _STREAM, row.load, made)
+            connection.request(c.Create, _STREAM, arguments)
+            writing = partial(publish, connection, _STREAM, row.load, made)
             yield f"publish {row.name}", _figure(target, row, writing)
             yield f"read {row.name}", _figure(target, row, partial(_read, target))
-            link.request(c.Delete, _STREAM)
+            connection.request(c.Delete, _STREAM)
 
 
 def _read(target: Target) -> Read:
-    with Link(target.host, target.port) as link:
-        return read(link, _STREAM)
+    with RawConnection(target.host, target.port) as connection:
+        return read(connection, _STREAM)
 
 
 def _figure(target: Target, row: Row, work: Callable[[], Read | float]) -> Figure:

@@ -55,12 +55,12 @@ def main(rounds: int, scale: float, data: Path | None, before: str | None) -> No
         for _ in range(rounds):
             for load_name, load in loads.items():
                 for name, target in targets.items():
-                    with target.link() as link:
-                        link.request(c.Create, _STREAM, ())
+                    with target.connect() as connection:
+                        connection.request(c.Create, _STREAM, ())
                         used = target.cpu_seconds()
-                        seconds = publish(link, _STREAM, load, made[load_name])
+                        seconds = publish(connection, _STREAM, load, made[load_name])
                         used = target.cpu_seconds() - used
-                        link.request(c.Delete, _STREAM)
+                        connection.request(c.Delete, _STREAM)
                     rates.setdefault((load_name, name), []).append(load.messages / seconds)
                     work.setdefault((load_name, name), []).append(used / load.messages * 1e6)
     table = Table(box=SIMPLE)

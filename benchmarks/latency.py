@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from benchmarks.link import SIZE, Link
+from benchmarks.raw_connection import SIZE, RawConnection
 from benchmarks.reading import CREDIT, DELIVER_HEAD, FRAME, NEXT, filters
 from benchmarks.target import Server
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
@@ -73,23 +73,25 @@ def latencies(server: Server, stream: str, pace: Pace) -> Latencies:
     """Publish at a pace and measure."""
     values = (VALUE,) if pace.bystanders else ()
     with ExitStack() as stack:
-        producer = stack.enter_context(server.link())
+        producer = stack.enter_context(server.connect())
         producer.request(c.DeclarePublisher, 0, "", stream)
-        consumers = [stack.enter_context(server.link()) for _ in range(pace.consumers)]
-        for link in consumers:
-            link.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters(values))
+        consumers = [stack.enter_context(server.connect()) for _ in range(pace.consumers)]
+        for connection in consumers:
+            connection.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters(values))
         for _ in range(pace.bystanders):
-            link = stack.enter_context(server.link())
-            link.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters((_OTHER_VALUE,)))
+            connection = stack.enter_context(server.connect())
+            connection.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters((_OTHER_VALUE,)))
         before = server.cpu_seconds()
         begin = time.perf_counter() + _LEAD_SECONDS
         seen = _run(producer, consumers, pace, begin)
         return Latencies(seen, server.cpu_seconds() - before)
 
 
-def _run(producer: Link, links: Sequence[Link], pace: Pace, begin: float) -> list[float]:
+def _run(
+    producer: RawConnection, connections: Sequence[RawConnection], pace: Pace, begin: float
+) -> list[float]:
     publisher = _Publisher(producer, pace, begin)
-    consumers = [_Consumer(link, pace) for link in links]
+    consumers = [_Consumer(connection, pace) for connection in connections]
     give_up = begin + pace.seconds + _PATIENCE_SECONDS
     with selectors.DefaultSelector() as selector:
         selector.register(producer.socket, selectors.EVENT_READ, publisher)
@@ -110,9 +112,9 @@ class _Publisher:
         sent: messages so far.
     """
 
-    def __init__(self, link: Link, pace: Pace, begin: float) -> None:
+    def __init__(self, connection: RawConnection, pace: Pace, begin: float) -> None:
         self.sent = 0
-        self._socket = link.socket
+        self._socket = connection.socket
         self._pace = pace
         self._begin = begin
         value = struct.pack(">h", len(VALUE)) + VALUE if pace.bystanders else b""
@@ -162,9 +164,9 @@ class _Consumer:
         messages: that arrived so far.
     """
 
-    def __init__(self, link: Link, pace: Pace) -> None:
+    def __init__(self, connection: RawConnection, pace: Pace) -> None:
         self.messages = 0
-        self.socket = link.socket
+        self.socket = connection.socket
         self._step = pace.batch * _ENTRY_BYTES
         self._received = b""
         self._latencies: list[float] = []

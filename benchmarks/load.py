@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from benchmarks.link import SIZE, Link
+from benchmarks.raw_connection import SIZE, RawConnection
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.publish import Outgoing, encode_filtered_entries
@@ -77,35 +77,35 @@ def _packed(count: int, tail_size: int) -> struct.Struct:
     return struct.Struct(_PUBLISH.format + f"Q{tail_size}s" * count)
 
 
-def publish(link: Link, stream: str, load: Load, made: Sequence[bytes]) -> float:
+def publish(connection: RawConnection, stream: str, load: Load, made: Sequence[bytes]) -> float:
     """Publish and wait for every confirm; returns seconds."""
-    return publish_together([(link, stream)], load, made)
+    return publish_together([(connection, stream)], load, made)
 
 
 def publish_together(
-    members: Sequence[tuple[Link, str]], load: Load, made: Sequence[bytes]
+    members: Sequence[tuple[RawConnection, str]], load: Load, made: Sequence[bytes]
 ) -> float:
     """Publish the same from each connection into its stream; returns seconds."""
-    for link, stream in members:
-        link.request(c.DeclarePublisher, 0, "", stream)
-        link.socket.setblocking(False)
-    publishers = [_Publisher(link, load, made) for link, _ in members]
+    for connection, stream in members:
+        connection.request(c.DeclarePublisher, 0, "", stream)
+        connection.socket.setblocking(False)
+    publishers = [_Publisher(connection, load, made) for connection, _ in members]
     began = time.perf_counter()
     _run(publishers)
     seconds = time.perf_counter() - began
-    for link, _ in members:
-        link.socket.settimeout(_PATIENCE_SECONDS)
-        link.request(c.DeletePublisher, 0)
+    for connection, _ in members:
+        connection.socket.settimeout(_PATIENCE_SECONDS)
+        connection.request(c.DeletePublisher, 0)
     return seconds
 
 
-def mark(link: Link, stream: str) -> None:
+def mark(connection: RawConnection, stream: str) -> None:
     """Publish one more message, of a filter value and in a chunk of its own."""
-    link.request(c.DeclarePublisher, 0, "", stream)
+    connection.request(c.DeclarePublisher, 0, "", stream)
     entries = encode_filtered_entries([Outgoing(0, b"", MARKER)])
-    link.socket.sendall(encode(c.PublishFiltered(0, 1, entries)))
-    link.wait_for(c.PublishConfirm)
-    link.request(c.DeletePublisher, 0)
+    connection.socket.sendall(encode(c.PublishFiltered(0, 1, entries)))
+    connection.wait_for(c.PublishConfirm)
+    connection.request(c.DeletePublisher, 0)
 
 
 def _run(publishers: Sequence["_Publisher"]) -> None:
@@ -138,8 +138,8 @@ class _Publisher:
         socket: of its connection, not blocking.
     """
 
-    def __init__(self, link: Link, load: Load, made: Sequence[bytes]) -> None:
-        self.socket = link.socket
+    def __init__(self, connection: RawConnection, load: Load, made: Sequence[bytes]) -> None:
+        self.socket = connection.socket
         self._load = load
         self._made = made
         self._next_frame = 0

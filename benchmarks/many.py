@@ -17,8 +17,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.link import SIZE, Link
 from benchmarks.load import Load, frames
+from benchmarks.raw_connection import SIZE, RawConnection
 from benchmarks.target import Target
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from streamd.wire.stream import commands as c
@@ -42,9 +42,9 @@ class Member:
         confirmed, delivered: messages so far.
     """
 
-    def __init__(self, link: Link, frame: bytes) -> None:
+    def __init__(self, connection: RawConnection, frame: bytes) -> None:
         self.confirmed = self.delivered = 0
-        self.socket = link.socket
+        self.socket = connection.socket
         self._frame = frame
         self._received = bytearray()
 
@@ -106,14 +106,14 @@ def main(connections: int, streams: int, batch: int, seconds: float) -> None:
         )
 
 
-def _enter(target: Target, number: int, streams: int) -> Link:
-    link = Link(target.host, target.port)
+def _enter(target: Target, number: int, streams: int) -> RawConnection:
+    connection = RawConnection(target.host, target.port)
     stream = f"many-{number % streams}"
     if number < streams:
-        link.request(c.Create, stream, ())
-    link.request(c.DeclarePublisher, 0, "", stream)
-    link.request(c.Subscribe, 0, stream, _NEXT, _CREDIT, ())
-    return link
+        connection.request(c.Create, stream, ())
+    connection.request(c.DeclarePublisher, 0, "", stream)
+    connection.request(c.Subscribe, 0, stream, _NEXT, _CREDIT, ())
+    return connection
 
 
 def _run(members: Sequence[Member], seconds: float) -> None:

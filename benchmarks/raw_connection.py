@@ -11,7 +11,7 @@ SIZE = struct.Struct(">I")
 _BUFFER_BYTES = 4 << 20
 
 
-class Link:
+class RawConnection:
     """Logged in as guest.
 
     Attributes:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from benchmarks.link import SIZE, Link
+from benchmarks.raw_connection import SIZE, RawConnection
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
@@ -38,21 +38,21 @@ def filters(values: Sequence[bytes]) -> tuple[Pair, ...]:
     return tuple(Pair(f"filter.{n}", value.decode()) for n, value in enumerate(values))
 
 
-def read(link: Link, stream: str, values: Sequence[bytes] = ()) -> Read:
+def read(connection: RawConnection, stream: str, values: Sequence[bytes] = ()) -> Read:
     """Read from the first chunk on, until what is now the last one has come.
 
     Args:
-        link: a connection of its own.
+        connection: a connection of its own.
         stream: that it reads.
         values: filter values that are asked for; the last chunk has one of them.
     """
-    found = link.request(c.StreamStats, stream).statistics
+    found = connection.request(c.StreamStats, stream).statistics
     last = next(it.value for it in found if it.name == "committed_chunk_id")
-    reading = _Reading(link)
+    reading = _Reading(connection)
     messages = size = 0
     chunks: list[tuple[int, int]] = []
     began = time.perf_counter()
-    link.send(c.Subscribe, 0, stream, FIRST, CREDIT, filters(values))
+    connection.send(c.Subscribe, 0, stream, FIRST, CREDIT, filters(values))
     while not chunks or chunks[-1][0] < last:
         for header in reading.receive():
             messages += header.num_records
@@ -65,8 +65,8 @@ def read(link: Link, stream: str, values: Sequence[bytes] = ()) -> Read:
 class _Reading:
     """Delivered chunks; what is left of one that is counted already is passed over."""
 
-    def __init__(self, link: Link) -> None:
-        self._socket = link.socket
+    def __init__(self, connection: RawConnection) -> None:
+        self._socket = connection.socket
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0

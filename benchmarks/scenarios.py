@@ -43,15 +43,15 @@ def streams(server: Server, number: int = 1, **arguments: int) -> Iterator[list[
     """New streams, with arguments as of Create."""
     names = [f"compare-{os.getpid()}-{next(_NUMBERS)}" for _ in range(number)]
     pairs = tuple(Pair(f"stream-{k.replace('_', '-')}", str(v)) for k, v in arguments.items())
-    with server.link() as link:
+    with server.connect() as connection:
         for name in names:
-            link.request(c.Create, name, pairs)
+            connection.request(c.Create, name, pairs)
     try:
         yield names
     finally:
-        with server.link() as link:
+        with server.connect() as connection:
             for name in names:
-                link.request(c.Delete, name)
+                connection.request(c.Delete, name)
 
 
 def publishing(
@@ -63,8 +63,8 @@ def publishing(
         part = scaled(load, scale, connections)
         made = _made(part)
         with streams(server, number_of_streams) as names, ExitStack() as stack:
-            links = [stack.enter_context(server.link()) for _ in range(connections)]
-            members = [(link, names[n % len(names)]) for n, link in enumerate(links)]
+            opened = [stack.enter_context(server.connect()) for _ in range(connections)]
+            members = [(connection, names[n % len(names)]) for n, connection in enumerate(opened)]
             before = server.cpu_seconds()
             seconds = publish_together(members, part, made)
             cpu = server.cpu_seconds() - before
@@ -77,8 +77,8 @@ def publishing(
 def reading_large_chunks(server: Server, scale: float) -> Figures:
     """Read a stream of large chunks several times."""
     load = scaled(Load(1_000_000), scale)
-    with streams(server) as (stream,), server.link() as link:
-        publish(link, stream, load, _made(load))
+    with streams(server) as (stream,), server.connect() as connection:
+        publish(connection, stream, load, _made(load))
         before = server.cpu_seconds()
         times = [_read(server, stream) for _ in range(_READINGS)]
         cpu = server.cpu_seconds() - before
@@ -92,11 +92,11 @@ def small_chunks(load: Load) -> Callable[[Server, float], Figures]:
     def work(server: Server, scale: float) -> Figures:
         part = scaled(load, scale)
         made = _made(part)
-        with streams(server) as (stream,), server.link() as link:
+        with streams(server) as (stream,), server.connect() as connection:
             before = server.cpu_seconds()
-            seconds = publish(link, stream, part, made)
+            seconds = publish(connection, stream, part, made)
             cpu = server.cpu_seconds() - before
-            mark(link, stream)
+            mark(connection, stream)
             everything = _read(server, stream)
             passed = _read(server, stream, MARKER)
             answered = _answer_seconds(server, stream)
@@ -112,17 +112,17 @@ def small_chunks(load: Load) -> Callable[[Server, float], Figures]:
 
 
 def _read(server: Server, stream: str, *values: bytes) -> Read:
-    with server.link() as link:
-        return read(link, stream, values)
+    with server.connect() as connection:
+        return read(connection, stream, values)
 
 
 def _answer_seconds(server: Server, stream: str) -> float:
     """How long a StreamStats takes that follows a Subscribe for the marker."""
-    with server.link() as link:
-        link.send(c.Subscribe, 0, stream, FIRST, CREDIT, filters((MARKER,)))
+    with server.connect() as connection:
+        connection.send(c.Subscribe, 0, stream, FIRST, CREDIT, filters((MARKER,)))
         began = time.perf_counter()
-        link.send(c.StreamStats, stream)
-        link.wait_for(c.StreamStatsResponse)
+        connection.send(c.StreamStats, stream)
+        connection.wait_for(c.StreamStatsResponse)
         return time.perf_counter() - began
 
 
@@ -133,9 +133,12 @@ def sealed_segments(server: Server, scale: float) -> Figures:
     wanted = set(range(min(_ONE_IN, len(made)) // 2, len(made), _ONE_IN))
     some = [_with_wanted(it) if n in wanted else it for n, it in enumerate(made)]
     segment_bytes = sum(map(len, made)) // _SEGMENTS
-    with streams(server, max_segment_size_bytes=segment_bytes) as (stream,), server.link() as link:
-        publish(link, stream, load, some)
-        mark(link, stream)
+    with (
+        streams(server, max_segment_size_bytes=segment_bytes) as (stream,),
+        server.connect() as connection,
+    ):
+        publish(connection, stream, load, some)
+        mark(connection, stream)
         chunks = _read(server, stream, _WANTED, MARKER).chunks
     sealed = [(first, size) for first, size in chunks if first < load.messages * _SEALED_SHARE]
     beyond = [size for first, size in sealed if first // load.batch not in wanted]
@@ -182,8 +185,8 @@ def starting(server: Server, scale: float) -> Figures:
     without = server.seconds_to_start()
     segment_bytes = sum(map(len, made)) // _SEGMENTS
     with streams(server, max_segment_size_bytes=segment_bytes) as (stream,):
-        with server.link() as link:
-            publish(link, stream, load, made)
+        with server.connect() as connection:
+            publish(connection, stream, load, made)
         server.stop()
         seconds = server.seconds_to_start(stream)
     return {"ready": seconds * 1e3, "more": (seconds - without) * 1e3}

@@ -20,8 +20,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.link import Link
 from benchmarks.load import Load, publish
+from benchmarks.raw_connection import RawConnection
 from benchmarks.target import Target
 from clients import connect
 from segments.codec import simple_ends
@@ -165,8 +165,8 @@ def _publish_events(target: Target, events: int) -> None:
         Pair("stream-filter-property", "kind"),
         Pair("stream-filter-contract", "lenient"),
     )
-    with Link(target.host, target.port) as link:
-        link.request(c.Create, "events", arguments)
+    with RawConnection(target.host, target.port) as connection:
+        connection.request(c.Create, "events", arguments)
         made = []
         for start in range(0, events, _EVENT_FRAME):
             is_wanted = start % _EVENT == _EVENT // 2
@@ -175,7 +175,7 @@ def _publish_events(target: Target, events: int) -> None:
                 messages[7] = Outgoing(start + 7, wanted, b"wanted")
             entries = encode_filtered_entries(messages)
             made.append(encode(c.PublishFiltered(0, len(messages), entries)))
-        publish(link, "events", Load(events), made)
+        publish(connection, "events", Load(events), made)
 
 
 def _consume(uri: str, sql: str) -> int:
@@ -234,13 +234,15 @@ def _timed_publishing(
     count = len(made) * _EVENT_FRAME
     seconds = []
     for _ in range(rounds):
-        with Link(target.host, target.port) as link:
-            link.request(c.Create, "writing", arguments)
+        with RawConnection(target.host, target.port) as connection:
+            connection.request(c.Create, "writing", arguments)
             for number, sql in enumerate(selectors):
                 pairs = {"stream": "writing", "group": f"g{number}", "text": sql}
-                link.request(c.Manage, "selector.add", tuple(map(Pair, pairs, pairs.values())))
-            seconds.append(publish(link, "writing", Load(count), made))
-            link.request(c.Delete, "writing")
+                connection.request(
+                    c.Manage, "selector.add", tuple(map(Pair, pairs, pairs.values()))
+                )
+            seconds.append(publish(connection, "writing", Load(count), made))
+            connection.request(c.Delete, "writing")
     return Row(name, count, median(seconds), 0)
 
 

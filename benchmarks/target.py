@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Self
 
-from benchmarks.link import Link
+from benchmarks.raw_connection import RawConnection
 from streamd.wire.stream import commands as c
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,9 +33,9 @@ class Server:
     def __init__(self, host: str, port: int, pid: int) -> None:
         self.host, self.port, self.pid = host, port, pid
 
-    def link(self) -> Link:
+    def connect(self) -> RawConnection:
         """A new connection."""
-        return Link(self.host, self.port)
+        return RawConnection(self.host, self.port)
 
     def stop(self) -> None:
         """End it."""
@@ -62,9 +62,9 @@ class Server:
 
     def _answers(self, stream: str | None) -> bool:
         try:
-            with self.link() as link:
+            with self.connect() as connection:
                 if stream:
-                    link.request(c.StreamStats, stream)
+                    connection.request(c.StreamStats, stream)
         except (OSError, RuntimeError):
             return False
         return True
