@@ -19,7 +19,7 @@ from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import (
     NO_LEADER,
-    Broker as BrokerAddress,
+    BrokerAddress,
     OffsetSpecification,
     Pair,
     Statistic,

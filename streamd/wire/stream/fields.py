@@ -148,7 +148,7 @@ class CommandVersions(NamedTuple):
     max_version: int
 
 
-class Broker(NamedTuple):
+class BrokerAddress(NamedTuple):
     """An address that streams can be reached at, and the number that Metadata calls it by."""
 
     reference: int
@@ -262,7 +262,7 @@ OffsetSpec = Annotated[OffsetSpecification, Field(_encode_offset, _decode_offset
 Versions = Annotated[
     tuple[CommandVersions, ...], _to_end(record(CommandVersions, _u16, _u16, _u16))
 ]
-Brokers = Annotated[tuple[Broker, ...], _array(record(Broker, _u16, _string, _u32))]
+Brokers = Annotated[tuple[BrokerAddress, ...], _array(record(BrokerAddress, _u16, _string, _u32))]
 StreamsMetadata = Annotated[
     tuple[StreamMetadata, ...],
     _array(record(StreamMetadata, _string, _u16, _u16, _array(_u16))),

@@ -34,7 +34,7 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     f.Maps: st.lists(MAP, max_size=2).map(tuple),
     f.OffsetSpec: OFFSETS,
     f.Versions: st.lists(st.builds(f.CommandVersions, U16, U16, U16), max_size=3).map(tuple),
-    f.Brokers: st.lists(st.builds(f.Broker, U16, TEXT, U32), max_size=2).map(tuple),
+    f.Brokers: st.lists(st.builds(f.BrokerAddress, U16, TEXT, U32), max_size=2).map(tuple),
     f.StreamsMetadata: st.lists(
         st.builds(f.StreamMetadata, TEXT, U16, U16, st.lists(U16, max_size=2).map(tuple)),
         max_size=2,
