@@ -9,7 +9,7 @@ lost, in any order, and torn. A sync that returned keeps its promise. A rename r
 one step.
 """
 
-from segments.bloom import Matcher
+from segments.bloom import ChunkMatcher
 from segments.chunk import ChunkBuilder
 from segments.errors import (
     CorruptError,
@@ -28,11 +28,11 @@ __all__ = [
     "LAST",
     "NEXT",
     "ChunkBuilder",
+    "ChunkMatcher",
     "CorruptError",
     "FormatError",
     "Log",
     "LogPolicy",
-    "Matcher",
     "OffsetSpec",
     "Position",
     "Reader",

@@ -113,7 +113,7 @@ def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
     return values
 
 
-class Matcher:
+class ChunkMatcher:
     """What a subscription wants of chunks: any of some values, perhaps unfiltered messages too.
 
     Args:

@@ -19,7 +19,7 @@ MAX_VALUES = 10_000  # bounds what peers make us hold; then the rarest are forgo
 _MAX_BYTES = 16 << 20
 
 
-class Asked:
+class FilterDemand:
     """The record of one stream.
 
     Args:

@@ -16,7 +16,7 @@ from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, OsDisk
 from segments.errors import StorageError
-from segments.filter_demand import Asked
+from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.flush import Flush, FlushState
 from segments.journal import Journal
@@ -50,25 +50,25 @@ class Log:
     Attributes:
         folder: where its files are.
         policy: its limits; may be replaced, and counts from the next chunk on.
-        holds_back: readers see what is appended when it is flushed.
+        commits_on_flush: readers see what is appended when it is flushed.
         segments: that readers may read, oldest first; the last one grows.
         committed_offset: that the record after the last one that readers may read will have.
         epoch: the writer's generation; one more than the newest chunk that was found.
         tracking: publisher sequences of what readers may read, and stored offsets.
-        asked: which filter values consumers ask for.
+        filter_demand: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
-        on_wanted: called when a segment wants a filter index; see `take_wanted`.
-        on_fence: called when a reader comes upon damage.
+        on_index_requested: called when a segment wants a filter index; see `take_index_requests`.
+        on_damage: called when a reader comes upon damage.
     """
 
     def __init__(
-        self, disk: Disk, folder: str, policy: LogPolicy, plan: Plan, *, holds_back: bool
+        self, disk: Disk, folder: str, policy: LogPolicy, plan: Plan, *, commits_on_flush: bool
     ) -> None:
         self._disk = disk
         self.folder = folder
         self.policy = policy
-        self.holds_back = holds_back
+        self.commits_on_flush = commits_on_flush
         self.segments = plan.segments
         self.epoch = plan.last_epoch + 1
         has_tail = bool(plan.segments) and not plan.is_ended
@@ -83,12 +83,12 @@ class Log:
         self._ahead: dict[bytes, int] = {}
         self._state = FlushState(self._writer, plan, has_new_names=not has_tail)
         self.is_closed = False
-        self._wanted: list[Segment] = []
-        self.on_wanted: Callable[[Log], None] = lambda _log: None
-        self.on_fence: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
+        self._index_requests: list[Segment] = []
+        self.on_index_requested: Callable[[Log], None] = lambda _log: None
+        self.on_damage: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
         for segment in self.segments:
-            segment.on_fence = self._fenced
-        self.asked = Asked(disk, folder)
+            segment.on_damage = self._report_damage
+        self.filter_demand = FilterDemand(disk, folder)
         self._journal = Journal.open(disk, folder)
         self.tracking, notes = restore_tracking(self._journal, self.segments, plan.checkpoint)
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
@@ -100,7 +100,7 @@ class Log:
         policy: LogPolicy | None = None,
         disk: Disk | None = None,
         *,
-        holds_back: bool = False,
+        commits_on_flush: bool = False,
     ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
 
@@ -110,8 +110,8 @@ class Log:
             folder: of the stream.
             policy: its limits.
             disk: where the folder is; default the operating system's.
-            holds_back: readers get to see what is appended after the flush that covers it; else
-                at once.
+            commits_on_flush: readers get to see what is appended after the flush that covers it;
+                else at once.
 
         Raises:
             CorruptError: a segment file is not one.
@@ -122,7 +122,7 @@ class Log:
         disk.make_folder(folder)
         plan = recovery.examine(disk, folder)
         plan.apply(disk)
-        log = cls(disk, folder, policy or LogPolicy(), plan, holds_back=holds_back)
+        log = cls(disk, folder, policy or LogPolicy(), plan, commits_on_flush=commits_on_flush)
         log.flush(with_checkpoint=True)
         return log
 
@@ -223,7 +223,7 @@ class Log:
         sequences = [builder.sequences for _, builder in group]
         appended = self._writer.append(chunks, sequences)
         self._last_timestamp_ms = chunks[-1].header.timestamp_ms
-        if self.holds_back:
+        if self.commits_on_flush:
             for brought in sequences:
                 self._ahead.update(brought)
             self._state.held.append(appended)
@@ -239,7 +239,7 @@ class Log:
         if segment is not sealed:
             self.segments.append(segment)
             if sealed.filters is not None:
-                self.want_filters(sealed)  # from memory to a file
+                self.request_index(sealed)  # from memory to a file
         if any(appended.sequences):
             self._commit_sequences(appended)
         self.committed_offset = segment.next_offset
@@ -254,13 +254,13 @@ class Log:
     def _roll(self) -> None:
         """Seal the newest segment and start the next."""
         writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
-        writer.segment.on_fence = self._fenced
+        writer.segment.on_damage = self._report_damage
         self._state.rolled(self._writer, writer)
         self._writer.close()
         self._writer = writer
 
-    def _fenced(self, segment: Segment, damage: Damage) -> None:
-        self.on_fence(segment, damage)
+    def _report_damage(self, segment: Segment, damage: Damage) -> None:
+        self.on_damage(segment, damage)
 
     def store_offset(self, reference: bytes, offset: int) -> None:
         """Remember how far a consumer has come; written with the next `write_tracking`.
@@ -319,25 +319,25 @@ class Log:
         number = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
         return self.segments[max(number, 0)]
 
-    def want_filters(self, segment: Segment) -> None:
+    def request_index(self, segment: Segment) -> None:
         """A reader could pass over chunks of this segment if its filter index were there.
 
         It will soon ask for those of the next segments, so they are wanted as well.
         """
-        if segment.is_wanted or not segment.is_indexable or segment.damage:
+        if segment.index_requested or not segment.is_indexable or segment.damage:
             return  # asked for once for every chunk
         number = bisect_left(self.segments, segment.base_offset, key=lambda s: s.base_offset)
         for one in self.segments[number : number + _SEGMENTS_AHEAD]:
-            is_possible = one.is_indexable and not one.damage and not one.is_wanted
+            is_possible = one.is_indexable and not one.damage and not one.index_requested
             if is_possible and (one is segment or one.filters is None):
-                one.is_wanted = True
-                self._wanted.append(one)
-        if self._wanted:
-            self.on_wanted(self)
+                one.index_requested = True
+                self._index_requests.append(one)
+        if self._index_requests:
+            self.on_index_requested(self)
 
-    def take_wanted(self) -> list[Segment]:
+    def take_index_requests(self) -> list[Segment]:
         """Segments that want a filter index, or have one in memory that can be written."""
-        wanted, self._wanted = self._wanted, []
+        wanted, self._index_requests = self._index_requests, []
         return [segment for segment in wanted if self.keeps(segment)]
 
     def keeps(self, segment: Segment) -> bool:
@@ -457,7 +457,7 @@ class Log:
         try:
             if not self.is_closed and self._writer.failed is None:
                 self.write_tracking()
-                self.asked.write()
+                self.filter_demand.write()
                 self.flush(with_checkpoint=True)
         finally:
             self.abandon()

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from segments import codec
-from segments.bloom import Matcher
+from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError
@@ -43,7 +43,7 @@ class StoredChunk(NamedTuple):
     data_position: int
 
 
-class Counts:
+class ReadCounts:
     """What a reader has come by so far.
 
     Attributes:
@@ -75,8 +75,8 @@ class Reader:
         next_offset: offset of the chunk it stands before.
     """
 
-    def __init__(self, log: Log, start: Position, matcher: Matcher | None = None) -> None:
-        self.counts = Counts()
+    def __init__(self, log: Log, start: Position, matcher: ChunkMatcher | None = None) -> None:
+        self.counts = ReadCounts()
         self.next_offset = start.offset
         self._log = log
         self._matcher = matcher
@@ -113,7 +113,7 @@ class Reader:
         size = 0
         for _ in range(max_steps):
             if chunks and self._position >= self._segment.size:
-                break  # all of one call are in one file, see `hold`
+                break  # all of one call are in one file, see `pin_segment`
             if self.at_end or not self._enter_segment():
                 break
             size += self._advance(chunks, max_chunks, max_bytes - size)
@@ -121,7 +121,7 @@ class Reader:
             if is_full or (chunks and chunks[-1].data is None):
                 break
         if self.at_end:
-            self.let_go()  # readers that wait at the end hold nothing
+            self.drop_readahead()  # readers that wait at the end hold nothing
         return chunks
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
@@ -145,11 +145,11 @@ class Reader:
             if not self._pass_over(matcher):
                 break
 
-    def let_go(self) -> None:
+    def drop_readahead(self) -> None:
         """Hold nothing that was read ahead; the next `read` reads it again."""
         self._window = b""
 
-    def hold(self) -> Segment:
+    def pin_segment(self) -> Segment:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""
         self._segment.acquire()
         return self._segment
@@ -180,7 +180,7 @@ class Reader:
             except StorageError as error:
                 if not error.is_missing or segment is self._log.segments[-1]:
                     raise
-                segment.fence_all()
+                segment.mark_all_damaged()
                 self._pass_to(segment.next_offset)
                 segment = self._log.segment_holding(segment.next_offset)
 
@@ -188,7 +188,7 @@ class Reader:
         self.counts.lost_records += offset - self.next_offset
         self.next_offset = offset
 
-    def _pass_over(self, matcher: Matcher) -> bool:
+    def _pass_over(self, matcher: ChunkMatcher) -> bool:
         """Go to the next chunk that may match, where the segment's index tells; True if it moved.
 
         Nothing is read for what lies between.
@@ -197,7 +197,7 @@ class Reader:
         filters = segment.filters
         if filters is None or segment.damage or self.next_offset < matcher.since:
             if filters is None:
-                self._log.want_filters(segment)
+                self._log.request_index(segment)
             return False
         ordinal = bisect_left(filters.positions, self._position)
         target = filters.next_match(matcher.keys, ordinal)
@@ -217,7 +217,7 @@ class Reader:
             self._pass_over_segments(matcher)
         return True
 
-    def _pass_over_segments(self, matcher: Matcher) -> None:
+    def _pass_over_segments(self, matcher: ChunkMatcher) -> None:
         """Leave out whole segments in which nothing matches; their files are not even opened.
 
         The newest one is entered: who waits there must not keep an old file open.
@@ -302,7 +302,7 @@ class Reader:
         try:
             header = self._decode_header(position)
         except FormatError:
-            damage = self._segment.fence(self._file, position, self.next_offset)
+            damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
             self._pass_to(damage.next_offset)
             return None
@@ -324,7 +324,7 @@ class Reader:
             raise FormatError("chunk reaches beyond the segment's end")
         return header
 
-    def _is_wanted(self, matcher: Matcher, position: int, header: ChunkHeader) -> bool:
+    def _is_wanted(self, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
         """The filter test. A chunk is only passed over when its filter can be trusted."""
         if header.chunk_id < matcher.since:
             return True

@@ -29,7 +29,7 @@ from segments.disk import Disk
 from segments.errors import FormatError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import DAMAGE_SUFFIX, SEGMENT_SUFFIX, SUFFIXES, file_path, parse_name
-from segments.segment_scan import Examiner
+from segments.segment_scan import SegmentScanner
 
 _OUTLIVED = "retention had dropped it"
 
@@ -103,10 +103,10 @@ def _examine_all(
         path = file_path(folder, first, SEGMENT_SUFFIX)
         plan.losses.append(Loss(path, 0, "the file is missing", first, bases[0] - first))
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
-        examiner = Examiner(disk, folder, base, suffixes[base], plan.checkpoint)
-        plan.segments.append(examiner.examine(plan, next_base, trust_index=trust_indexes))
-        if examiner.is_end:
-            reason = f"it follows offset {examiner.segment.next_offset}, where the log ends"
+        scanner = SegmentScanner(disk, folder, base, suffixes[base], plan.checkpoint)
+        plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))
+        if scanner.is_end:
+            reason = f"it follows offset {scanner.segment.next_offset}, where the log ends"
             plan.steps += [
                 SetAside(file_path(folder, later, suffix), reason)
                 for later in bases

@@ -56,8 +56,8 @@ class Segment:
         damage: ranges that readers step over, by their position.
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
-        is_wanted: somebody is to make `filters`.
-        on_fence: told of damage that a reader came upon.
+        index_requested: somebody is to make `filters`.
+        on_damage: told of damage that a reader came upon.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -73,8 +73,8 @@ class Segment:
         self.damage: dict[int, Damage] = {}
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
-        self.is_wanted = False
-        self.on_fence: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
+        self.index_requested = False
+        self.on_damage: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
         self._file: File | None = None
         self._users = 0
 
@@ -100,12 +100,12 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def lend(self, file: File) -> None:
+    def share_descriptor(self, file: File) -> None:
         """Let readers use a descriptor that the writer opened."""
         self._file = file
         self._users += 1
 
-    def fence(self, file: File, position: int, offset: int) -> Damage:
+    def mark_damaged(self, file: File, position: int, offset: int) -> Damage:
         """What readers step over at `position`, where the chunk of `offset` is not readable.
 
         The index says where chunks begin; the next one with a good header ends the damage, or
@@ -123,15 +123,15 @@ class Segment:
                     break
         damage = Damage(position, end, offset, next_offset)
         self.damage[position] = damage
-        self.on_fence(self, damage)
+        self.on_damage(self, damage)
         return damage
 
-    def fence_all(self) -> None:
+    def mark_all_damaged(self) -> None:
         """Its file is gone: readers step over all of it."""
         damage = Damage(FILE_HEADER_SIZE, self.size, self.base_offset, self.next_offset)
         if self.damage != {damage.position: damage}:
             self.damage = {damage.position: damage}
-            self.on_fence(self, damage)
+            self.on_damage(self, damage)
 
     @property
     def num_lost(self) -> int:
@@ -212,7 +212,7 @@ class SegmentWriter:
         self.next_offset = segment.next_offset
         if not segment.num_chunks:
             segment.filters = self._filters
-        segment.lend(file)
+        segment.share_descriptor(file)
 
     @classmethod
     def create(cls, disk: Disk, folder: str, base_offset: int) -> "SegmentWriter":
@@ -341,7 +341,7 @@ def walk_headers(
     while position < segment.size:
         header = None if position in segment.damage else read_header(file, position, offset)
         if header is None:
-            damage = segment.fence(file, position, offset)
+            damage = segment.mark_damaged(file, position, offset)
             position, offset = damage.end, damage.next_offset
         else:
             yield position, header

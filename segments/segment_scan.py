@@ -24,7 +24,7 @@ from segments.recovery_steps import Cut, Loss, Plan, Remove, Replace, WriteHeade
 from segments.segment import DAMAGE_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, file_path
 
 
-class Examiner:
+class SegmentScanner:
     """Examines one segment: fills in its Segment, and collects its index as it should be.
 
     Attributes:

@@ -17,7 +17,7 @@ from segments.recovery_steps import Plan
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 
-class Fault(NamedTuple):
+class Finding(NamedTuple):
     """Something that is not as it should be.
 
     Attributes:
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
         return f"{self.path} at byte {self.position}: {self.reason}"
 
 
-def verify(disk: Disk, folder: str) -> Iterator[Fault]:
+def verify(disk: Disk, folder: str) -> Iterator[Finding]:
     """Yield every fault in the stream's files: segments, indexes, filters, tracking, checkpoint.
 
     Raises:
@@ -44,24 +44,24 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
     plan = recovery.examine(disk, folder, trust_indexes=False)
     names = disk.list(folder)
     if not plan.segments:
-        yield Fault(folder, 0, "there are no segment files here")
+        yield Finding(folder, 0, "there are no segment files here")
     for step in plan.steps:
-        yield Fault(step.path, step.position, step.reason)
+        yield Finding(step.path, step.position, step.reason)
     for loss in plan.losses:
-        yield Fault(loss.path, loss.position, loss.reason)
+        yield Finding(loss.path, loss.position, loss.reason)
     new = {(loss.path, loss.position) for loss in plan.losses}
     is_ours = False  # a folder that another program wrote has no checkpoint
     for segment in plan.segments:
         for damage in segment.damage.values():
             if (segment.path(), damage.position) not in new:
-                yield Fault(segment.path(), damage.position, "known damage, noted beside it")
+                yield Finding(segment.path(), damage.position, "known damage, noted beside it")
         file = segment.acquire()
         try:
             for position, header in walk_headers(segment, file):
                 is_ours = is_ours or bool(header.header_check)
                 fault = _chunk_fault(file, position, header)
                 if fault:
-                    yield Fault(segment.path(), position, fault)
+                    yield Finding(segment.path(), position, fault)
         finally:
             segment.release()
         yield from _filter_index_faults(segment)
@@ -72,14 +72,14 @@ def verify(disk: Disk, folder: str) -> Iterator[Fault]:
 
 def _checkpoint_faults(
     plan: Plan, folder: str, names: Collection[str], *, is_ours: bool
-) -> Iterator[Fault]:
+) -> Iterator[Finding]:
     path = checkpoint_path(folder)
     if plan.checkpoint_fault:
-        yield Fault(path, 0, f"{plan.checkpoint_fault}; the server makes it anew")
+        yield Finding(path, 0, f"{plan.checkpoint_fault}; the server makes it anew")
     elif is_ours and CHECKPOINT_NAME not in names:
-        yield Fault(path, 0, "the file is missing; the server makes it anew")
+        yield Finding(path, 0, "the file is missing; the server makes it anew")
     elif plan.checkpoint and plan.checkpoint.has_tracking and JOURNAL_NAME not in names:
-        yield Fault(str(PurePath(folder, JOURNAL_NAME)), 0, "the file is missing")
+        yield Finding(str(PurePath(folder, JOURNAL_NAME)), 0, "the file is missing")
 
 
 def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
@@ -105,7 +105,7 @@ def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
     return None
 
 
-def _filter_index_faults(segment: Segment) -> Iterator[Fault]:
+def _filter_index_faults(segment: Segment) -> Iterator[Finding]:
     """A filter file that does not fit its segment; a missing one is made when it is needed."""
     path = segment.path(FILTER_SUFFIX)
     if segment.damage or PurePath(path).name not in segment.disk.list(segment.folder):
@@ -113,10 +113,10 @@ def _filter_index_faults(segment: Segment) -> Iterator[Fault]:
     try:
         load(segment)
     except FormatError as error:
-        yield Fault(path, 0, f"{error}; the server makes it anew")
+        yield Finding(path, 0, f"{error}; the server makes it anew")
 
 
-def _journal_faults(disk: Disk, folder: str) -> Iterator[Fault]:
+def _journal_faults(disk: Disk, folder: str) -> Iterator[Finding]:
     path = f"{folder}/{JOURNAL_NAME}"
     file = disk.open(path, writable=False)
     try:
@@ -126,8 +126,8 @@ def _journal_faults(disk: Disk, folder: str) -> Iterator[Fault]:
     try:
         codec.check_file_header(raw, codec.TRACKING_HEADER)
     except FormatError as error:
-        yield Fault(path, 0, str(error))
+        yield Finding(path, 0, str(error))
         return
     _, used = codec.decode_journal(raw[codec.FILE_HEADER_SIZE :])
     if codec.FILE_HEADER_SIZE + used < len(raw):
-        yield Fault(path, codec.FILE_HEADER_SIZE + used, "no whole record follows")
+        yield Finding(path, codec.FILE_HEADER_SIZE + used, "no whole record follows")

@@ -157,7 +157,7 @@ async def test_filter_values_of_a_subscription(
 async def test_long_filter_values_are_not_recorded(server: Harness, peer: Peer) -> None:
     await peer.create("s")
     await peer.subscribe("s", filter__1="short", filter__2="x" * 256)
-    assert server.host.find("s").log.asked.counts == {"short": 1}
+    assert server.host.find("s").log.filter_demand.counts == {"short": 1}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
 from segments.selector.pushdown import EVERYTHING, Pushdown
 from segments.selector.selector import (
-    Matcher,
+    MessageMatcher,
     Selector,
     parse_property,
     parse_sql,
@@ -23,8 +23,8 @@ from segments.selector.selector import (
 __all__ = [
     "EVERYTHING",
     "Dialect",
-    "Matcher",
     "MatcherSet",
+    "MessageMatcher",
     "Property",
     "Pushdown",
     "RowReader",

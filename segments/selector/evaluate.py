@@ -26,7 +26,7 @@ from segments.selector.nodes import (
     Not,
     Or,
     Property,
-    Section,
+    PropertySection,
     Sign,
     Tags,
     TextTest,
@@ -49,7 +49,7 @@ from segments.selector.values import (
 
 Condition: TypeAlias = Callable[[Row], Truth]
 Operand: TypeAlias = Callable[[Row], Value]
-TAG = Property(Section.APPLICATION, "TAGS")
+TAG = Property(PropertySection.APPLICATION, "TAGS")
 
 
 class Clock:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from segments.amqp10 import section_code, skip_value
 from segments.errors import FormatError
-from segments.selector.nodes import Property, Section
+from segments.selector.nodes import Property, PropertySection
 from segments.selector.parser import FIELDS
 from segments.selector.values import OTHER, Value
 
@@ -49,10 +49,10 @@ class RowReader:
         self._lists: dict[int, dict[int, int]] = {}
         self._blank: Row = [None] * len(properties)
         for n, prop in enumerate(properties):
-            if prop.section is Section.APPLICATION:
+            if prop.section is PropertySection.APPLICATION:
                 self._slots[prop.name.encode()] = n
-            elif prop.section is Section.PROPERTIES:
-                index = FIELDS[Section.PROPERTIES].index(prop.name)
+            elif prop.section is PropertySection.PROPERTIES:
+                index = FIELDS[PropertySection.PROPERTIES].index(prop.name)
                 self._lists.setdefault(_PROPERTIES, {})[index] = n
             else:
                 self._lists.setdefault(_HEADER, {})[_PRIORITY_INDEX] = n

@@ -46,7 +46,7 @@ class MatcherSet(Generic[Key]):
         return self._try(bodies, list(self._members))
 
     def matching_in(self, data: bytes, ends: Sequence[int]) -> set[Key]:
-        """The same of the messages of a chunk; see selector.Matcher.select_in."""
+        """The same of the messages of a chunk; see selector.MessageMatcher.select_in."""
         found: set[Key] = set()
         rest: list[Key] = []
         for key, member in self._members.items():

@@ -14,7 +14,7 @@ Span: TypeAlias = tuple[int, int]
 Constant: TypeAlias = bool | int | float | str | bytes | None
 
 
-class Section(StrEnum):
+class PropertySection(StrEnum):
     """The part of a message that a property is in."""
 
     APPLICATION = "application_properties"
@@ -103,11 +103,11 @@ class Literal(_Atom):
 class Property(_Atom):
     """The value that a message has for a name."""
 
-    section: Section
+    section: PropertySection
     name: str
 
     def text(self, dialect: Dialect = Dialect.UNION) -> str:
-        if self.section is not Section.APPLICATION:
+        if self.section is not PropertySection.APPLICATION:
             return f"{self.section}.{self.name}"
         grammar = GRAMMARS[dialect]
         if grammar.plain_name.match(self.name) and self.name.upper() not in grammar.reserved:

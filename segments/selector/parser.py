@@ -22,7 +22,7 @@ from segments.selector.nodes import (
     Not,
     Or,
     Property,
-    Section,
+    PropertySection,
     Sign,
     TextTest,
     UtcNow,
@@ -31,16 +31,16 @@ from segments.selector.nodes import (
 COMPARISONS = frozenset(("=", "<>", "!=", "<", ">", "<=", ">="))
 TEXT_TESTS = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 _SECTIONS = {
-    "application_properties": Section.APPLICATION,
-    "a": Section.APPLICATION,
-    "properties": Section.PROPERTIES,
-    "p": Section.PROPERTIES,
-    "header": Section.HEADER,
-    "h": Section.HEADER,
+    "application_properties": PropertySection.APPLICATION,
+    "a": PropertySection.APPLICATION,
+    "properties": PropertySection.PROPERTIES,
+    "p": PropertySection.PROPERTIES,
+    "header": PropertySection.HEADER,
+    "h": PropertySection.HEADER,
 }
 FIELDS = {
-    Section.HEADER: ("priority",),
-    Section.PROPERTIES: (
+    PropertySection.HEADER: ("priority",),
+    PropertySection.PROPERTIES: (
         "message_id",
         "user_id",
         "to",
@@ -293,7 +293,9 @@ class Parser(Tokens):
             return Literal(token.value, span=(token.start, token.end))
         if token.kind == "bracket":
             self.take()
-            return Property(Section.APPLICATION, str(token.value), span=(token.start, token.end))
+            return Property(
+                PropertySection.APPLICATION, str(token.value), span=(token.start, token.end)
+            )
         if token.kind == "name":
             return self._name()
         return self.fail("a property, a value or ( is expected")
@@ -314,7 +316,7 @@ class Parser(Tokens):
             return self._in_section(token)
         if self.is_symbol("("):
             self.fail(f"{name} is no function, there is only UTC()")
-        return Property(Section.APPLICATION, name, span=self.span(start))
+        return Property(PropertySection.APPLICATION, name, span=self.span(start))
 
     def _is_clock(self) -> bool:
         """Pass over UTC(); a name without parentheses is a property's, where it may be one."""
@@ -329,7 +331,7 @@ class Parser(Tokens):
     def _in_section(self, first: Token) -> Node:
         section = _SECTIONS.get(first.text)
         if section is None:
-            reason = f"{first.text} is no section; there are {', '.join(Section)}"
+            reason = f"{first.text} is no section; there are {', '.join(PropertySection)}"
             raise SelectorError(reason, self.text, first.start, first.end)
         self.take()
         token = self.token

@@ -18,7 +18,7 @@ from segments.selector.nodes import (
     Node,
     Or,
     Property,
-    Section,
+    PropertySection,
     Tags,
     TextTest,
 )
@@ -93,7 +93,7 @@ class _Needs:
             case TextTest(Property(), _, needle, False):
                 return self._run(needle)
             case Tags(wanted) if wanted is not None:
-                return self._equal(Property(Section.APPLICATION, "TAGS"), sorted(wanted))
+                return self._equal(Property(PropertySection.APPLICATION, "TAGS"), sorted(wanted))
         return None
 
     def _equal(self, prop: Property, values: Sequence[str | bytes]) -> frozenset[bytes] | None:
@@ -105,7 +105,7 @@ class _Needs:
         raw = value.encode() if isinstance(value, str) else value
         if len(raw) >= _SHORT:
             return frozenset((raw,))
-        if prop.section is not Section.APPLICATION:
+        if prop.section is not PropertySection.APPLICATION:
             return frozenset((raw,)) if raw else None
         name = prop.name.encode()
         size = len(raw)

@@ -15,7 +15,7 @@ from segments.selector.nodes import (
     Not,
     Or,
     Property,
-    Section,
+    PropertySection,
     Sign,
     TextTest,
 )
@@ -128,5 +128,5 @@ class RocketmqParser(Tokens):
             return Literal(constants[word], span=span)
         if token.kind == "name" and not self.is_reserved(token):
             self.take()
-            return Property(Section.APPLICATION, token.text, span=span)
+            return Property(PropertySection.APPLICATION, token.text, span=span)
         return self.fail("a property, a value or ( is expected")

@@ -12,7 +12,7 @@ from segments.selector.evaluate import Clock, Compiler, Condition, properties_of
 from segments.selector.evaluate_rocketmq import Compiler as RocketmqCompiler
 from segments.selector.fields import RowReader
 from segments.selector.message_slices import body_at, holding
-from segments.selector.nodes import Node, Property, Section, Tags, UtcNow
+from segments.selector.nodes import Node, Property, PropertySection, Tags, UtcNow
 from segments.selector.parser import FIELDS, Parser
 from segments.selector.prefilter import screen_of
 from segments.selector.pushdown import Pushdown, push_down
@@ -56,9 +56,9 @@ class Selector:
         """See pushdown.push_down."""
         return push_down(self.node, self.dialect, filter_property, is_strict=is_strict)
 
-    def matcher(self) -> "Matcher":
+    def matcher(self) -> "MessageMatcher":
         """A fresh matcher, its counts at zero."""
-        return Matcher(self)
+        return MessageMatcher(self)
 
 
 def parse_sql(text: str, dialect: Dialect = Dialect.UNION) -> Selector:
@@ -89,17 +89,17 @@ def parse_property(name: str) -> Property:
         SelectorError: there is no such field.
     """
     section, dot, field = name.partition(".")
-    if dot and section == Section.PROPERTIES:
-        if field not in FIELDS[Section.PROPERTIES]:
-            reason = f"properties has {', '.join(FIELDS[Section.PROPERTIES])}"
+    if dot and section == PropertySection.PROPERTIES:
+        if field not in FIELDS[PropertySection.PROPERTIES]:
+            reason = f"properties has {', '.join(FIELDS[PropertySection.PROPERTIES])}"
             raise SelectorError(reason, name, len(section) + 1, len(name))
-        return Property(Section.PROPERTIES, field)
+        return Property(PropertySection.PROPERTIES, field)
     if not name:
         raise SelectorError("the name of a property is expected", name, 0, 0)
-    return Property(Section.APPLICATION, name)
+    return Property(PropertySection.APPLICATION, name)
 
 
-class Matcher:
+class MessageMatcher:
     """Tells which messages a selector selects.
 
     Attributes:

@@ -16,11 +16,11 @@ from segments.errors import FormatError
 from segments.layout import FILTER_VALUE
 from segments.message import MessageView, Properties
 from segments.selector import RowReader, SelectorError, parse_property
-from segments.selector.nodes import Section
-from segments.spark.entries import Block
+from segments.selector.nodes import PropertySection
+from segments.spark.entries import MessageBlock
 from segments.spark.headers import Numbers
 from segments.spark.inventory import Gap
-from segments.spark.maps import Entries, as_column, as_map, named, read_entries, replaced, slices
+from segments.spark.maps import MapEntries, as_column, as_map, named, read_entries, replaced, slices
 from segments.spark.messages import Sections, body_of, find_sections, view_of
 from segments.spark.options import OptionError, Options
 from segments.spark.texts import READINGS, binary_of, long_of, microseconds_of, text_of
@@ -149,7 +149,7 @@ class Decoder:
         self._declared = declared
         self._fields = [column for column in columns if column.name in _FIELDS]
 
-    def batch(self, block: Block) -> pa.RecordBatch:
+    def batch(self, block: MessageBlock) -> pa.RecordBatch:
         """The messages of a block."""
         made = _Batch(block)
         arrays: dict[str, pa.Array] = {}
@@ -182,10 +182,10 @@ class Decoder:
 class _Batch:
     """The arrays over one block; sections are found when a column first needs them."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: MessageBlock) -> None:
         self.block = block = block.compact()
         self._found: Sections | None = None
-        self._maps: Entries | None = None
+        self._maps: MapEntries | None = None
 
     @property
     def _sections(self) -> Sections:
@@ -240,7 +240,7 @@ class _Batch:
         return arrays
 
     @property
-    def _entries(self) -> Entries:
+    def _entries(self) -> MapEntries:
         if self._maps is None:
             self._maps = read_entries(self.block.buffer, self._sections.application)
         return self._maps
@@ -270,7 +270,7 @@ class _Batch:
         prop, kind = parse_property(column.name), _TYPES[column.kind]
         odd = self._entries.odd | self._sections.odd
         found = pa.nulls(len(odd), kind)
-        if prop.section is Section.APPLICATION:
+        if prop.section is PropertySection.APPLICATION:
             try:
                 entries = named(self.block.buffer, self._entries, prop.name)
                 found = as_column(self.block.buffer, entries, column.kind, kind)

@@ -26,7 +26,7 @@ _LENGTH_SIZE = 4
 _BLOCK_BYTES = 16 << 20  # enough chunks to find their messages together
 
 
-class Block(NamedTuple):
+class MessageBlock(NamedTuple):
     """The messages of some chunks.
 
     Attributes:
@@ -46,7 +46,7 @@ class Block(NamedTuple):
     headers: list[ChunkHeader]
     trailers: list[bytes]
 
-    def rows(self, rows: Numbers | slice) -> "Block":
+    def rows(self, rows: Numbers | slice) -> "MessageBlock":
         """Some of its messages."""
         return self._replace(
             starts=self.starts[rows],
@@ -55,7 +55,7 @@ class Block(NamedTuple):
             offsets=self.offsets[rows],
         )
 
-    def compact(self) -> "Block":
+    def compact(self) -> "MessageBlock":
         """The same messages over just the part of the buffer that they are in."""
         if not len(self.starts):
             return self
@@ -66,7 +66,7 @@ class Block(NamedTuple):
             ends=self.ends - base,
         )
 
-    def split(self, size: int) -> Iterator["Block"]:
+    def split(self, size: int) -> Iterator["MessageBlock"]:
         """Parts that span about `size` bytes each, one message at least; none without messages."""
         first = 0
         while first < len(self.starts):
@@ -82,7 +82,7 @@ class _Chunk(NamedTuple):
     start: int  # of the data section, in what was read
 
 
-def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[Block | Gap]:
+def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[MessageBlock | Gap]:
     """Read the chunks of a piece, many at a time.
 
     Args:
@@ -125,7 +125,9 @@ def _block_rows(sizes: Numbers) -> Iterator[range]:
         first = last
 
 
-def _read_block(file: File, piece: Piece, rows: range, *, verify: bool) -> Iterator[Block | Gap]:
+def _read_block(
+    file: File, piece: Piece, rows: range, *, verify: bool
+) -> Iterator[MessageBlock | Gap]:
     buffer = _read_chunks(file, piece, rows)
     view = buffer.data
     chunks: list[_Chunk] = []
@@ -185,7 +187,7 @@ def _gap(path: str, position: int, raw: memoryview, chunk_id: int, reason: str) 
     return Gap(path, position, position + len(raw), chunk_id, chunk_id + records, reason)
 
 
-def _messages(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[Block | Gap]:
+def _messages(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[MessageBlock | Gap]:
     """Find the messages in the data sections; the chunks in which that fails are gaps."""
     first = np.array([chunk.start for chunk in chunks], np.int64)
     last = first + np.array([chunk.header.data_size for chunk in chunks], np.int64)
@@ -220,7 +222,7 @@ def _check_count(header: ChunkHeader, found: int) -> None:
         raise FormatError(reason)
 
 
-def _unpacked_block(buffer: Bytes, chunk: _Chunk) -> Block:
+def _unpacked_block(buffer: Bytes, chunk: _Chunk) -> MessageBlock:
     """The messages of a chunk with sub-batches; raises FormatError when it has others."""
     header = chunk.header
     section = buffer[chunk.start : chunk.start + header.data_size]
@@ -241,7 +243,7 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
             yield from unpack(raw, entry.compression, entry.uncompressed_size, entry.num_records)
 
 
-def _block(buffer: Bytes, ends: Sequence[Numbers], chunks: Sequence[_Chunk]) -> Block:
+def _block(buffer: Bytes, ends: Sequence[Numbers], chunks: Sequence[_Chunk]) -> MessageBlock:
     """The block of some chunks, of whose messages it is known where they end."""
     counts = np.array([len(some) for some in ends], np.int64)
     first = np.cumsum(counts) - counts
@@ -256,7 +258,7 @@ def _block(buffer: Bytes, ends: Sequence[Numbers], chunks: Sequence[_Chunk]) -> 
     for chunk in chunks:
         start = chunk.start + chunk.header.data_size
         trailers.append(buffer[start : start + chunk.header.trailer_size].tobytes())
-    return Block(
+    return MessageBlock(
         buffer,
         starts,
         all_ends,

@@ -17,7 +17,7 @@ from segments.disk import OsDisk
 from segments.layout import FILTER_VALUE
 from segments.spark import headers as columns
 from segments.spark.columns import TOKEN_PREFIX, Column, Decoder
-from segments.spark.entries import Block, read_piece
+from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.inventory import content_of
 from segments.spark.maps import slices
@@ -122,7 +122,7 @@ def _from_messages(piece: Piece, first_ordinal: int, prop: str) -> Iterator[Hist
     decoder = Decoder(piece.stream, [Column(prop, "string", is_property=True)])
     ordinal = first_ordinal
     for found in read_piece(piece):
-        if not isinstance(found, Block):
+        if not isinstance(found, MessageBlock):
             raise found.error()
         encoded = decoder.batch(found).column(0).cast(pa.binary()).dictionary_encode()
         values = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -40,7 +40,7 @@ _KNOWN[[*_TEXTS, *_BINARIES, *_BOOLEANS, *_INTEGERS, *_ZEROS, _DOUBLE, _NULL]] =
 _WIDTHS = np.array([0, 0, 0, 0, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4], np.int64)
 
 
-class Entries(NamedTuple):
+class MapEntries(NamedTuple):
     """The entries of the maps of some messages, in order.
 
     Attributes:
@@ -62,7 +62,7 @@ class Entries(NamedTuple):
     ends: Numbers
 
 
-def read_entries(buffer: Bytes, positions: Numbers) -> Entries:
+def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
     """Read the maps whose encoding begins at `positions`; -1 for a message without."""
     numbers = words(buffer)
     rows = np.flatnonzero(positions >= 0)
@@ -96,7 +96,9 @@ def read_entries(buffer: Bytes, positions: Numbers) -> Entries:
         flat = flat[:, keep]
     key_starts, key_ends, codes, starts, ends = flat
     owners = np.repeat(np.arange(len(positions)), counts)
-    return Entries(counts, odd, owners, key_starts, key_ends, codes.astype(np.uint8), starts, ends)
+    return MapEntries(
+        counts, odd, owners, key_starts, key_ends, codes.astype(np.uint8), starts, ends
+    )
 
 
 def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -122,7 +124,7 @@ def _values(buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes) -> tuple[
     return value, value + size
 
 
-def as_map(buffer: Bytes, entries: Entries) -> pa.MapArray:
+def as_map(buffer: Bytes, entries: MapEntries) -> pa.MapArray:
     """The maps, all values as text.
 
     Raises:
@@ -138,7 +140,7 @@ def as_map(buffer: Bytes, entries: Entries) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(offsets), keys, together.take(pa.array(order)))
 
 
-def _texts(buffer: Bytes, entries: Entries) -> Iterator[tuple[Numbers, pa.Array]]:
+def _texts(buffer: Bytes, entries: MapEntries) -> Iterator[tuple[Numbers, pa.Array]]:
     """Entries, and their values as text, type by type."""
     codes = entries.codes
     texts = np.flatnonzero(np.isin(codes, (*_TEXTS, *_BINARIES)))
@@ -153,7 +155,7 @@ def _texts(buffer: Bytes, entries: Entries) -> Iterator[tuple[Numbers, pa.Array]
     yield nulls, pa.nulls(len(nulls), pa.string())
 
 
-def integers(buffer: Bytes, entries: Entries) -> tuple[Numbers, Numbers]:
+def integers(buffer: Bytes, entries: MapEntries) -> tuple[Numbers, Numbers]:
     """Entries whose value is a whole number, and these numbers."""
     values = np.zeros(len(entries.codes), np.int64)
     is_integer = np.isin(entries.codes, _ZEROS)
@@ -166,13 +168,13 @@ def integers(buffer: Bytes, entries: Entries) -> tuple[Numbers, Numbers]:
     return rows, values[rows]
 
 
-def doubles(buffer: Bytes, entries: Entries) -> tuple[Numbers, npt.NDArray[np.float64]]:
+def doubles(buffer: Bytes, entries: MapEntries) -> tuple[Numbers, npt.NDArray[np.float64]]:
     """Entries whose value is a fraction, and these numbers."""
     rows = np.flatnonzero(entries.codes == _DOUBLE)
     return rows, _view(buffer, ">f8")[entries.starts[rows]].astype(np.float64)
 
 
-def truths(entries: Entries) -> tuple[Numbers, Mask]:
+def truths(entries: MapEntries) -> tuple[Numbers, Mask]:
     """Entries whose value is true or false, and which."""
     rows = np.flatnonzero(np.isin(entries.codes, list(_BOOLEANS)))
     return rows, entries.codes[rows] == 0x41  # noqa: PLR2004 - see _BOOLEANS
@@ -184,7 +186,7 @@ def _view(buffer: Bytes, form: str) -> npt.NDArray[Any]:
     return np.ndarray((len(buffer) - kind.itemsize + 1,), kind, buffer, strides=(1,))
 
 
-def named(buffer: Bytes, entries: Entries, name: str) -> Entries:
+def named(buffer: Bytes, entries: MapEntries, name: str) -> MapEntries:
     """The entries with a certain key, the first of each message; counts are left as they are."""
     wanted = np.frombuffer(name.encode(), np.uint8)
     rows = np.flatnonzero(entries.key_ends - entries.key_starts == len(wanted))
@@ -202,7 +204,7 @@ def named(buffer: Bytes, entries: Entries, name: str) -> Entries:
     )
 
 
-def as_column(buffer: Bytes, found: Entries, kind: str, arrow_type: pa.DataType) -> pa.Array:
+def as_column(buffer: Bytes, found: MapEntries, kind: str, arrow_type: pa.DataType) -> pa.Array:
     """One property's values for all messages, null where they are of another type.
 
     Args:
@@ -220,40 +222,40 @@ def as_column(buffer: Bytes, found: Entries, kind: str, arrow_type: pa.DataType)
     return values.cast(arrow_type).take(pa.array(index, mask=index < 0))
 
 
-def _strings(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _strings(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     rows = np.flatnonzero(np.isin(found.codes, _TEXTS))
     return rows, slices(buffer, found.starts[rows], found.ends[rows])
 
 
-def _binaries(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _binaries(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     rows = np.flatnonzero(np.isin(found.codes, _BINARIES))
     return rows, slices(buffer, found.starts[rows], found.ends[rows])
 
 
-def _longs(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _longs(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     rows, values = integers(buffer, found)
     return rows, pa.array(values)
 
 
-def _numbers(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _numbers(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     whole, integral = integers(buffer, found)
     rows, fractions = doubles(buffer, found)
     values = np.concatenate((integral.astype(np.float64), fractions))
     return np.concatenate((whole, rows)), pa.array(values)
 
 
-def _booleans(_buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _booleans(_buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     rows, values = truths(found)
     return rows, pa.array(values)
 
 
-def _times(buffer: Bytes, found: Entries) -> tuple[Numbers, pa.Array]:
+def _times(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     rows, values = integers(buffer, found)
     fits = np.abs(values) <= np.iinfo(np.int64).max // 1000
     return rows[fits], pa.array(values[fits] * 1000)
 
 
-_COLUMNS: dict[str, Callable[[Bytes, Entries], tuple[Numbers, pa.Array]]] = {
+_COLUMNS: dict[str, Callable[[Bytes, MapEntries], tuple[Numbers, pa.Array]]] = {
     "string": _strings,
     "bigint": _longs,
     "double": _numbers,

@@ -8,7 +8,7 @@ from segments.codec import CHUNK_HEADER_SIZE
 from segments.spark import headers as columns
 from segments.spark.history import read_history
 from segments.spark.inventory import find_streams, list_segments
-from segments.spark.plan import Wanted, filter_says, pieces
+from segments.spark.plan import ChunkCriteria, filter_says, pieces
 from segments.spark.replay import CHUNK_BYTES, Workload
 
 
@@ -46,7 +46,7 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
     negatives = positives = delivered = 0.0
     weights = np.array(workload.weights)
     for listing in list_segments(stream.path, from_offset=from_offset):
-        wanted = Wanted(start_offset=from_offset)
+        wanted = ChunkCriteria(start_offset=from_offset)
         for piece in pieces(stream, [listing], wanted):
             rows = np.flatnonzero(np.isin(listing.positions, piece.positions))
             headers = listing.headers[rows]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from segments.bloom import Matcher
+from segments.bloom import ChunkMatcher
 from segments.selector import (
     EVERYTHING,
     Pushdown,
@@ -20,7 +20,7 @@ from segments.selector import (
     parse_tags,
 )
 from segments.selector.dialects import Dialect
-from segments.spark.plan import Wanted
+from segments.spark.plan import ChunkCriteria
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_PARTITION_BYTES = 64 << 20
@@ -37,7 +37,7 @@ class Options:
 
     Attributes:
         paths: of the streams' folders, or of folders of streams.
-        start_offset, end_offset, start_ms, end_ms: see plan.Wanted.
+        start_offset, end_offset, start_ms, end_ms: see plan.ChunkCriteria.
         filter_values: None for chunks with any.
         match_unfiltered: take chunks with messages without a filter value as well.
         tags, sql, dialect: picks messages.
@@ -90,14 +90,14 @@ class Options:
         except SelectorError as error:
             raise OptionError(f"the selector is wrong: {error}") from error
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ChunkCriteria:
         """Which chunks are asked for.
 
         Raises:
             OptionError: see selector; or a filter value is empty.
         """
         pushed = self._pushed()
-        return Wanted(
+        return ChunkCriteria(
             self.start_offset,
             self.end_offset,
             self.start_ms,
@@ -116,16 +116,16 @@ class Options:
             raise OptionError(f"filterProperty is no property: {error.reason}") from error
         return selector.push_down(prop, is_strict=self.filter_contract == "strict")
 
-    def _matcher(self, pushed: Pushdown) -> Matcher | None:
+    def _matcher(self, pushed: Pushdown) -> ChunkMatcher | None:
         if self.filter_values is not None:
             try:
                 values = [value.encode() for value in self.filter_values]
-                return Matcher(values, match_unfiltered=self.match_unfiltered)
+                return ChunkMatcher(values, match_unfiltered=self.match_unfiltered)
             except ValueError as error:
                 raise OptionError(f"filterValues: {error}; use matchUnfiltered") from error
         if pushed.values is None or pushed.is_empty:
             return None
-        return Matcher(pushed.values, match_unfiltered=pushed.match_unfiltered)
+        return ChunkMatcher(pushed.values, match_unfiltered=pushed.match_unfiltered)
 
 
 def read_options(given: Mapping[str, str]) -> Options:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from segments import bloom, codec
-from segments.bloom import Matcher
+from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE
 from segments.disk import OsDisk
 from segments.layout import MMH3_SCHEME, USER
@@ -21,7 +21,7 @@ from segments.spark.inventory import Gap, Listing, StreamFolder, content_of
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChunkCriteria:
     """What is asked for; each bound None where there is none.
 
     Attributes:
@@ -35,7 +35,7 @@ class Wanted:
     end_offset: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
-    matcher: Matcher | None = None
+    matcher: ChunkMatcher | None = None
     nothing: bool = False
 
     def chunks(self, listing: Listing) -> Mask:
@@ -63,8 +63,8 @@ class Wanted:
         return not (is_before or is_behind or self.nothing)
 
 
-def _may_match(listing: Listing, rows: Numbers, matcher: Matcher) -> Mask:
-    """The filter test for many chunks; same answer as `Matcher.matches` and the header's check."""
+def _may_match(listing: Listing, rows: Numbers, matcher: ChunkMatcher) -> Mask:
+    """The filter test for many chunks; as `ChunkMatcher.matches` and the header check say."""
     headers, positions = listing.headers[rows], listing.positions[rows]
     content = _content(listing)
     found: Mask = headers["filter_scheme"] != MMH3_SCHEME
@@ -83,7 +83,7 @@ def filter_says(listing: Listing, rows: Numbers, value: bytes) -> Mask:
     sizes = listing.headers["filter_size"][rows]
     for size in np.unique(sizes):
         same = sizes == size
-        found[same] = _bits_match(content, positions[same], int(size), Matcher([value]))
+        found[same] = _bits_match(content, positions[same], int(size), ChunkMatcher([value]))
     return found
 
 
@@ -96,7 +96,7 @@ def _content(listing: Listing) -> Bytes:
         file.close()
 
 
-def _bits_match(content: Bytes, positions: Numbers, size: int, matcher: Matcher) -> Mask:
+def _bits_match(content: Bytes, positions: Numbers, size: int, matcher: ChunkMatcher) -> Mask:
     if not size:
         return np.full(len(positions), matcher.match_unfiltered)
 
@@ -155,7 +155,9 @@ class Piece(NamedTuple):
         )
 
 
-def pieces(stream: StreamFolder, listings: Iterable[Listing], wanted: Wanted) -> Iterator[Piece]:
+def pieces(
+    stream: StreamFolder, listings: Iterable[Listing], wanted: ChunkCriteria
+) -> Iterator[Piece]:
     """What is wanted of a stream: all of a segment in one piece, and what cannot be read."""
     for listing in listings:
         keep = np.flatnonzero(wanted.chunks(listing))

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from segments.spark.columns import Column, Decoder
-from segments.spark.entries import Block, read_piece
+from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Numbers
 from segments.spark.options import Options
 from segments.spark.plan import Piece, deal
@@ -54,7 +54,7 @@ def read_task(
     for piece in partition.parts if isinstance(partition, Task) else ():
         decoder = Decoder(piece.stream, columns)
         for found in read_piece(piece, verify=options.verify_checksums):
-            if isinstance(found, Block):
+            if isinstance(found, MessageBlock):
                 for block in picker.pick(found).split(options.batch_bytes):
                     yield decoder.batch(block)
             elif options.permissive:
@@ -78,7 +78,7 @@ class Picker:
         if self._matcher is not None:
             self._matcher.clock.now_ms = time.time_ns() // 1_000_000  # for UTC()
 
-    def pick(self, block: Block) -> Block:
+    def pick(self, block: MessageBlock) -> MessageBlock:
         """The block with the messages that are wanted."""
         rows: Numbers | None = None
         if self._start is not None or self._end is not None:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - as eve
 
 from segments.selector import Dialect, Property, Selector, SelectorError
 from segments.selector.evaluate import TAG, Clock
-from segments.selector.nodes import Section
+from segments.selector.nodes import PropertySection
 from segments.selector.selector import condition_of
 from segments.spark.expressions import (
     BINARY,
@@ -69,7 +69,9 @@ def selector_column(
 
 
 def _column_of(prop: Property, types: Mapping[str, str], names: Mapping[str, str]) -> str:
-    full = prop.name if prop.section is Section.APPLICATION else f"{prop.section}.{prop.name}"
+    full = (
+        prop.name if prop.section is PropertySection.APPLICATION else f"{prop.section}.{prop.name}"
+    )
     candidates = [names[full]] if full in names else [full, prop.name]
     for name in candidates:
         if name in types:

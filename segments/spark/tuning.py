@@ -15,7 +15,7 @@ from segments.bloom import history_form
 from segments.layout import MIN_FILTER_SIZE
 from segments.spark.inventory import NotAStream, StreamFolder, find_streams, list_segments
 from segments.spark.jobs import Census, replay, take_census
-from segments.spark.plan import Piece, Wanted, pieces
+from segments.spark.plan import ChunkCriteria, Piece, pieces
 from segments.spark.recommend import (
     MIN_RECORDS,
     NEIGHBOURS,
@@ -220,7 +220,7 @@ def _listed(path: str) -> tuple[StreamFolder, list[Piece], int, int]:
     gaps = 0
     sizes = np.empty(0, np.int64)
     for listing in list_segments(streams[0].path):
-        found += [p for p in pieces(streams[0], [listing], Wanted()) if p.gap is None]
+        found += [p for p in pieces(streams[0], [listing], ChunkCriteria()) if p.gap is None]
         gaps += len(listing.gaps)
         given = listing.headers["filter_size"].astype(np.int64)
         sizes = np.concatenate((sizes, given[given > 0]))[-_NEWEST:]

@@ -43,9 +43,9 @@ class Indexer:
             await self._work.wait()
             logs, self._logs = self._logs, {}
             for log in logs.values():
-                for segment in log.take_wanted():
+                for segment in log.take_index_requests():
                     await self._give(log, segment)
-                    segment.is_wanted = False
+                    segment.index_requested = False
 
     async def _give(self, log: Log, segment: Segment) -> None:
         size = log.indexed_size(segment)

@@ -69,7 +69,7 @@ class LogMaintenance:
             except StorageError as error:
                 self._fail(str(error))
                 return False
-            if log.holds_back:
+            if log.commits_on_flush:
                 writer.pause()
             try:
                 failure = await self._run(flush)
@@ -80,7 +80,7 @@ class LogMaintenance:
             logger.warning("stream %s: no checkpoint was written: %s", self._name, flush.fault)
         if failure is not None:
             writer.fail(str(failure))
-        if log.holds_back:
+        if log.commits_on_flush:
             with self._rounds.open():
                 writer.settle()
         return True
@@ -110,7 +110,7 @@ class LogMaintenance:
             if self._is_stopped or log.is_closed:
                 return
             try:
-                log.asked.write()
+                log.filter_demand.write()
             except StorageError as error:
                 logger.warning("stream %s: %s", self._name, error)
             try:

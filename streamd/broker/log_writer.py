@@ -173,7 +173,7 @@ class LogWriter:
                 self._num_written = self._num_asked
                 self._append_all(has_offsets=has_offsets)
                 has_written = has_offsets
-            if self._log.holds_back and not self._log.is_flushed:
+            if self._log.commits_on_flush and not self._log.is_flushed:
                 self._settled.unpark_all()  # there is room in the queue
             else:
                 self.settle()
@@ -212,7 +212,7 @@ class LogWriter:
             for builder in builders:
                 self._standing.mark(builder)
                 # A consumer may come to wait while this is being flushed.
-                if self._waiters.have_keys or self._log.holds_back:
+                if self._waiters.have_keys or self._log.commits_on_flush:
                     self._waiters.note(builder.keys)
             self._log.append(builders, self._now_ms())
         finally:

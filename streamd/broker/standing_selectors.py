@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from segments import ChunkBuilder, Matcher
+from segments import ChunkBuilder, ChunkMatcher
 from segments.codec import simple_ends
 from segments.selector import (
     Dialect,
@@ -155,7 +155,7 @@ class StandingSelectors:
             return None
         return MatcherSet({row.token: row.parse() for row in self._rows.values()})
 
-    def matcher(self, group: str, selector: str) -> Matcher:
+    def matcher(self, group: str, selector: str) -> ChunkMatcher:
         """Which chunks a consumer of a group needs.
 
         Args:
@@ -172,7 +172,7 @@ class StandingSelectors:
         if selector and selector != row.text:
             details = f"group {group} has registered {row.text}, a consumer comes with {selector}"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        return Matcher([row.token], since=row.since)
+        return ChunkMatcher([row.token], since=row.since)
 
     def mark(self, builder: ChunkBuilder) -> None:
         """Put the tokens of all selectors that match in a chunk into its filter."""

@@ -154,14 +154,14 @@ class Stream:
 
     @property
     def _waits_for_flush(self) -> bool:
-        return self.log.holds_back and not self.log.is_flushed
+        return self.log.commits_on_flush and not self.log.is_flushed
 
     def _write_in_round(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
         writer = self._writer
         if writer.state is not WriterState.FULL:  # then the task tries, now and then
             self._write()
-        if writer.has_rolled or writer.state is WriterState.FULL or self.log.holds_back:
+        if writer.has_rolled or writer.state is WriterState.FULL or self.log.commits_on_flush:
             self._work.set()
 
     def _write(self) -> None:
@@ -178,7 +178,7 @@ class Stream:
         has_run = await self._maintenance.flush(
             only_sealed=only_sealed, with_checkpoint=with_checkpoint
         )
-        if has_run and self.log.holds_back:
+        if has_run and self.log.commits_on_flush:
             self._work.set()  # for what came meanwhile
 
     async def expire(self) -> None:

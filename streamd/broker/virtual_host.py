@@ -100,13 +100,13 @@ class VirtualHost:
         return self._open_log(folder, policy)
 
     def _open_log(self, folder: str, policy: LogPolicy) -> Log:
-        holds_back = self._resources.flusher.mode is FlushMode.ALWAYS
-        return Log.open(folder, policy, holds_back=holds_back)
+        commits_on_flush = self._resources.flusher.mode is FlushMode.ALWAYS
+        return Log.open(folder, policy, commits_on_flush=commits_on_flush)
 
     def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
         contract = contract_of(row.arguments)
-        log.on_wanted = self._resources.indexer.wanted
-        log.on_fence = partial(_report_damage, row.name)
+        log.on_index_requested = self._resources.indexer.wanted
+        log.on_damage = partial(_report_damage, row.name)
         shared = self._resources
         stream = Stream(
             row.name, log, shared.now_ms, shared.rounds, shared.flusher, contract, standing

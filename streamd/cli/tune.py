@@ -10,7 +10,7 @@ import click
 from rich.box import SIMPLE
 from rich.table import Table
 
-from segments import filter_demand as asked
+from segments import filter_demand
 from streamd.broker.names import stream_folder
 from streamd.cli.common import (
     Failed,
@@ -174,9 +174,9 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
 
 
 def _read_recorded(folder: str) -> dict[str, float]:
-    path = Path(folder, asked.NAME)
+    path = Path(folder, filter_demand.NAME)
     try:
-        counts = asked.parse(path.read_bytes())
+        counts = filter_demand.parse(path.read_bytes())
     except FileNotFoundError:
         counts = Counter()
     except (OSError, ValueError) as error:

@@ -262,7 +262,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_threads")
 class TestFlushing:
     async def test_always_tells_nobody_before_the_flush(self, nursery: trio.Nursery) -> None:
-        bench = Bench(nursery, holds_back=True)
+        bench = Bench(nursery, commits_on_flush=True)
         bench.disk.failures = {}
         gate = trio.Event()
         bench.block_flushes(gate)
@@ -295,7 +295,7 @@ class TestFlushing:
     async def test_a_bug_in_flushing_fails_the_stream_only(
         self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        bench = Bench(nursery, holds_back=True)
+        bench = Bench(nursery, commits_on_flush=True)
         monkeypatch.setattr(bench.log, "begin_flush", None)
         bench.publish(1)
         refused = c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))

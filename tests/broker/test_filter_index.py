@@ -182,6 +182,6 @@ async def test_what_is_asked_for_is_counted(server: Harness, peer: Peer) -> None
     await peer.subscribe("s", subscription_id=3)
     await peer.subscribe("s", subscription_id=4, filter_mode="unfiltered-only")
     log = server.host.find("s").log
-    assert log.asked.counts == {"HA": 2, "UA": 1}
+    assert log.filter_demand.counts == {"HA": 2, "UA": 1}
     await server.host.expire()
     assert Path(log.folder, "asked.json").exists()

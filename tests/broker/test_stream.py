@@ -28,12 +28,12 @@ class Bench:
         nursery: trio.Nursery,
         reference: str = "p",
         *,
-        holds_back: bool = False,
+        commits_on_flush: bool = False,
         flushing: Flusher | None = None,
     ) -> None:
         self.disk = FaultyDisk()
         policy = LogPolicy(max_segment_chunks=50)
-        self.log = Log.open("s", policy, self.disk, holds_back=holds_back)
+        self.log = Log.open("s", policy, self.disk, commits_on_flush=commits_on_flush)
         self.num_flushes = 0
         self._begin_flush = self.log.begin_flush
         self.log.begin_flush = self._count_flush  # type: ignore[method-assign]

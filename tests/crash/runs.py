@@ -163,8 +163,8 @@ class Run:
             self.disk.remove_folder(f"{_TRASH}/{self.life.number}")
 
     def _open(self, nursery: trio.Nursery) -> None:
-        holds_back = self.mode is FlushMode.ALWAYS
-        log = Log.open(FOLDER, self.policy, self.disk, holds_back=holds_back)
+        commits_on_flush = self.mode is FlushMode.ALWAYS
+        log = Log.open(FOLDER, self.policy, self.disk, commits_on_flush=commits_on_flush)
         assert log.report.losses == ()
         self._watch(log)
         now_ms = lambda: 1_700_000_000_000  # noqa: E731

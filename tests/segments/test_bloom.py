@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from segments import bloom
-from segments.bloom import Matcher
+from segments.bloom import ChunkMatcher
 from segments.layout import MMH3_SCHEME, OSIRIS_SCHEME
 
 SIZES = st.integers(16, 255)
@@ -48,8 +48,8 @@ def test_bit_order_is_most_significant_first(values: set[bytes], size: int, extr
 def test_no_value_is_ever_missed(values: set[bytes], size: int) -> None:
     filter_bytes = bloom.build(values, size)
     for value in values:
-        assert Matcher([value]).matches(MMH3_SCHEME, size, filter_bytes)
-        assert Matcher([b"other", value]).matches(MMH3_SCHEME, size, filter_bytes)
+        assert ChunkMatcher([value]).matches(MMH3_SCHEME, size, filter_bytes)
+        assert ChunkMatcher([b"other", value]).matches(MMH3_SCHEME, size, filter_bytes)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_false_positive_rate(num_values: int, size: int, percent: float) -> None
         values = {generator.randbytes(8) for _ in range(num_values)}
         filter_bytes = bloom.build(values, size)
         for _ in range(100):
-            hits += Matcher([generator.randbytes(9)]).matches(MMH3_SCHEME, size, filter_bytes)
+            hits += ChunkMatcher([generator.randbytes(9)]).matches(MMH3_SCHEME, size, filter_bytes)
             tests += 1
     assert hits / tests * 100 == pytest.approx(percent, rel=0.15, abs=0.06)
 
@@ -95,20 +95,20 @@ def test_matching_table(chunk: list[bytes], plain: bool, with_unfiltered: bool) 
     """Segment-format reference, 12.3: kind of chunk against kind of subscription."""
     filter_bytes = bloom.build(chunk, 32)
     size = len(filter_bytes)
-    assert Matcher([b"apple"]).matches(MMH3_SCHEME, size, filter_bytes) is plain
-    both = Matcher([b"apple"], match_unfiltered=True)
+    assert ChunkMatcher([b"apple"]).matches(MMH3_SCHEME, size, filter_bytes) is plain
+    both = ChunkMatcher([b"apple"], match_unfiltered=True)
     assert both.matches(MMH3_SCHEME, size, filter_bytes) is with_unfiltered
 
 
 def test_filters_of_another_scheme_are_never_trusted() -> None:
-    assert Matcher([b"apple"]).matches(OSIRIS_SCHEME, 16, bytes(16))
-    assert Matcher([b"apple"]).matches(OSIRIS_SCHEME, 0, b"")
+    assert ChunkMatcher([b"apple"]).matches(OSIRIS_SCHEME, 16, bytes(16))
+    assert ChunkMatcher([b"apple"]).matches(OSIRIS_SCHEME, 0, b"")
 
 
 @pytest.mark.parametrize("values", [[b""], [b"a", b""]])
 def test_no_value_of_a_filter_is_empty(values: list[bytes]) -> None:
     with pytest.raises(ValueError, match="is empty"):
-        Matcher(values)
+        ChunkMatcher(values)
 
 
 def test_long_values_are_not_kept() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from segments import Log, LogPolicy, Matcher, StorageError
+from segments import ChunkMatcher, Log, LogPolicy, StorageError
 from tests.support.disk import FaultyDisk, Killed
 from tests.support.logs import append, bodies_of, read_bodies, read_chunks
 
@@ -139,7 +139,7 @@ class CrashingLog(RuleBasedStateMachine):
 
     @invariant()
     def finds_every_match(self) -> None:
-        found = read_bodies(self.log, matcher=Matcher([b"red"]))
+        found = read_bodies(self.log, matcher=ChunkMatcher([b"red"]))
         wanted = [body for value, body in self.written if value == b"red"]
         remaining = iter(found)
         assert all(body in remaining for body in wanted)  # a subsequence, in order

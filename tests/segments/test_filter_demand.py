@@ -6,7 +6,7 @@ import pytest
 
 from segments import Log
 from segments.disk import OsDisk
-from segments.filter_demand import MAX_VALUES, NAME, Asked, parse
+from segments.filter_demand import MAX_VALUES, NAME, FilterDemand, parse
 from tests.support.disk import FaultyDisk
 
 
@@ -16,13 +16,13 @@ def test_counted_and_kept_with_the_log(tmp_path: Path) -> None:
     log.close()
     assert not (folder / NAME).exists()
     log = Log.open(str(folder))
-    log.asked.add([b"HA", "é".encode()])
-    log.asked.add([b"HA", b"\xff no text"])
+    log.filter_demand.add([b"HA", "é".encode()])
+    log.filter_demand.add([b"HA", b"\xff no text"])
     log.close()
     assert parse((folder / NAME).read_bytes()) == {"HA": 2, "é": 1}
     log = Log.open(str(folder))
-    log.asked.add([b"UA"])
-    assert log.asked.counts == {"HA": 2, "é": 1, "UA": 1}
+    log.filter_demand.add([b"UA"])
+    assert log.filter_demand.counts == {"HA": 2, "é": 1, "UA": 1}
     log.close()
 
 
@@ -31,7 +31,7 @@ def test_counted_and_kept_with_the_log(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, content: bytes) -> None:
     Path(tmp_path, NAME).write_bytes(content)
-    asked = Asked(OsDisk(), str(tmp_path))
+    asked = FilterDemand(OsDisk(), str(tmp_path))
     assert not asked.counts
     asked.add([b"HA"])
     asked.write()
@@ -39,7 +39,7 @@ def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, content: bytes) -
 
 
 def test_the_rarest_are_forgotten(tmp_path: Path) -> None:
-    asked = Asked(OsDisk(), str(tmp_path))
+    asked = FilterDemand(OsDisk(), str(tmp_path))
     for _ in range(3):
         asked.add([b"often"])
     asked.add(b"%d" % n for n in range(3 * MAX_VALUES))
@@ -50,9 +50,9 @@ def test_the_rarest_are_forgotten(tmp_path: Path) -> None:
 def test_a_refused_write_is_tried_again() -> None:
     disk = FaultyDisk()
     log = Log.open("s", disk=disk)
-    log.asked.add([b"HA"])
+    log.filter_demand.add([b"HA"])
     disk.failures["write"] = 1
     with pytest.raises(Exception, match=NAME):
-        log.asked.write()
-    log.asked.write()
-    assert Log.open("s", disk=disk).asked.counts == {"HA": 1}
+        log.filter_demand.write()
+    log.filter_demand.write()
+    assert Log.open("s", disk=disk).filter_demand.counts == {"HA": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import FIRST, ChunkBuilder, Log, LogPolicy, Matcher, Reader, at_offset
+from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader, at_offset
 from segments.bloom import filter_keys
 from segments.disk import File
 from segments.errors import FormatError
@@ -36,7 +36,7 @@ def filled(disk: FaultyDisk, chunks: Sequence[Sequence[bytes]], per_segment: int
     return log
 
 
-def read(log: Log, matcher: Matcher, start: int = 0) -> tuple[list[int], Reader]:
+def read(log: Log, matcher: ChunkMatcher, start: int = 0) -> tuple[list[int], Reader]:
     spec = FIRST if not start else at_offset(start)
     reader = Reader(log, log.find(spec), matcher)
     found: list[int] = []
@@ -46,7 +46,9 @@ def read(log: Log, matcher: Matcher, start: int = 0) -> tuple[list[int], Reader]
     return found, reader
 
 
-def wanted(log_start: Sequence[Sequence[bytes]], matcher: Matcher, start: int = 0) -> list[int]:
+def wanted(
+    log_start: Sequence[Sequence[bytes]], matcher: ChunkMatcher, start: int = 0
+) -> list[int]:
     """The chunks that truly hold a wanted message, by their ids."""
     found, offset = [], 0
     for values in log_start:
@@ -70,7 +72,7 @@ def test_exactly_the_chunks_that_hold_a_value(
 ) -> None:
     log = filled(FaultyDisk(), chunks)
     start = min(start, log.committed_offset - 1)
-    matcher = Matcher(values, match_unfiltered=match_unfiltered)
+    matcher = ChunkMatcher(values, match_unfiltered=match_unfiltered)
     found, reader = read(log, matcher, start)
     assert found == wanted(chunks, matcher, start)
     assert reader.next_offset == log.committed_offset
@@ -86,7 +88,7 @@ def test_exactly_the_chunks_that_hold_a_value(
 @settings(max_examples=50, deadline=None)
 def test_chunks_from_before_are_never_passed_over(chunks: list[list[bytes]], since: int) -> None:
     log = filled(FaultyDisk(), chunks)
-    matcher = Matcher([b"a"], since=since)
+    matcher = ChunkMatcher([b"a"], since=since)
     assert read(log, matcher)[0] == wanted(chunks, matcher)
 
 
@@ -176,7 +178,7 @@ def test_a_bad_file_is_made_anew(tmp_path: Path, content: bytes | None) -> None:
     assert isinstance(made, FilterFile)
     assert isinstance(load(segment), FilterFile)
     log.adopt_filters(segment, made, segment.size)
-    assert read(log, Matcher([b"a"]))[0] == [0, 7]
+    assert read(log, ChunkMatcher([b"a"]))[0] == [0, 7]
     segment.remove()
     assert not path.exists()
     log.close()
@@ -194,7 +196,7 @@ def test_chunks_whose_filter_may_be_wrong_are_looked_at(tmp_path: Path) -> None:
     rebuilt = scan(segment, segment.size)
     assert list(rebuilt.uncertain) == [1]
     segment.filters = rebuilt
-    assert read(log, Matcher([b"a"]))[0] == [0, 1]
+    assert read(log, ChunkMatcher([b"a"]))[0] == [0, 1]
     log.close()
 
 
@@ -203,11 +205,11 @@ def test_streams_without_history_are_read_header_by_header() -> None:
     log = Log.open("s", LogPolicy(filter_history=False), disk)
     for values in ([b"a"], [b"b"], [b""]):
         log.append([builder(values)], 1)
-    assert read(log, Matcher([b"a"]))[0] == [0]
+    assert read(log, ChunkMatcher([b"a"]))[0] == [0]
     index = scan(log.segments[0], log.segments[0].size)
     assert index.uncertain == array("I", (0, 1))
     log.segments[0].filters = index
-    assert read(log, Matcher([b"a"]))[0] == [0]
+    assert read(log, ChunkMatcher([b"a"]))[0] == [0]
 
 
 @given(CHUNKS, st.integers(1, 9), st.integers(1, 60), st.integers(0, 40))
@@ -244,7 +246,7 @@ def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(index.postings) <= 10
     assert sum(map(len, index.postings.values())) <= 60
     for value in (b"1", b"2", b"25", b"30", b"none"):
-        matcher = Matcher([value])
+        matcher = ChunkMatcher([value])
         assert set(read(log, matcher)[0]) >= set(wanted(chunks, matcher))
 
 
@@ -262,7 +264,7 @@ def test_only_segments_without_a_match_are_left_out(
     chunks = [[one] for one in values]
     log = filled(FaultyDisk(), chunks, per_segment=2)
     start = min(start, len(values) - 1)
-    matcher = Matcher([value], match_unfiltered=match_unfiltered)
+    matcher = ChunkMatcher([value], match_unfiltered=match_unfiltered)
     opened: set[int] = set()
     for segment in log.segments:
         segment.acquire = _noting(segment, opened)  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import FIRST, Log, LogPolicy, Matcher, Reader, StorageError, at_offset, bloom
+from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, at_offset, bloom
 from segments.layout import MMH3_SCHEME
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, bodies_of, read_bodies, read_chunks
@@ -57,7 +57,7 @@ def test_no_match_is_ever_lost(
                 if value in wanted or (match_unfiltered and not value)
             ]
         number += len(messages)
-    matcher = Matcher(wanted, match_unfiltered=match_unfiltered)
+    matcher = ChunkMatcher(wanted, match_unfiltered=match_unfiltered)
     spec = at_offset(start) if start < number else FIRST
     if start >= number:
         expected = []
@@ -74,7 +74,9 @@ def test_a_hundred_thousand_chunks_of_changing_filter_sizes_hide_nothing() -> No
     """Straight on the filter: sizes 0, 16 and 255 in turn, the true sets beside them."""
     generator = random.Random(7)
     universe = [b"value-%d" % n for n in range(300)]
-    matchers = [Matcher(generator.sample(universe, k), match_unfiltered=k == 2) for k in (1, 2, 5)]
+    matchers = [
+        ChunkMatcher(generator.sample(universe, k), match_unfiltered=k == 2) for k in (1, 2, 5)
+    ]
     false_positives = 0
     for number in range(100_000):
         size = (16, 255, 64)[number % 3]
@@ -97,7 +99,7 @@ def test_skipped_chunks_are_counted_and_not_read() -> None:
     log = Log.open("s", disk=disk)
     for n in range(50):
         append(log, [b"x" * 100_000], [b"rare" if n == 30 else b"common"])
-    reader = Reader(log, log.find(FIRST), Matcher([b"rare"]))
+    reader = Reader(log, log.find(FIRST), ChunkMatcher([b"rare"]))
     disk.reads = 0
     chunks = reader.read(10, 1 << 20, 1000)
     assert [c.header.chunk_id for c in chunks] == [30]

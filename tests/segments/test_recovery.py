@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segments import ChunkBuilder, Log, LogPolicy, Matcher
+from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
@@ -482,7 +482,7 @@ def test_damage_that_appears_while_running_is_stepped_over(tmp_path: Path, where
     path, start = chunk_starts(tmp_path)[1]
     flip(path, start + where)
     assert read_bodies(log) == written[:1] + written[2:]
-    assert read_bodies(log, matcher=Matcher([b"v0"])) == written[:8:2]
+    assert read_bodies(log, matcher=ChunkMatcher([b"v0"])) == written[:8:2]
     log.close()
 
 
@@ -494,7 +494,7 @@ def test_a_flipped_filter_bit_never_hides_a_chunk(tmp_path: Path) -> None:
         raw[start + 48 : start + 64] = bytes(16)  # all bits gone
         path.write_bytes(raw)
     log = Log.open(str(tmp_path), ROLLING)
-    assert read_bodies(log, matcher=Matcher([b"v0"])) == written
+    assert read_bodies(log, matcher=ChunkMatcher([b"v0"])) == written
     log.close()
 
 
@@ -680,6 +680,6 @@ def test_a_log_that_rabbitmq_wrote(tmp_path: Path) -> None:
     assert log.committed_offset == 3
     assert log.tracking.sequence(b"wid1") == 7
     assert read_bodies(log) == [b"hi", b"ho"]
-    assert read_bodies(log, matcher=Matcher([b"grape"])) == [b"hi", b"ho"]
+    assert read_bodies(log, matcher=ChunkMatcher([b"grape"])) == [b"hi", b"ho"]
     assert [c.header.chunk_id for c in read_chunks(log)] == [0]
     log.close()

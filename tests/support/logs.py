@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from segments import FIRST, ChunkBuilder, Log, Matcher, OffsetSpec, Reader
+from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader
 from segments.codec import walk_entries
 from segments.reader import StoredChunk
 
@@ -40,7 +40,7 @@ def append(
 def read_chunks(
     log: Log,
     spec: OffsetSpec = FIRST,
-    matcher: Matcher | None = None,
+    matcher: ChunkMatcher | None = None,
     *,
     max_chunks: int = 100,
     max_steps: int = 100,
@@ -73,6 +73,8 @@ def bodies_of(chunks: Iterable[StoredChunk]) -> list[tuple[int, bytes]]:
     return found
 
 
-def read_bodies(log: Log, spec: OffsetSpec = FIRST, matcher: Matcher | None = None) -> list[bytes]:
+def read_bodies(
+    log: Log, spec: OffsetSpec = FIRST, matcher: ChunkMatcher | None = None
+) -> list[bytes]:
     """Bodies of all messages from `spec` to the end."""
     return [body for _, body in bodies_of(read_chunks(log, spec, matcher))]

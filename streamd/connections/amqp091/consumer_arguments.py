@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from segments import FIRST, LAST, NEXT, Matcher, OffsetSpec, Start, at_offset, at_time
+from segments import FIRST, LAST, NEXT, ChunkMatcher, OffsetSpec, Start, at_offset, at_time
 from segments.amqp10 import find_in_map
 from segments.errors import FormatError
 from segments.message import Section, walk_sections
 from segments.selector import (
-    Matcher as SelectorMatcher,
+    MessageMatcher,
     Selector,
     SelectorError,
     parse_property,
@@ -62,7 +62,7 @@ class ConsumerArguments(NamedTuple):
 
     start: OffsetSpec
     first_offset: int
-    matcher: Matcher | None
+    matcher: ChunkMatcher | None
     choices: tuple[Choice, ...]
 
 
@@ -135,7 +135,7 @@ def ignored(arguments: Table) -> Iterator[str]:
         yield f"{UNFILTERED} is of type {tag}, which counts as false; expected a boolean"
 
 
-def _filter(arguments: Table) -> Matcher | None:
+def _filter(arguments: Table) -> ChunkMatcher | None:
     field = arguments.get(FILTER)
     if field is None or field.tag not in "SA":
         return None
@@ -149,7 +149,7 @@ def _filter(arguments: Table) -> Matcher | None:
         check_asked(values)
     except Refused as refused:
         raise precondition_failed(refused.details) from refused
-    return Matcher(values, match_unfiltered=arguments.get(UNFILTERED) == _YES)
+    return ChunkMatcher(values, match_unfiltered=arguments.get(UNFILTERED) == _YES)
 
 
 def _selector(arguments: Table) -> Selector | None:
@@ -191,22 +191,22 @@ def _shortened(name: str, error: SelectorError) -> str:
     return f"{cut if cut == head else cut + '…'}\n{shown}\n{caret}"
 
 
-def _pushed_down(selector: Selector, declared: Arguments) -> Matcher | None:
+def _pushed_down(selector: Selector, declared: Arguments) -> ChunkMatcher | None:
     """The chunks that can hold a match, where the stream says what its filter values are."""
     name = declared.get(FILTER_PROPERTY)
     found = None if name is None else parse_property(str(name))
     asked = selector.push_down(found, is_strict=declared.get(FILTER_CONTRACT) == STRICT)
     if asked.is_empty:
-        return Matcher((), match_unfiltered=False)
+        return ChunkMatcher((), match_unfiltered=False)
     if asked.values is None:
         return None
-    return Matcher(asked.values, match_unfiltered=asked.match_unfiltered)
+    return ChunkMatcher(asked.values, match_unfiltered=asked.match_unfiltered)
 
 
 class _Selection:
     """The messages that a selector selects."""
 
-    def __init__(self, matcher: SelectorMatcher, now_ms: Callable[[], int]) -> None:
+    def __init__(self, matcher: MessageMatcher, now_ms: Callable[[], int]) -> None:
         self._matcher = matcher
         self._now_ms = now_ms
 
@@ -228,7 +228,7 @@ class ExactValues:
         declared: what the stream was declared with.
     """
 
-    def __init__(self, matcher: Matcher, declared: Arguments) -> None:
+    def __init__(self, matcher: ChunkMatcher, declared: Arguments) -> None:
         self._wanted = {*matcher.values, *([b""] if matcher.match_unfiltered else [])}
         self._own_value = own_value_reader(declared)
         self._is_strict = declared.get(FILTER_CONTRACT) == STRICT

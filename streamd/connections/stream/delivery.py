@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from segments import Matcher, OffsetSpec, Reader, StorageError, StoredChunk
+from segments import ChunkMatcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
 from segments.reader import SMALL_CHUNK
 from streamd.broker.errors import Reason, Refused
@@ -44,7 +44,7 @@ class Interest(NamedTuple):
     """
 
     start: OffsetSpec
-    matcher: Matcher | None
+    matcher: ChunkMatcher | None
     properties: Mapping[str, str] = MappingProxyType({})
     group: str | None = None
     properties_size: int = 0
@@ -303,7 +303,7 @@ class Delivery:
         if transport.is_congested:
             for waiting in self.subscriptions.values():  # a peer that never reads holds nothing
                 if waiting.reader is not None:
-                    waiting.reader.let_go()
+                    waiting.reader.drop_readahead()
             await transport.drained()
             return
         subscription = self.queue.next()
@@ -338,7 +338,7 @@ class Delivery:
     ) -> None:
         """Send chunks; `chunks` is empty afterwards."""
         heads = self._heads(subscription, chunks)
-        segment = reader.hold()  # the reader may be closed while this is sent
+        segment = reader.pin_segment()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(heads, chunks)
             sent = transport.send_some(parts) if parts else 0
@@ -347,7 +347,7 @@ class Delivery:
                 # A peer that takes its time, or never reads, holds files open, not memory.
                 parts.clear()
                 chunks.clear()
-                reader.let_go()
+                reader.drop_readahead()
                 for head, file, position, size in rest:
                     await transport.send(head, more=True)
                     await transport.send_file(file, position, size)

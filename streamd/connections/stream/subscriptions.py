@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from segments import Matcher, Reader, StorageError
+from segments import ChunkMatcher, Reader, StorageError
 from streamd.auth.users import Right
 from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
@@ -307,24 +307,24 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
             logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
         wanted = _matcher(command.properties)
         if wanted is not None:
-            stream.log.asked.add(recorded(wanted.values))
+            stream.log.filter_demand.add(recorded(wanted.values))
         return Interest(start, wanted, properties)
     matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
     return Interest(start, matcher, properties, group)
 
 
-def _matcher(properties: Iterable[tuple[str, str]]) -> Matcher | None:
+def _matcher(properties: Iterable[tuple[str, str]]) -> ChunkMatcher | None:
     """The filter a subscription asks for; match-unfiltered alone asks for none."""
     mode = dict(properties).get(_MODE)
     if mode in (_UNFILTERED_ONLY, _NOTHING):
-        return Matcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
+        return ChunkMatcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
     values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]
     if not values:
         return None
     check_asked(values)
     match_unfiltered = (_MATCH_UNFILTERED, _TRUE) in list(properties)
     try:
-        return Matcher(values, match_unfiltered=match_unfiltered)
+        return ChunkMatcher(values, match_unfiltered=match_unfiltered)
     except ValueError as error:
         raise Refused(Reason.PRECONDITION_FAILED, str(error)) from error
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import ChunkBuilder, CorruptError, Log, LogPolicy, Matcher, bloom, codec
+from segments import ChunkBuilder, ChunkMatcher, CorruptError, Log, LogPolicy, bloom, codec
 from segments.codec import ChunkHeader
 from segments.compression import pack
 from segments.errors import FormatError
@@ -21,7 +21,7 @@ from segments.spark import headers as columns
 from segments.spark.columns import columns_of
 from segments.spark.inventory import StreamFolder, find_streams, list_segments
 from segments.spark.options import read_options
-from segments.spark.plan import Wanted, deal, pieces
+from segments.spark.plan import ChunkCriteria, deal, pieces
 from segments.spark.reading import Task, read_task, tasks_of
 from segments.spark.texts import READINGS, text_of
 from segments.spark.walk import message_ends
@@ -250,8 +250,8 @@ def test_no_chunk_is_left_out_that_holds_what_is_asked_for(
         first = append(log, values, values, now_ms=at)
         everything += [(first + n, at, value) for n, value in enumerate(values)]
     log.close()
-    asked = Wanted(
-        *bounds, *times, Matcher({v.encode() for v in wanted}, match_unfiltered=unfiltered)
+    asked = ChunkCriteria(
+        *bounds, *times, ChunkMatcher({v.encode() for v in wanted}, match_unfiltered=unfiltered)
     )
     stream = StreamFolder("s", str(folder))
     kept = {
@@ -274,7 +274,7 @@ def test_tasks_get_every_chunk_once(tmp_path: Path) -> None:
         append(log, [b"x" * (5000 if n % 13 == 0 else 40)])
     log.close()
     stream = StreamFolder("s", str(tmp_path))
-    found = list(pieces(stream, list_segments(str(tmp_path)), Wanted()))
+    found = list(pieces(stream, list_segments(str(tmp_path)), ChunkCriteria()))
     for size in (1, 100, 1000, 4000, 1 << 30):
         tasks = deal(found, size)
         assert [int(c) for task in tasks for p in task for c in p.chunk_ids] == list(range(40))

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
 from pyspark.sql import SparkSession
 
-from segments import ChunkBuilder, Log, LogPolicy, Matcher, bloom
+from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom
 from segments.layout import MMH3_SCHEME
 from segments.message import Message
 from segments.spark.columns import TOKEN_PREFIX
 from segments.spark.history import History, read_history
 from segments.spark.inventory import StreamFolder, list_segments
-from segments.spark.plan import Wanted, pieces
+from segments.spark.plan import ChunkCriteria, pieces
 from segments.spark.recommend import Prices, best, candidate
 from segments.spark.replay import Replay, Row, Workload, rescaled
 from segments.spark.report import frames, write_report
@@ -42,7 +42,9 @@ def written(folder: Path, chunks: list[list[bytes]]) -> Path:
 
 def histories(folder: Path, prop: str | None = None) -> list[History]:
     found, ordinal = [], 0
-    for piece in pieces(StreamFolder("s", str(folder)), list_segments(str(folder)), Wanted()):
+    for piece in pieces(
+        StreamFolder("s", str(folder)), list_segments(str(folder)), ChunkCriteria()
+    ):
         found += read_history(piece, ordinal, prop)
         ordinal += len(piece.positions)
     return found
@@ -108,7 +110,9 @@ def test_the_replay_does_what_real_filters_do(
             size_of = sum(sum(range(5, 5 + len(chunk))) for chunk in group)
             filter_bytes = bloom.build(set(values), size)
             for value, weight in zip(wanted, weights, strict=True):
-                matches = Matcher([value]).matches(MMH3_SCHEME, len(filter_bytes), filter_bytes)
+                matches = ChunkMatcher([value]).matches(
+                    MMH3_SCHEME, len(filter_bytes), filter_bytes
+                )
                 holds = value in values
                 negatives += weight * (not holds)
                 positives += weight * (matches and not holds)
@@ -127,7 +131,9 @@ def test_cut_chunks_hold_what_they_held_together(tmp_path: Path) -> None:
     chunks = [[b"v%d" % min(int(rng.expovariate(0.3)), 30) for _ in range(100)] for _ in range(5)]
     written(tmp_path, chunks)
     (whole,) = read_history(
-        next(pieces(StreamFolder("s", str(tmp_path)), list_segments(str(tmp_path)), Wanted())),
+        next(
+            pieces(StreamFolder("s", str(tmp_path)), list_segments(str(tmp_path)), ChunkCriteria())
+        ),
         0,
         None,
     )
