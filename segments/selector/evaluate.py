@@ -10,28 +10,10 @@ Source: message-filtering reference, 3.1 and 3.3 (Union), 4.2 (RabbitMQ).
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from segments.selector import nodes as n
 from segments.selector.check import constant
 from segments.selector.dialects import Dialect
 from segments.selector.fields import Row
-from segments.selector.nodes import (
-    And,
-    Arithmetic,
-    Between,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Or,
-    Property,
-    PropertySection,
-    Sign,
-    Tags,
-    TextTest,
-    UtcNow,
-)
 from segments.selector.patterns import like, parse_pattern, text_test
 from segments.selector.values import (
     MIRRORED,
@@ -49,7 +31,7 @@ from segments.selector.values import (
 
 Condition: TypeAlias = Callable[[Row], Truth]
 Operand: TypeAlias = Callable[[Row], Value]
-TAG = Property(PropertySection.APPLICATION, "TAGS")
+TAG = n.Property(n.PropertySection.APPLICATION, "TAGS")
 
 
 class Clock:
@@ -59,11 +41,11 @@ class Clock:
         self.now_ms = 0
 
 
-def properties_of(node: Node) -> tuple[Property, ...]:
+def properties_of(node: n.Node) -> tuple[n.Property, ...]:
     """What has to be read for a selector, each property once."""
-    if isinstance(node, Tags):
+    if isinstance(node, n.Tags):
         return () if node.wanted is None else (TAG,)
-    return tuple(dict.fromkeys(part for part in node.walk() if isinstance(part, Property)))
+    return tuple(dict.fromkeys(part for part in node.walk() if isinstance(part, n.Property)))
 
 
 class Compiler:
@@ -75,42 +57,42 @@ class Compiler:
         clock: for UTC().
     """
 
-    def __init__(self, properties: Sequence[Property], dialect: Dialect, clock: Clock) -> None:
-        self._index = {prop: n for n, prop in enumerate(properties)}
+    def __init__(self, properties: Sequence[n.Property], dialect: Dialect, clock: Clock) -> None:
+        self._index = {prop: slot for slot, prop in enumerate(properties)}
         self._is_union = dialect is Dialect.UNION
         self._clock = clock
 
     # -- conditions
 
-    def condition(self, node: Node) -> Condition:
+    def condition(self, node: n.Node) -> Condition:
         """A node that is true, false or unknown."""
         match node:
-            case And(items):
+            case n.And(items):
                 return all_of([self.condition(item) for item in items])
-            case Or(items):
+            case n.Or(items):
                 return any_of([self.condition(item) for item in items])
-            case Not(inner):
+            case n.Not(inner):
                 return negation(self.condition(inner))
-            case Comparison(operator, left, right):
+            case n.Comparison(operator, left, right):
                 return self._comparison(operator, left, right)
-            case Between(subject, low, high, negated):
+            case n.Between(subject, low, high, negated):
                 both = [self._comparison(">=", subject, low), self._comparison("<=", subject, high)]
                 return maybe_not(all_of(both), negated)
-            case In():
+            case n.In():
                 return maybe_not(self._in(node), node.negated)
-            case Like(subject, pattern, escape, negated):
+            case n.Like(subject, pattern, escape, negated):
                 return self._on_text(subject, like(parse_pattern(pattern, escape)), negated)
-            case TextTest():
+            case n.TextTest():
                 return self._text_test(node)
-            case IsNull(subject, negated):
+            case n.IsNull(subject, negated):
                 value = self.operand(subject)
                 if negated:
                     return lambda row: value(row) is not None
                 return lambda row: value(row) is None
-            case Literal(value):
+            case n.Literal(value):
                 fixed = value if isinstance(value, bool) else None
                 return lambda _row: fixed
-            case Tags(wanted):
+            case n.Tags(wanted):
                 return self._tags(wanted)
         return self._as_condition(self.operand(node))
 
@@ -135,24 +117,24 @@ class Compiler:
 
     # -- comparisons
 
-    def _compare(self, operator: str, left: Node, right: Node) -> Compare:
+    def _compare(self, operator: str, left: n.Node, right: n.Node) -> Compare:
         if not self._is_union:
             return amqp_compare(operator)
-        return union_compare(operator, isinstance(left, Literal), isinstance(right, Literal))
+        return union_compare(operator, isinstance(left, n.Literal), isinstance(right, n.Literal))
 
-    def _comparison(self, operator: str, left: Node, right: Node) -> Condition:
+    def _comparison(self, operator: str, left: n.Node, right: n.Node) -> Condition:
         left, right = _folded(left), _folded(right)
-        if isinstance(left, Literal) and isinstance(right, Property):
+        if isinstance(left, n.Literal) and isinstance(right, n.Property):
             operator, left, right = MIRRORED[operator], right, left
         compare = self._compare(operator, left, right)
-        if isinstance(left, Property) and isinstance(right, Literal):
+        if isinstance(left, n.Property) and isinstance(right, n.Literal):
             return _with_literal(self._index[left], OPERATORS[operator], right.value, compare)
         first, second = self.operand(left), self.operand(right)
         return lambda row: compare(first(row), second(row))
 
-    def _in(self, node: In) -> Condition:
+    def _in(self, node: n.In) -> Condition:
         subject = self.operand(node.subject)
-        literals = [item.value for item in node.items if isinstance(item, Literal)]
+        literals = [item.value for item in node.items if isinstance(item, n.Literal)]
         if len(literals) == len(node.items) and all(isinstance(v, str) for v in literals):
             return self._in_texts(node, subject, frozenset(map(str, literals)))
         equal = [
@@ -175,9 +157,9 @@ class Compiler:
 
         return contains
 
-    def _in_texts(self, node: In, subject: Operand, wanted: frozenset[str]) -> Condition:
+    def _in_texts(self, node: n.In, subject: Operand, wanted: frozenset[str]) -> Condition:
         encoded = frozenset(text.encode() for text in wanted)
-        if isinstance(node.subject, Property):
+        if isinstance(node.subject, n.Property):
             slot = self._index[node.subject]
 
             def contains_property(row: Row) -> Truth:
@@ -187,7 +169,7 @@ class Compiler:
                 return _in_encoded(value, encoded)
 
             return contains_property
-        compare = self._compare("=", node.subject, Literal(""))
+        compare = self._compare("=", node.subject, n.Literal(""))
 
         def contains(row: Row) -> Truth:
             value = subject(row)
@@ -197,13 +179,13 @@ class Compiler:
 
     # -- texts
 
-    def _text_test(self, node: TextTest) -> Condition:
+    def _text_test(self, node: n.TextTest) -> Condition:
         needle, negated = node.needle, node.negated
         if not needle:  # matches in no form, once there is a text
             return self._on_text(node.subject, lambda _text: negated, negated)
         return self._on_text(node.subject, text_test(node.test, needle), negated)
 
-    def _on_text(self, node: Node, test: Callable[[str], bool], negated: bool) -> Condition:
+    def _on_text(self, node: n.Node, test: Callable[[str], bool], negated: bool) -> Condition:
         subject = self.operand(node)
 
         def condition(row: Row) -> Truth:
@@ -219,24 +201,24 @@ class Compiler:
 
     # -- operands
 
-    def operand(self, node: Node) -> Operand:
+    def operand(self, node: n.Node) -> Operand:
         """A node that has a value."""
         match node:
-            case Literal(value):
+            case n.Literal(value):
                 return lambda _row: value
-            case Property():
+            case n.Property():
                 slot = self._index[node]
                 return lambda row: row[slot]
-            case UtcNow():
+            case n.UtcNow():
                 clock = self._clock
                 return lambda _row: clock.now_ms
-            case Sign(operator, inner):
-                return self._arithmetic("-" if operator == "-" else "+", Literal(0), inner)
-            case Arithmetic(operator, left, right):
+            case n.Sign(operator, inner):
+                return self._arithmetic("-" if operator == "-" else "+", n.Literal(0), inner)
+            case n.Arithmetic(operator, left, right):
                 return self._arithmetic(operator, left, right)
         return self.condition(node)
 
-    def _arithmetic(self, operator: str, left: Node, right: Node) -> Operand:
+    def _arithmetic(self, operator: str, left: n.Node, right: n.Node) -> Operand:
         first, second = self._number(left), self._number(right)
 
         def result(row: Row) -> int | float | None:
@@ -245,19 +227,19 @@ class Compiler:
 
         return result
 
-    def _number(self, node: Node) -> Callable[[Row], int | float | None]:
+    def _number(self, node: n.Node) -> Callable[[Row], int | float | None]:
         value = self.operand(node)
         reading = numeric
-        if not self._is_union or isinstance(node, Literal):
+        if not self._is_union or isinstance(node, n.Literal):
             reading = strictly_numeric
         return lambda row: reading(value(row))
 
 
-def _folded(node: Node) -> Node:
+def _folded(node: n.Node) -> n.Node:
     """A number with a sign as one literal."""
     value = constant(node)
-    if isinstance(node, Sign) and isinstance(value, int | float):
-        return Literal(value, span=node.span)
+    if isinstance(node, n.Sign) and isinstance(value, int | float):
+        return n.Literal(value, span=node.span)
     return node
 
 

@@ -12,22 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from segments.selector import nodes as n
 from segments.selector.evaluate import Condition, all_of, any_of, negation
 from segments.selector.fields import Row
-from segments.selector.nodes import (
-    And,
-    Between,
-    Comparison,
-    In,
-    IsNull,
-    Literal,
-    Node,
-    Not,
-    Or,
-    Property,
-    Sign,
-    TextTest,
-)
 from segments.selector.patterns import text_test
 from segments.selector.values import BLANKS, OPERATORS, OTHER, Truth, Value
 
@@ -64,10 +51,10 @@ class Compiler:
         properties: in the order of a row.
     """
 
-    def __init__(self, properties: Sequence[Property]) -> None:
-        self._index = {prop: n for n, prop in enumerate(properties)}
+    def __init__(self, properties: Sequence[n.Property]) -> None:
+        self._index = {prop: slot for slot, prop in enumerate(properties)}
 
-    def selector(self, node: Node) -> Condition:
+    def selector(self, node: n.Node) -> Condition:
         """The whole of it: what is aborted is unknown."""
         condition = self.condition(node)
 
@@ -79,40 +66,40 @@ class Compiler:
 
         return select
 
-    def condition(self, node: Node) -> Condition:
+    def condition(self, node: n.Node) -> Condition:
         """A node that is true, false or unknown."""
         match node:
-            case And(items):
+            case n.And(items):
                 return all_of([self.condition(item) for item in items])
-            case Or(items):
+            case n.Or(items):
                 return any_of([self.condition(item) for item in items])
-            case Not(inner):
+            case n.Not(inner):
                 return negation(self.condition(inner))
-            case Comparison(operator, left, right):
+            case n.Comparison(operator, left, right):
                 return self._comparison(operator, left, right)
-            case Between(subject, low, high, negated):
+            case n.Between(subject, low, high, negated):
                 first, second = ("<", ">") if negated else (">=", "<=")
                 bounds = [
                     self._comparison(first, subject, low),
                     self._comparison(second, subject, high),
                 ]
                 return any_of(bounds) if negated else all_of(bounds)
-            case In():
+            case n.In():
                 return self._in(node)
-            case TextTest():
+            case n.TextTest():
                 return self._text_test(node)
-            case IsNull(subject, negated):
+            case n.IsNull(subject, negated):
                 value = self._operand(subject)
                 return lambda row: (value(row) is None) is not negated
-            case Literal(value):
+            case n.Literal(value):
                 fixed = value if isinstance(value, bool) else None
                 return lambda _row: fixed
         value = self._operand(node)
         return lambda row: None if value(row) is None else False  # a text is no boolean
 
-    def _in(self, node: In) -> Condition:
+    def _in(self, node: n.In) -> Condition:
         subject, negated = self._operand(node.subject), node.negated
-        wanted = frozenset(item.value for item in node.items if isinstance(item, Literal))
+        wanted = frozenset(item.value for item in node.items if isinstance(item, n.Literal))
 
         def contains(row: Row) -> Truth:
             value = subject(row)
@@ -120,7 +107,7 @@ class Compiler:
 
         return contains
 
-    def _text_test(self, node: TextTest) -> Condition:
+    def _text_test(self, node: n.TextTest) -> Condition:
         subject, needle, negated = self._operand(node.subject), node.needle, node.negated
         test = text_test(node.test, needle)
 
@@ -132,7 +119,7 @@ class Compiler:
 
         return condition
 
-    def _comparison(self, operator: str, left: Node, right: Node) -> Condition:
+    def _comparison(self, operator: str, left: n.Node, right: n.Node) -> Condition:
         first, second = self._operand(left), self._operand(right)
         if operator in ("=", "<>"):
             opposite = operator == "<>"
@@ -144,17 +131,17 @@ class Compiler:
             return equality
         return lambda row: _ordered(operator, first(row), second(row))
 
-    def _operand(self, node: Node) -> Operand:
+    def _operand(self, node: n.Node) -> Operand:
         match node:
-            case Literal(value):
+            case n.Literal(value):
                 fixed = text_of(value) if isinstance(value, bytes) else value
                 return lambda _row: fixed
-            case Property():
+            case n.Property():
                 slot = self._index[node]
                 return lambda row: text_of(row[slot])
-            case Sign("-", inner):
+            case n.Sign("-", inner):
                 return _negative(self._operand(inner))
-            case Sign(_, inner):
+            case n.Sign(_, inner):
                 return self._operand(inner)
         return self.condition(node)
 

@@ -6,41 +6,24 @@ Source: message-filtering reference, 4.1 and 4.3. RocketMQ's grammar is in `rock
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from segments.selector import nodes as n
 from segments.selector.dialects import GRAMMARS, MAX_DEPTH, Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.lexer import Token, tokenize
-from segments.selector.nodes import (
-    And,
-    Arithmetic,
-    Between,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Or,
-    Property,
-    PropertySection,
-    Sign,
-    TextTest,
-    UtcNow,
-)
 
 COMPARISONS = frozenset(("=", "<>", "!=", "<", ">", "<=", ">="))
 TEXT_TESTS = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 _SECTIONS = {
-    "application_properties": PropertySection.APPLICATION,
-    "a": PropertySection.APPLICATION,
-    "properties": PropertySection.PROPERTIES,
-    "p": PropertySection.PROPERTIES,
-    "header": PropertySection.HEADER,
-    "h": PropertySection.HEADER,
+    "application_properties": n.PropertySection.APPLICATION,
+    "a": n.PropertySection.APPLICATION,
+    "properties": n.PropertySection.PROPERTIES,
+    "p": n.PropertySection.PROPERTIES,
+    "header": n.PropertySection.HEADER,
+    "h": n.PropertySection.HEADER,
 }
 FIELDS = {
-    PropertySection.HEADER: ("priority",),
-    PropertySection.PROPERTIES: (
+    n.PropertySection.HEADER: ("priority",),
+    n.PropertySection.PROPERTIES: (
         "message_id",
         "user_id",
         "to",
@@ -92,7 +75,9 @@ class Tokens:
         self.take()
         return True
 
-    def joined(self, word: str, kind: type[And] | type[Or], part: Callable[[], Node]) -> Node:
+    def joined(
+        self, word: str, kind: type[n.And] | type[n.Or], part: Callable[[], n.Node]
+    ) -> n.Node:
         """One or more parts with a keyword between them; one alone stays as it is."""
         start = self.token.start
         items = [part()]
@@ -162,7 +147,7 @@ class Parser(Tokens):
         super().__init__(text, dialect)
         self._is_union = dialect is Dialect.UNION
 
-    def selector(self) -> Node:
+    def selector(self) -> n.Node:
         """The whole text.
 
         Raises:
@@ -175,13 +160,13 @@ class Parser(Tokens):
             self.fail("an operator or the end is expected")
         return node
 
-    def _or(self) -> Node:
-        return self.joined("OR", Or, self._and)
+    def _or(self) -> n.Node:
+        return self.joined("OR", n.Or, self._and)
 
-    def _and(self) -> Node:
-        return self.joined("AND", And, self._not)
+    def _and(self) -> n.Node:
+        return self.joined("AND", n.And, self._not)
 
-    def _not(self) -> Node:
+    def _not(self) -> n.Node:
         starts = []
         while self.keyword() == "NOT":
             starts.append(self.take().start)
@@ -189,10 +174,10 @@ class Parser(Tokens):
         node = self._predicate()
         self.shallower(len(starts))
         for start in reversed(starts):
-            node = Not(node, span=self.span(start))
+            node = n.Not(node, span=self.span(start))
         return node
 
-    def _predicate(self) -> Node:
+    def _predicate(self) -> n.Node:
         start = self.token.start
         left = self._sum()
         if self.token.kind == "symbol" and self.token.text in COMPARISONS:
@@ -200,7 +185,7 @@ class Parser(Tokens):
             right = self._sum()
             if self.token.kind == "symbol" and self.token.text in COMPARISONS:
                 self.fail("comparisons do not follow one another; use AND")
-            return Comparison(operator, left, right, span=self.span(start))
+            return n.Comparison(operator, left, right, span=self.span(start))
         if self.keyword() == "IS":
             return self._is_null(left, start)
         negated = self.take_keyword("NOT")
@@ -209,25 +194,25 @@ class Parser(Tokens):
             self.fail("IN, LIKE or another test is expected after NOT")
         return left if node is None else node
 
-    def _is_null(self, left: Node, start: int) -> Node:
-        if not self._is_union and not isinstance(left, Property):
+    def _is_null(self, left: n.Node, start: int) -> n.Node:
+        if not self._is_union and not isinstance(left, n.Property):
             self.fail("IS NULL is asked of a property only")
         self.take()
         negated = self.take_keyword("NOT")
         self.expect_keyword("NULL")
-        return IsNull(left, negated, span=self.span(start))
+        return n.IsNull(left, negated, span=self.span(start))
 
-    def _test(self, left: Node, negated: bool, start: int) -> Node | None:
+    def _test(self, left: n.Node, negated: bool, start: int) -> n.Node | None:
         word = self.keyword()
         if word == "IN":
             self.take()
             items = self._items()
-            return In(left, items, negated, span=self.span(start))
+            return n.In(left, items, negated, span=self.span(start))
         if word == "LIKE":
             self.take()
             pattern = self.expect_text("a pattern")
             escape = self.expect_text("a character") if self.take_keyword("ESCAPE") else None
-            return Like(left, pattern, escape, negated, span=self.span(start))
+            return n.Like(left, pattern, escape, negated, span=self.span(start))
         if not self._is_union:
             return None
         if word == "BETWEEN":
@@ -235,14 +220,14 @@ class Parser(Tokens):
             low = self._sum()
             self.expect_keyword("AND")
             high = self._sum()
-            return Between(left, low, high, negated, span=self.span(start))
+            return n.Between(left, low, high, negated, span=self.span(start))
         if word in TEXT_TESTS:
             self.take()
             needle = self.expect_text("what is looked for")
-            return TextTest(left, word, needle, negated, span=self.span(start))
+            return n.TextTest(left, word, needle, negated, span=self.span(start))
         return None
 
-    def _items(self) -> tuple[Node, ...]:
+    def _items(self) -> tuple[n.Node, ...]:
         self.expect_symbol("(")
         items = [self._sum()]
         while self.take_symbol(","):
@@ -250,13 +235,13 @@ class Parser(Tokens):
         self.expect_symbol(")")
         return tuple(items)
 
-    def _sum(self) -> Node:
+    def _sum(self) -> n.Node:
         return self._chain(("+", "-"), self._term)
 
-    def _term(self) -> Node:
+    def _term(self) -> n.Node:
         return self._chain(("*", "/", "%"), self._sign)
 
-    def _chain(self, symbols: Sequence[str], part: Callable[[], Node]) -> Node:
+    def _chain(self, symbols: Sequence[str], part: Callable[[], n.Node]) -> n.Node:
         start = self.token.start
         node = part()
         levels = 0
@@ -264,11 +249,11 @@ class Parser(Tokens):
             operator = self.take().text
             self.deeper()
             levels += 1
-            node = Arithmetic(operator, node, part(), span=self.span(start))
+            node = n.Arithmetic(operator, node, part(), span=self.span(start))
         self.shallower(levels)
         return node
 
-    def _sign(self) -> Node:
+    def _sign(self) -> n.Node:
         signs: list[Token] = []
         while self.is_symbol("+", "-") and (self._is_union or not signs):
             signs.append(self.take())
@@ -276,10 +261,10 @@ class Parser(Tokens):
         node = self._primary()
         self.shallower(len(signs))
         for sign in reversed(signs):
-            node = Sign(sign.text, node, span=self.span(sign.start))
+            node = n.Sign(sign.text, node, span=self.span(sign.start))
         return node
 
-    def _primary(self) -> Node:
+    def _primary(self) -> n.Node:
         token = self.token
         if self.is_symbol("("):
             self.take()
@@ -290,24 +275,24 @@ class Parser(Tokens):
             return node
         if token.kind in ("int", "float", "text", "binary"):
             self.take()
-            return Literal(token.value, span=(token.start, token.end))
+            return n.Literal(token.value, span=(token.start, token.end))
         if token.kind == "bracket":
             self.take()
-            return Property(
-                PropertySection.APPLICATION, str(token.value), span=(token.start, token.end)
+            return n.Property(
+                n.PropertySection.APPLICATION, str(token.value), span=(token.start, token.end)
             )
         if token.kind == "name":
             return self._name()
         return self.fail("a property, a value or ( is expected")
 
-    def _name(self) -> Node:
+    def _name(self) -> n.Node:
         start, word = self.token.start, self.keyword()
         constants = {"TRUE": True, "FALSE": False, "NULL": None}
         if word in constants and not (word == "NULL" and not self._is_union):
             self.take()
-            return Literal(constants[word], span=self.span(start))
+            return n.Literal(constants[word], span=self.span(start))
         if word == "UTC" and self._is_clock():
-            return UtcNow(span=self.span(start))
+            return n.UtcNow(span=self.span(start))
         token = self.token
         if self.is_reserved(token):
             self.fail(f"a property is expected; write [{token.text}] for one of this name")
@@ -316,7 +301,7 @@ class Parser(Tokens):
             return self._in_section(token)
         if self.is_symbol("("):
             self.fail(f"{name} is no function, there is only UTC()")
-        return Property(PropertySection.APPLICATION, name, span=self.span(start))
+        return n.Property(n.PropertySection.APPLICATION, name, span=self.span(start))
 
     def _is_clock(self) -> bool:
         """Pass over UTC(); a name without parentheses is a property's, where it may be one."""
@@ -328,10 +313,10 @@ class Parser(Tokens):
         self.expect_symbol(")")
         return True
 
-    def _in_section(self, first: Token) -> Node:
+    def _in_section(self, first: Token) -> n.Node:
         section = _SECTIONS.get(first.text)
         if section is None:
-            reason = f"{first.text} is no section; there are {', '.join(PropertySection)}"
+            reason = f"{first.text} is no section; there are {', '.join(n.PropertySection)}"
             raise SelectorError(reason, self.text, first.start, first.end)
         self.take()
         token = self.token
@@ -341,14 +326,14 @@ class Parser(Tokens):
         if section in FIELDS and name not in FIELDS[section]:
             self.fail(f"{section} has {', '.join(FIELDS[section])}")
         self.take()
-        return Property(section, name, span=self.span(first.start))
+        return n.Property(section, name, span=self.span(first.start))
 
 
-def join(kind: type[And] | type[Or], items: Sequence[Node], span: tuple[int, int]) -> Node:
+def join(kind: type[n.And] | type[n.Or], items: Sequence[n.Node], span: tuple[int, int]) -> n.Node:
     """Items joined by AND or OR; those that are joined alike become one with them."""
     if len(items) == 1:
         return items[0]
-    flat: list[Node] = []
+    flat: list[n.Node] = []
     for item in items:
         flat += item.items if isinstance(item, kind) else (item,)
     return kind(tuple(flat), span=span)

@@ -8,20 +8,8 @@ rare, only the messages around the places are looked at.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segments.selector import nodes as n
 from segments.selector.dialects import Dialect
-from segments.selector.nodes import (
-    And,
-    Comparison,
-    In,
-    Like,
-    Literal,
-    Node,
-    Or,
-    Property,
-    PropertySection,
-    Tags,
-    TextTest,
-)
 from segments.selector.patterns import parse_pattern
 from segments.selector.pushdown import is_spelled
 
@@ -62,7 +50,7 @@ class Screen:
         return found
 
 
-def screen_of(node: Node, dialect: Dialect) -> Screen | None:
+def screen_of(node: n.Node, dialect: Dialect) -> Screen | None:
     """The best screen for a selector; None when it needs no certain bytes."""
     patterns = _Needs(dialect).of(node)
     return Screen(tuple(sorted(patterns))) if patterns else None
@@ -72,40 +60,42 @@ class _Needs:
     def __init__(self, dialect: Dialect) -> None:
         self._spells = dialect is Dialect.ROCKETMQ
 
-    def of(self, node: Node) -> frozenset[bytes] | None:
+    def of(self, node: n.Node) -> frozenset[bytes] | None:
         """Bytes of which one is in every message for which the node is true; None: not known."""
         match node:
-            case And(items):
+            case n.And(items):
                 known = [found for item in items if (found := self.of(item)) is not None]
                 return min(known, key=_cost, default=None)
-            case Or(items):
+            case n.Or(items):
                 return _union([self.of(item) for item in items])
-            case Comparison("=", Property() as prop, Literal(str() | bytes() as value)):
+            case n.Comparison("=", n.Property() as prop, n.Literal(str() | bytes() as value)):
                 return self._equal(prop, [value])
-            case Comparison("=", Literal(str() | bytes() as value), Property() as prop):
+            case n.Comparison("=", n.Literal(str() | bytes() as value), n.Property() as prop):
                 return self._equal(prop, [value])
-            case In(Property() as prop, items, False):
-                values = [item.value for item in items if isinstance(item, Literal)]
+            case n.In(n.Property() as prop, items, False):
+                values = [item.value for item in items if isinstance(item, n.Literal)]
                 texts = [value for value in values if isinstance(value, str | bytes)]
                 return self._equal(prop, texts) if len(texts) == len(items) else None
-            case Like(Property(), pattern, escape, False):
+            case n.Like(n.Property(), pattern, escape, False):
                 return self._run(parse_pattern(pattern, escape).longest_run)
-            case TextTest(Property(), _, needle, False):
+            case n.TextTest(n.Property(), _, needle, False):
                 return self._run(needle)
-            case Tags(wanted) if wanted is not None:
-                return self._equal(Property(PropertySection.APPLICATION, "TAGS"), sorted(wanted))
+            case n.Tags(wanted) if wanted is not None:
+                return self._equal(
+                    n.Property(n.PropertySection.APPLICATION, "TAGS"), sorted(wanted)
+                )
         return None
 
-    def _equal(self, prop: Property, values: Sequence[str | bytes]) -> frozenset[bytes] | None:
+    def _equal(self, prop: n.Property, values: Sequence[str | bytes]) -> frozenset[bytes] | None:
         return _union([self._encodings(prop, value) for value in values])
 
-    def _encodings(self, prop: Property, value: str | bytes) -> frozenset[bytes] | None:
+    def _encodings(self, prop: n.Property, value: str | bytes) -> frozenset[bytes] | None:
         if self._spells and is_spelled(value):
             return None  # RocketMQ: the number 5 equals the text 5
         raw = value.encode() if isinstance(value, str) else value
         if len(raw) >= _SHORT:
             return frozenset((raw,))
-        if prop.section is not PropertySection.APPLICATION:
+        if prop.section is not n.PropertySection.APPLICATION:
             return frozenset((raw,)) if raw else None
         name = prop.name.encode()
         size = len(raw)

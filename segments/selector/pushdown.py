@@ -12,22 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from segments.selector import nodes as n
 from segments.selector.dialects import Dialect
 from segments.selector.evaluate import TAG
-from segments.selector.nodes import (
-    And,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Or,
-    Property,
-    Tags,
-    TextTest,
-)
 from segments.selector.patterns import parse_pattern
 from segments.selector.values import as_bytes, boolean_of
 
@@ -111,7 +98,7 @@ EVERYTHING = Pushdown(None, match_unfiltered=True)
 
 
 def push_down(
-    node: Node, dialect: Dialect, filter_property: Property | None, *, is_strict: bool
+    node: n.Node, dialect: Dialect, filter_property: n.Property | None, *, is_strict: bool
 ) -> Pushdown:
     """What a selector needs of a stream with a filter property.
 
@@ -133,24 +120,24 @@ def push_down(
 
 
 class _Analysis:
-    def __init__(self, filter_property: Property, dialect: Dialect) -> None:
+    def __init__(self, filter_property: n.Property, dialect: Dialect) -> None:
         self._property = filter_property
         self._spells = dialect is Dialect.ROCKETMQ
 
-    def outcomes(self, node: Node) -> Outcomes:
+    def outcomes(self, node: n.Node) -> Outcomes:
         match node:
-            case And(items) | Or(items):
-                return self._joined(isinstance(node, And), [self.outcomes(i) for i in items])
-            case Not(inner):
+            case n.And(items) | n.Or(items):
+                return self._joined(isinstance(node, n.And), [self.outcomes(i) for i in items])
+            case n.Not(inner):
                 true, false = self.outcomes(inner)
                 return Outcomes(false, true)
-            case Literal(value):
+            case n.Literal(value):
                 return Outcomes(
                     ALL if value is True else NOTHING, ALL if value is False else NOTHING
                 )
-            case Tags(wanted):
+            case n.Tags(wanted):
                 return self._tags(wanted)
-            case Comparison() | In() | IsNull() | Like() | TextTest():
+            case n.Comparison() | n.In() | n.IsNull() | n.Like() | n.TextTest():
                 return self._test(node)
         return _ANY
 
@@ -168,41 +155,41 @@ class _Analysis:
             return Outcomes(ALL, NOTHING)
         if self._property != TAG:
             return _ANY
-        return self._equal_to([Literal(tag) for tag in wanted])
+        return self._equal_to([n.Literal(tag) for tag in wanted])
 
-    def _test(self, node: Comparison | In | IsNull | Like | TextTest) -> Outcomes:
-        if isinstance(node, Comparison):
+    def _test(self, node: n.Comparison | n.In | n.IsNull | n.Like | n.TextTest) -> Outcomes:
+        if isinstance(node, n.Comparison):
             return self._comparison(node)
         if node.subject != self._property:
             return _ANY
         match node:
-            case In():
+            case n.In():
                 found = self._equal_to(node.items)
-            case IsNull():
+            case n.IsNull():
                 found = Outcomes(_UNFILTERED, ALL)
-            case Like(_, pattern, escape):
+            case n.Like(_, pattern, escape):
                 found = self._like(pattern, escape)
-            case TextTest():
+            case n.TextTest():
                 # With an empty needle it is false in both forms; and RocketMQ takes a missing
                 # property, too, for one that does not contain a text.
                 return _ANY if node.negated or self._spells else Outcomes(_ANY_VALUE, ALL)
         return Outcomes(found.false, found.true) if node.negated else found
 
-    def _comparison(self, node: Comparison) -> Outcomes:
+    def _comparison(self, node: n.Comparison) -> Outcomes:
         left, right = node.left, node.right
-        if isinstance(left, Literal):
+        if isinstance(left, n.Literal):
             left, right = right, left
         if left != self._property or node.operator not in ("=", "<>"):
             return _ANY
         found = self._equal_to([right])
         return Outcomes(found.false, found.true) if node.operator == "<>" else found
 
-    def _equal_to(self, items: Sequence[Node]) -> Outcomes:
+    def _equal_to(self, items: Sequence[n.Node]) -> Outcomes:
         """P equals one of the items."""
         values = set()
         unfiltered = False
         for item in items:
-            if not isinstance(item, Literal) or not isinstance(item.value, str | bytes):
+            if not isinstance(item, n.Literal) or not isinstance(item.value, str | bytes):
                 return _ANY
             value = as_bytes(item.value)
             if value:
@@ -216,7 +203,7 @@ class _Analysis:
     def _like(self, pattern: str, escape: str | None) -> Outcomes:
         parsed = parse_pattern(pattern, escape)
         if parsed.literal is not None:
-            return Outcomes(self._equal_to([Literal(parsed.literal)]).true, ALL)
+            return Outcomes(self._equal_to([n.Literal(parsed.literal)]).true, ALL)
         return Outcomes(ALL if parsed.matches_empty else _ANY_VALUE, ALL)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segments.errors import FormatError
-from segments.selector import tags
+from segments.selector import nodes as n, tags
 from segments.selector.check import check
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
@@ -12,7 +12,6 @@ from segments.selector.evaluate import Clock, Compiler, Condition, properties_of
 from segments.selector.evaluate_rocketmq import Compiler as RocketmqCompiler
 from segments.selector.fields import RowReader
 from segments.selector.message_slices import body_at, holding
-from segments.selector.nodes import Node, Property, PropertySection, Tags, UtcNow
 from segments.selector.parser import FIELDS, Parser
 from segments.selector.prefilter import screen_of
 from segments.selector.pushdown import Pushdown, push_down
@@ -30,7 +29,7 @@ class Selector:
         dialect: whose rules hold.
     """
 
-    node: Node
+    node: n.Node
     dialect: Dialect
 
     def __str__(self) -> str:
@@ -40,19 +39,19 @@ class Selector:
     @property
     def is_tags(self) -> bool:
         """A tag expression, not SQL."""
-        return isinstance(self.node, Tags)
+        return isinstance(self.node, n.Tags)
 
     @property
-    def properties(self) -> tuple[Property, ...]:
+    def properties(self) -> tuple[n.Property, ...]:
         """The properties that it names."""
         return properties_of(self.node)
 
     @property
     def depends_on_time(self) -> bool:
         """Whether a message that does not match now may match later."""
-        return any(isinstance(part, UtcNow) for part in self.node.walk())
+        return any(isinstance(part, n.UtcNow) for part in self.node.walk())
 
-    def push_down(self, filter_property: Property | None, *, is_strict: bool) -> Pushdown:
+    def push_down(self, filter_property: n.Property | None, *, is_strict: bool) -> Pushdown:
         """See pushdown.push_down."""
         return push_down(self.node, self.dialect, filter_property, is_strict=is_strict)
 
@@ -82,21 +81,21 @@ def parse_tags(text: str) -> Selector:
     return Selector(tags.parse(text), Dialect.UNION)
 
 
-def parse_property(name: str) -> Property:
+def parse_property(name: str) -> n.Property:
     """A filter property: the name of an application property, or a field as properties.subject.
 
     Raises:
         SelectorError: there is no such field.
     """
     section, dot, field = name.partition(".")
-    if dot and section == PropertySection.PROPERTIES:
-        if field not in FIELDS[PropertySection.PROPERTIES]:
-            reason = f"properties has {', '.join(FIELDS[PropertySection.PROPERTIES])}"
+    if dot and section == n.PropertySection.PROPERTIES:
+        if field not in FIELDS[n.PropertySection.PROPERTIES]:
+            reason = f"properties has {', '.join(FIELDS[n.PropertySection.PROPERTIES])}"
             raise SelectorError(reason, name, len(section) + 1, len(name))
-        return Property(PropertySection.PROPERTIES, field)
+        return n.Property(n.PropertySection.PROPERTIES, field)
     if not name:
         raise SelectorError("the name of a property is expected", name, 0, 0)
-    return Property(PropertySection.APPLICATION, name)
+    return n.Property(n.PropertySection.APPLICATION, name)
 
 
 class MessageMatcher:
@@ -114,7 +113,7 @@ class MessageMatcher:
         self.tested = self.matched = self.undecodable = 0
         self._read = RowReader(properties).read
         self._condition = condition_of(selector, properties, self.clock)
-        self._takes_all = isinstance(selector.node, Tags) and selector.node.wanted is None
+        self._takes_all = isinstance(selector.node, n.Tags) and selector.node.wanted is None
         self._screen = screen_of(selector.node, selector.dialect)
 
     def matches(self, raw: bytes) -> bool:
@@ -154,12 +153,12 @@ class MessageMatcher:
 
     def _select_at(self, data: bytes, ends: Sequence[int], places: Sequence[int]) -> list[int]:
         candidates = list(holding(ends, places))
-        bodies = [body_at(data, ends, n) for n in candidates]
+        bodies = [body_at(data, ends, place) for place in candidates]
         self.tested += len(ends) - len(bodies)
-        return [candidates[n] for n in self.select(bodies)]
+        return [candidates[found] for found in self.select(bodies)]
 
 
-def condition_of(selector: Selector, properties: Sequence[Property], clock: Clock) -> Condition:
+def condition_of(selector: Selector, properties: Sequence[n.Property], clock: Clock) -> Condition:
     """A selector compiled for rows of some properties, which are all that it names or more."""
     if selector.dialect is Dialect.ROCKETMQ:
         return RocketmqCompiler(properties).selector(selector.node)

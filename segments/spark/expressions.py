@@ -14,24 +14,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Column, functions as F  # noqa: N812 - as everybody calls it
 
+from segments.selector import nodes as n
 from segments.selector.check import constant
 from segments.selector.evaluate import TAG
-from segments.selector.nodes import (
-    And,
-    Between,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Or,
-    Property,
-    Sign,
-    Tags,
-    TextTest,
-)
 from segments.selector.patterns import parse_pattern
 from segments.selector.values import MIRRORED, OPERATORS
 
@@ -69,45 +54,45 @@ class Translator:
         is_union: the Union's rules hold, else RabbitMQ's.
     """
 
-    def __init__(self, operands: Mapping[Property, Operand], is_union: bool) -> None:
+    def __init__(self, operands: Mapping[n.Property, Operand], is_union: bool) -> None:
         self._operands = operands
         self._is_union = is_union
 
-    def condition(self, node: Node) -> Column:
+    def condition(self, node: n.Node) -> Column:
         """A node that is true, false or unknown.
 
         Raises:
             NotNative: see there.
         """
         match node:
-            case And(items):
+            case n.And(items):
                 return reduce(operator.and_, map(self.condition, items))
-            case Or(items):
+            case n.Or(items):
                 return reduce(operator.or_, map(self.condition, items))
-            case Not(inner):
+            case n.Not(inner):
                 return ~self.condition(inner)
-            case Literal(value):
+            case n.Literal(value):
                 return F.lit(value if isinstance(value, bool) else None).cast("boolean")
-            case IsNull(subject, negated):
+            case n.IsNull(subject, negated):
                 column = self._operand(subject).column
                 return column.isNotNull() if negated else column.isNull()
         return self._test(node)
 
-    def _test(self, node: Node) -> Column:
+    def _test(self, node: n.Node) -> Column:
         match node:
-            case Comparison(symbol, left, right):
+            case n.Comparison(symbol, left, right):
                 return self._compare(symbol, self._operand(left), self._operand(right))
-            case Between(subject, low, high, negated):
+            case n.Between(subject, low, high, negated):
                 first = self._compare(">=", self._operand(subject), self._operand(low))
                 second = self._compare("<=", self._operand(subject), self._operand(high))
                 return _maybe_not(first & second, negated)
-            case In(subject, items, negated):
+            case n.In(subject, items, negated):
                 return _maybe_not(self._in(self._operand(subject), items), negated)
-            case Like() | TextTest():
+            case n.Like() | n.TextTest():
                 return self._text_test(node)
-            case Tags(wanted):
+            case n.Tags(wanted):
                 return self._tags(wanted)
-            case Property():
+            case n.Property():
                 return self._truth(self._operand(node))
         raise NotNative
 
@@ -131,13 +116,13 @@ class Translator:
 
     # -- operands
 
-    def _operand(self, node: Node) -> Operand:
+    def _operand(self, node: n.Node) -> Operand:
         found = constant(node)
-        if isinstance(node, Literal | Sign) and not isinstance(found, Node):
+        if isinstance(node, n.Literal | n.Sign) and not isinstance(found, n.Node):
             return _literal(found)
-        if isinstance(node, Property):
+        if isinstance(node, n.Property):
             return self._operands[node]
-        if isinstance(node, Sign):
+        if isinstance(node, n.Sign):
             raise NotNative
         return Operand(self.condition(node), BOOLEAN)
 
@@ -172,7 +157,7 @@ class Translator:
             return F.when(is_present, symbol == "<>")
         return F.lit(None).cast("boolean")
 
-    def _in(self, subject: Operand, items: Sequence[Node]) -> Column:
+    def _in(self, subject: Operand, items: Sequence[n.Node]) -> Column:
         found = [self._compare("=", subject, self._operand(item)) for item in items]
         if not self._is_union:  # RabbitMQ: a missing item is no equal one
             found = [F.coalesce(one, F.lit(False)) for one in found]
@@ -180,13 +165,13 @@ class Translator:
 
     # -- texts
 
-    def _text_test(self, node: Like | TextTest) -> Column:
+    def _text_test(self, node: n.Like | n.TextTest) -> Column:
         subject = self._operand(node.subject)
         if subject.kind == BINARY:
             raise NotNative  # it may be UTF-8 or not
         if subject.kind != TEXT:
             return F.lit(None).cast("boolean")
-        if isinstance(node, Like):
+        if isinstance(node, n.Like):
             return _maybe_not(subject.column.rlike(_regex(node)), node.negated)
         if not node.needle:
             return F.when(subject.column.isNotNull(), False)
@@ -255,7 +240,7 @@ def _encoded(value: Operand) -> Column:
     return F.encode(value.column, "utf-8") if value.kind == TEXT else value.column
 
 
-def _regex(node: Like) -> str:
+def _regex(node: n.Like) -> str:
     """A LIKE pattern as Java's regular expressions have it."""
     parts = parse_pattern(node.pattern, node.escape).parts
     made = ["".join("." if char is None else _quoted(char) for char in part) for part in parts]
