@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, Union
 
+from segments import amqp10_codes as codes
+from segments.amqp10_codes import Section
 from segments.errors import FormatError
 
 MAX_DEPTH = 32  # lists in lists: deeper ones are somebody's attempt on the stack
@@ -240,7 +242,7 @@ def _array(width: int) -> _Decoder:
     def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
         code_position = position - 1
         count, position, end = _items(raw, position, width)
-        if position >= end or count > end - position or raw[position] == 0:
+        if position >= end or count > end - position or raw[position] == codes.DESCRIBED:
             # Elements of no width, or described ones: nothing that a message here is made of.
             return Opaque(raw[code_position:end]), end
         element, position = raw[position], position + 1
@@ -254,53 +256,39 @@ def _array(width: int) -> _Decoder:
     return decode
 
 
-_DECODERS |= {
-    0x00: _described,
-    0x40: _constant(None),
-    0x41: _constant(True),
-    0x42: _constant(False),
-    0x43: _constant(0),
-    0x44: _constant(0),
-    0x45: lambda _raw, position, _depth: ([], position),
-    0x50: _number("B"),
-    0x51: _number("b"),
-    0x52: _number("B"),
-    0x53: _number("B"),
-    0x54: _number("b"),
-    0x55: _number("b"),
-    0x56: _boolean,
-    0x60: _number("H"),
-    0x61: _number("h"),
-    0x70: _number("I"),
-    0x71: _number("i"),
-    0x72: _number("f"),
-    0x73: _character,
-    0x74: _opaque(4),
-    0x80: _number("Q"),
-    0x81: _number("q"),
-    0x82: _number("d"),
-    0x83: _timestamp,
-    0x84: _opaque(8),
-    0x94: _opaque(16),
-    0x98: _uuid,
-    0xA0: _binary(1),
-    0xA1: _short_text,
-    0xA3: _text(1, Symbol, "ascii"),
-    0xB0: _binary(4),
-    0xB1: _text(4, str, "utf-8"),
-    0xB3: _text(4, Symbol, "ascii"),
-    0xC0: _list(1),
-    0xC1: _map(1),
-    0xD0: _list(4),
-    0xD1: _map(4),
-    0xE0: _array(1),
-    0xF0: _array(4),
+_DECODERS |= {code: _number(form) for code, form in (codes.INTEGERS | codes.FRACTIONS).items()} | {
+    codes.DESCRIBED: _described,
+    codes.NULL: _constant(None),
+    codes.TRUE: _constant(True),
+    codes.FALSE: _constant(False),
+    codes.UINT_0: _constant(0),
+    codes.ULONG_0: _constant(0),
+    codes.LIST_0: lambda _raw, position, _depth: ([], position),
+    codes.BOOLEAN: _boolean,
+    codes.CHAR: _character,
+    codes.DECIMAL32: _opaque(4),
+    codes.TIMESTAMP: _timestamp,
+    codes.DECIMAL64: _opaque(8),
+    codes.DECIMAL128: _opaque(16),
+    codes.UUID: _uuid,
+    codes.BINARY_8: _binary(1),
+    codes.STRING_8: _short_text,
+    codes.SYMBOL_8: _text(1, Symbol, "ascii"),
+    codes.BINARY_32: _binary(4),
+    codes.STRING_32: _text(4, str, "utf-8"),
+    codes.SYMBOL_32: _text(4, Symbol, "ascii"),
+    codes.LIST_8: _list(1),
+    codes.MAP_8: _map(1),
+    codes.LIST_32: _list(4),
+    codes.MAP_32: _map(4),
+    codes.ARRAY_8: _array(1),
+    codes.ARRAY_32: _array(4),
 }
 
 
-# How many bytes follow a type code, by its high half; below 0 the width of a length.
-_WIDTHS = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
-_SHORT_TEXT, _SHORT_MAP, _LONG_MAP = 0xA1, 0xC1, 0xD1
+# Globals of this module: skip_value and find_in_map run for each property that is passed.
+_WIDTHS = codes.WIDTHS
+_STRING_8, _MAP_8, _MAP_32 = codes.STRING_8, codes.MAP_8, codes.MAP_32
 
 
 def skip_value(raw: bytes, position: int) -> int:
@@ -335,7 +323,7 @@ def section_code(raw: bytes, position: int) -> tuple[int, int]:
     Raises:
         FormatError: no section begins there.
     """
-    if raw[position] != 0:
+    if raw[position] != codes.DESCRIBED:
         raise FormatError(f"byte {position} begins no section")
     value, end = decode_value(raw, position + 1)
     if isinstance(value, str):
@@ -346,15 +334,15 @@ def section_code(raw: bytes, position: int) -> tuple[int, int]:
 
 
 _SECTION_CODES = {
-    "amqp:header:list": 0x70,
-    "amqp:delivery-annotations:map": 0x71,
-    "amqp:message-annotations:map": 0x72,
-    "amqp:properties:list": 0x73,
-    "amqp:application-properties:map": 0x74,
-    "amqp:data:binary": 0x75,
-    "amqp:amqp-sequence:list": 0x76,
-    "amqp:amqp-value:*": 0x77,
-    "amqp:footer:map": 0x78,
+    "amqp:header:list": Section.HEADER,
+    "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": Section.MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": Section.PROPERTIES,
+    "amqp:application-properties:map": Section.APPLICATION_PROPERTIES,
+    "amqp:data:binary": Section.DATA,
+    "amqp:amqp-sequence:list": Section.SEQUENCE,
+    "amqp:amqp-value:*": Section.VALUE,
+    "amqp:footer:map": Section.FOOTER,
 }
 
 
@@ -366,12 +354,12 @@ def find_in_map(raw: bytes, position: int, key: str) -> Value:
     """
     try:
         code = raw[position]
-        if code not in (_SHORT_MAP, _LONG_MAP):
+        if code not in (_MAP_8, _MAP_32):
             return None
-        count, at, _ = _items(raw, position + 1, 1 if code == _SHORT_MAP else 4)
+        count, at, _ = _items(raw, position + 1, 1 if code == _MAP_8 else 4)
         wanted = _encoded_key(key)
         for _ in range(count // 2):
-            if raw[at] == _SHORT_TEXT:
+            if raw[at] == _STRING_8:
                 is_wanted = raw[at : at + len(wanted)] == wanted
                 at = skip_value(raw, at)
             else:  # a longer one, or written in a longer form
@@ -386,6 +374,15 @@ def find_in_map(raw: bytes, position: int, key: str) -> Value:
 
 
 # -- writing
+
+_NULL, _TRUE, _FALSE = bytes((codes.NULL,)), bytes((codes.TRUE,)), bytes((codes.FALSE,))
+_SMALL_LONG, _LONG, _ULONG = bytes((codes.SMALL_LONG,)), bytes((codes.LONG,)), bytes((codes.ULONG,))
+_DOUBLE, _TIMESTAMP, _UUID = (
+    bytes((code,)) for code in (codes.DOUBLE, codes.TIMESTAMP, codes.UUID)
+)
+_BINARY_8, _BINARY_32 = codes.BINARIES
+_STRING_8, _STRING_32 = codes.STRINGS
+_SYMBOL_8, _SYMBOL_32 = codes.SYMBOLS
 
 
 def encode_value(value: Value) -> bytes:
@@ -406,11 +403,11 @@ def encode_value(value: Value) -> bytes:
 
 def _encode_int(value: int) -> bytes:
     if -128 <= value <= 127:  # noqa: PLR2004 - one signed byte
-        return b"\x55" + value.to_bytes(1, "big", signed=True)
+        return _SMALL_LONG + value.to_bytes(1, "big", signed=True)
     if -(1 << 63) <= value < 1 << 63:
-        return b"\x81" + value.to_bytes(8, "big", signed=True)
+        return _LONG + value.to_bytes(8, "big", signed=True)
     if value < 1 << 64 and value > 0:
-        return b"\x80" + value.to_bytes(8, "big")
+        return _ULONG + value.to_bytes(8, "big")
     raise ValueError(f"{value} does not fit into 64 bits")
 
 
@@ -422,12 +419,12 @@ def _sized(short: int, long: int, data: bytes) -> bytes:
 
 def encode_binary(value: bytes) -> bytes:
     """A byte string."""
-    return _sized(0xA0, 0xB0, value)
+    return _sized(_BINARY_8, _BINARY_32, value)
 
 
 def encode_text(value: str) -> bytes:
     """A text."""
-    return _sized(0xA1, 0xB1, value.encode())
+    return _sized(_STRING_8, _STRING_32, value.encode())
 
 
 _encoded_key = lru_cache(maxsize=1024)(encode_text)  # keys that are looked up again and again
@@ -439,10 +436,12 @@ def encode_symbol(value: str) -> bytes:
     Raises:
         ValueError: it is not ASCII.
     """
-    return _sized(0xA3, 0xB3, value.encode("ascii"))
+    return _sized(_SYMBOL_8, _SYMBOL_32, value.encode("ascii"))
 
 
-def encode_list(items: Sequence[bytes], short: int = 0xC0, long: int = 0xD0) -> bytes:
+def encode_list(
+    items: Sequence[bytes], short: int = codes.LIST_8, long: int = codes.LIST_32
+) -> bytes:
     """A list of values that are encoded already; with other codes a map."""
     data = b"".join(items)
     if len(data) < _MAX_U8 and len(items) <= _MAX_U8:
@@ -452,7 +451,7 @@ def encode_list(items: Sequence[bytes], short: int = 0xC0, long: int = 0xD0) -> 
 
 def encode_map(items: Sequence[bytes]) -> bytes:
     """A map of keys and values, in turn, that are encoded already."""
-    return encode_list(items, 0xC1, 0xD1)
+    return encode_list(items, _MAP_8, _MAP_32)
 
 
 def encode_timestamp(value: datetime) -> bytes:
@@ -460,7 +459,7 @@ def encode_timestamp(value: datetime) -> bytes:
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     milliseconds = (value - _EPOCH) // _MILLISECOND
-    return b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
+    return _TIMESTAMP + milliseconds.to_bytes(8, "big", signed=True)
 
 
 def _encode_mapping(value: Mapping[Value, Value]) -> bytes:
@@ -468,17 +467,17 @@ def _encode_mapping(value: Mapping[Value, Value]) -> bytes:
 
 
 _ENCODERS: dict[type, Callable[..., bytes]] = {
-    type(None): lambda _: b"\x40",
-    bool: lambda value: b"\x41" if value else b"\x42",
+    type(None): lambda _: _NULL,
+    bool: lambda value: _TRUE if value else _FALSE,
     Symbol: encode_symbol,
     Opaque: lambda value: value.raw,
     int: _encode_int,
-    float: lambda value: b"\x82" + struct.pack(">d", value),
+    float: lambda value: _DOUBLE + struct.pack(">d", value),
     str: encode_text,
     bytes: encode_binary,
     bytearray: lambda value: encode_binary(bytes(value)),
     datetime: encode_timestamp,
-    uuid.UUID: lambda value: b"\x98" + value.bytes,
+    uuid.UUID: lambda value: _UUID + value.bytes,
     list: lambda value: encode_list(list(map(encode_value, value))),
     tuple: lambda value: encode_list(list(map(encode_value, value))),
     dict: _encode_mapping,

@@ -9,7 +9,6 @@ Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from enum import IntEnum
 from typing import TypeAlias
 from uuid import UUID
 
@@ -26,23 +25,10 @@ from segments.amqp10 import (
     section_code,
     skip_value,
 )
+from segments.amqp10_codes import NULL, SHORT_DESCRIPTOR, UINT, ULONG, Section
 from segments.errors import FormatError
 
 MessageId: TypeAlias = str | int | UUID | bytes
-
-
-class Section(IntEnum):
-    """Section codes, in the order in which sections stand."""
-
-    HEADER = 0x70
-    DELIVERY_ANNOTATIONS = 0x71
-    MESSAGE_ANNOTATIONS = 0x72
-    PROPERTIES = 0x73
-    APPLICATION_PROPERTIES = 0x74
-    DATA = 0x75
-    SEQUENCE = 0x76
-    VALUE = 0x77
-    FOOTER = 0x78
 
 
 @dataclass(slots=True)
@@ -232,11 +218,11 @@ class MessageView:
 
 _SECTION_CODES = frozenset(map(int, Section))
 _BODY_SECTIONS = frozenset(map(int, (Section.DATA, Section.SEQUENCE, Section.VALUE)))
-_SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
+_NULL, _UINT, _ULONG = (bytes((code,)) for code in (NULL, UINT, ULONG))
 
 
 def _head(section: Section) -> bytes:
-    return bytes((0x00, 0x53, section))
+    return SHORT_DESCRIPTOR + bytes((section,))
 
 
 def _find_sections(raw: bytes) -> dict[int, list[int]]:
@@ -244,7 +230,7 @@ def _find_sections(raw: bytes) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     position, size = 0, len(raw)
     while position < size:
-        if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
+        if raw[position : position + 2] == SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
         else:
             code, position = section_code(raw, position)
@@ -278,7 +264,7 @@ def _find_section(raw: bytes, wanted: int) -> int | None:
     """Position of the value of one section; those before it are skipped, what follows not read."""
     position, size = 0, len(raw)
     while position < size:
-        if raw[position : position + 2] == _SHORT_DESCRIPTOR and position + 2 < size:
+        if raw[position : position + 2] == SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
         else:
             code, position = section_code(raw, position)
@@ -294,15 +280,15 @@ def _encode_properties(properties: Properties) -> list[bytes]:
     for name in _PROPERTY_NAMES:
         value = getattr(properties, name)
         if value is None:
-            parts.append(b"\x40")
+            parts.append(_NULL)
         elif name in _SYMBOLS:
             parts.append(encode_symbol(value))
         elif name in _UNSIGNED:
-            parts.append(b"\x70" + value.to_bytes(4, "big"))
+            parts.append(_UINT + value.to_bytes(4, "big"))
         elif isinstance(value, int):  # an id that is a number is unsigned
-            parts.append(b"\x80" + value.to_bytes(8, "big"))
+            parts.append(_ULONG + value.to_bytes(8, "big"))
         else:
             parts.append(encode_value(value))
-    while parts and parts[-1] == b"\x40":
+    while parts and parts[-1] == _NULL:
         parts.pop()
     return parts

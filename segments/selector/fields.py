@@ -10,7 +10,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from segments import amqp10_codes as codes
 from segments.amqp10 import section_code, skip_value
+from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
 from segments.selector.nodes import Property, PropertySection
 from segments.selector.parser import FIELDS
@@ -18,17 +20,13 @@ from segments.selector.values import OTHER, Value
 
 Row: TypeAlias = list[Value]
 
-_HEADER, _PROPERTIES, _APPLICATION = 0x70, 0x73, 0x74
-_LAST_CODE = 0x78
+_HEADER, _PROPERTIES = int(Section.HEADER), int(Section.PROPERTIES)
+_APPLICATION, _LAST_CODE = int(Section.APPLICATION_PROPERTIES), int(Section.FOOTER)
 _PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
-_SHORT_TEXT = 0xA1
-_FIRST_LONG_CODE = 0xB0  # from here on a size has four bytes
-_SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
-_LISTS = {0x45: 0, 0xC0: 1, 0xD0: 4}  # width of size and count
-_SHORT_DESCRIPTOR = b"\x00\x53"  # described by a ulong of one byte
-_SIMPLE_HEAD = _SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
+_SHORT_TEXT, _SHORT_MAP, _LONG_MAP = codes.STRING_8, codes.MAP_8, codes.MAP_32
+_SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
 _TWO_WORDS = struct.Struct(">II")
-_TEXT_CODES = frozenset((0xA1, 0xB1, 0xA3, 0xB3))
+_TEXT_CODES = frozenset(codes.TEXTS)
 
 
 class RowReader:
@@ -76,7 +74,7 @@ class RowReader:
             raise FormatError("the message is empty")
         position = 0
         while position < len(raw):
-            if raw[position : position + 2] == _SHORT_DESCRIPTOR:
+            if raw[position : position + 2] == SHORT_DESCRIPTOR:
                 code = raw[position + 2]
                 position += 3
             else:
@@ -169,12 +167,12 @@ def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]
     code, end = raw[at], skip_value(raw, at)
     if code not in _TEXT_CODES:
         return None, end
-    return slots.get(raw[at + (2 if code < _FIRST_LONG_CODE else 5) : end]), end
+    return slots.get(raw[at + (2 if code < codes.FIRST_LONG else 5) : end]), end
 
 
 def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> None:
     """The wanted items of a list of fields."""
-    width = _LISTS.get(raw[position])
+    width = codes.LISTS.get(raw[position])
     if width is None:
         raise FormatError("a section of fields is no list")
     if not width:
@@ -197,26 +195,23 @@ def _fixed(form: str) -> tuple[int, Callable[[bytes, int], tuple[Value]]]:
 
 
 _SIMPLE: dict[int, tuple[int, Callable[[bytes, int], tuple[Value]]]] = {
-    0x50: _fixed("B"),
-    0x51: _fixed("b"),
-    0x52: _fixed("B"),
-    0x53: _fixed("B"),
-    0x54: _fixed("b"),
-    0x55: _fixed("b"),
-    0x56: _fixed("?"),
-    0x60: _fixed("H"),
-    0x61: _fixed("h"),
-    0x70: _fixed("I"),
-    0x71: _fixed("i"),
-    0x72: _fixed("f"),
-    0x80: _fixed("Q"),
-    0x81: _fixed("q"),
-    0x82: _fixed("d"),
-    0x83: _fixed("q"),  # a time in milliseconds
-    0x98: _fixed("16s"),  # a uuid
+    code: _fixed(form)
+    for code, form in {
+        **codes.INTEGERS,
+        **codes.FRACTIONS,
+        codes.BOOLEAN: "?",
+        codes.TIMESTAMP: "q",  # in milliseconds
+        codes.UUID: "16s",
+    }.items()
 }
-_CONSTANTS: dict[int, Value] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_BYTES_CODES = frozenset((0xA0, 0xB0))
+_CONSTANTS: dict[int, Value] = {
+    codes.NULL: None,
+    codes.TRUE: True,
+    codes.FALSE: False,
+    codes.UINT_0: 0,
+    codes.ULONG_0: 0,
+}
+_BYTES_CODES = frozenset(codes.BINARIES)
 
 
 def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
@@ -229,6 +224,6 @@ def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
         return unpack(raw, at + 1)[0], at + size
     end = skip_value(raw, at)
     if code in _TEXT_CODES or code in _BYTES_CODES:
-        body = raw[at + (2 if code < _FIRST_LONG_CODE else 5) : end]
+        body = raw[at + (2 if code < codes.FIRST_LONG else 5) : end]
         return (body if code in _BYTES_CODES else body.decode()), end
     return OTHER, end

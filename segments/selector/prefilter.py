@@ -8,6 +8,7 @@ rare, only the messages around the places are looked at.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segments import amqp10_codes as codes
 from segments.selector import nodes as n
 from segments.selector.dialects import Dialect
 from segments.selector.patterns import parse_pattern
@@ -16,9 +17,6 @@ from segments.selector.pushdown import is_spelled
 _MAX_PATTERNS = 16
 _SHORT = 4  # a value of fewer bytes stands in many places: it is looked for behind its name
 _SHORT_SIZE = 256
-# Type codes of texts, symbols and binaries with a size of one byte, and of four.
-_SHORT_CODES, _LONG_CODES = (0xA1, 0xA3, 0xA0), (0xB1, 0xB3, 0xB0)
-_UUID_CODE, _UUID_BYTES = 0x98, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ class _Needs:
             return frozenset((raw,)) if raw else None
         name = prop.name.encode()
         size = len(raw)
-        forms = [bytes((code, size)) for code in _SHORT_CODES]
-        forms += [bytes((code,)) + size.to_bytes(4, "big") for code in _LONG_CODES]
+        forms = [bytes((code, size)) for code in codes.SIZED_8]
+        forms += [bytes((code,)) + size.to_bytes(4, "big") for code in codes.SIZED_32]
         return frozenset(name + form + raw for form in forms)
 
     def _run(self, text: str) -> frozenset[bytes] | None:

@@ -12,32 +12,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from segments import amqp10_codes as codes
 from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.walk import words
 
-_SHORT_MAP, _LONG_MAP = 0xC1, 0xD1
-_SHORT_TEXT = 0xA1
-_TEXTS, _BINARIES = (0xA1, 0xB1, 0xA3, 0xB3), (0xA0, 0xB0)
-_BOOLEANS = {0x41: True, 0x42: False}
-_INTEGERS = {
-    0x50: "u1",
-    0x51: "i1",
-    0x52: "u1",
-    0x53: "u1",
-    0x54: "i1",
-    0x55: "i1",
-    0x60: ">u2",
-    0x61: ">i2",
-    0x70: ">u4",
-    0x71: ">i4",
-    0x81: ">i8",
-}
-_ZEROS = (0x43, 0x44)
-_DOUBLE = 0x82
-_NULL = 0x40
+_BOOLEANS = (codes.TRUE, codes.FALSE)
+# As numpy names them: by the same letters as struct. A ulong may be too large for a column.
+_INTEGERS = {code: f">{form}" for code, form in codes.INTEGERS.items() if code != codes.ULONG}
+_ZEROS = (codes.UINT_0, codes.ULONG_0)
 _KNOWN = np.zeros(256, np.bool_)
-_KNOWN[[*_TEXTS, *_BINARIES, *_BOOLEANS, *_INTEGERS, *_ZEROS, _DOUBLE, _NULL]] = True
-_WIDTHS = np.array([0, 0, 0, 0, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4], np.int64)
+_KNOWN[
+    [*codes.TEXTS, *codes.BINARIES, *_BOOLEANS, *_INTEGERS, *_ZEROS, codes.DOUBLE, codes.NULL]
+] = True
+_WIDTHS = np.array([width or 0 for width in codes.WIDTHS], np.int64)
 
 
 class MapEntries(NamedTuple):
@@ -85,7 +72,7 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
         key_end = np.minimum(key + buffer[key - 1], end - 1)
         code = buffer[key_end]
         value, value_end = _values(buffer, numbers, key_end, code)
-        usual = (buffer[at] == _SHORT_TEXT) & _KNOWN[code] & (value_end <= end) & (key < end)
+        usual = (buffer[at] == codes.STRING_8) & _KNOWN[code] & (value_end <= end) & (key < end)
         odd[rows[~usual]] = True
         flat[:, first[rows] + step] = (key, key_end, code, value, value_end)
         rows, at, end = rows[usual], value_end[usual], end[usual]
@@ -94,17 +81,17 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
         keep = np.repeat(~odd, counts)
         counts[odd] = 0
         flat = flat[:, keep]
-    key_starts, key_ends, codes, starts, ends = flat
+    key_starts, key_ends, kinds, starts, ends = flat
     owners = np.repeat(np.arange(len(positions)), counts)
     return MapEntries(
-        counts, odd, owners, key_starts, key_ends, codes.astype(np.uint8), starts, ends
+        counts, odd, owners, key_starts, key_ends, kinds.astype(np.uint8), starts, ends
     )
 
 
 def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """First entry, end, and number of keys and values of maps; an odd number where it is none."""
     kind = buffer[at]
-    is_short, is_long = kind == _SHORT_MAP, kind == _LONG_MAP
+    is_short, is_long = kind == codes.MAP_8, kind == codes.MAP_32
     wide = np.minimum(at + 5, len(numbers) - 1)
     count = np.where(is_short, buffer[at + 2], np.where(is_long, numbers[wide], 1)).astype(np.int64)
     size = np.where(is_short, buffer[at + 1], numbers[at + 1]).astype(np.int64)
@@ -142,8 +129,7 @@ def as_map(buffer: Bytes, entries: MapEntries) -> pa.MapArray:
 
 def _texts(buffer: Bytes, entries: MapEntries) -> Iterator[tuple[Numbers, pa.Array]]:
     """Entries, and their values as text, type by type."""
-    codes = entries.codes
-    texts = np.flatnonzero(np.isin(codes, (*_TEXTS, *_BINARIES)))
+    texts = np.flatnonzero(np.isin(entries.codes, (*codes.TEXTS, *codes.BINARIES)))
     yield texts, slices(buffer, entries.starts[texts], entries.ends[texts]).cast(pa.string())
     rows, whole = integers(buffer, entries)
     yield rows, pa.array(whole).cast(pa.string())
@@ -151,7 +137,7 @@ def _texts(buffer: Bytes, entries: MapEntries) -> Iterator[tuple[Numbers, pa.Arr
     yield rows, pa.array([str(number) for number in numbers.tolist()], pa.string())
     rows, booleans = truths(entries)
     yield rows, pa.array(booleans).cast(pa.string())
-    nulls = np.flatnonzero(codes == _NULL)
+    nulls = np.flatnonzero(entries.codes == codes.NULL)
     yield nulls, pa.nulls(len(nulls), pa.string())
 
 
@@ -170,14 +156,14 @@ def integers(buffer: Bytes, entries: MapEntries) -> tuple[Numbers, Numbers]:
 
 def doubles(buffer: Bytes, entries: MapEntries) -> tuple[Numbers, npt.NDArray[np.float64]]:
     """Entries whose value is a fraction, and these numbers."""
-    rows = np.flatnonzero(entries.codes == _DOUBLE)
+    rows = np.flatnonzero(entries.codes == codes.DOUBLE)
     return rows, _view(buffer, ">f8")[entries.starts[rows]].astype(np.float64)
 
 
 def truths(entries: MapEntries) -> tuple[Numbers, Mask]:
     """Entries whose value is true or false, and which."""
-    rows = np.flatnonzero(np.isin(entries.codes, list(_BOOLEANS)))
-    return rows, entries.codes[rows] == 0x41  # noqa: PLR2004 - see _BOOLEANS
+    rows = np.flatnonzero(np.isin(entries.codes, _BOOLEANS))
+    return rows, entries.codes[rows] == codes.TRUE
 
 
 def _view(buffer: Bytes, form: str) -> npt.NDArray[Any]:
@@ -223,12 +209,12 @@ def as_column(buffer: Bytes, found: MapEntries, kind: str, arrow_type: pa.DataTy
 
 
 def _strings(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
-    rows = np.flatnonzero(np.isin(found.codes, _TEXTS))
+    rows = np.flatnonzero(np.isin(found.codes, codes.TEXTS))
     return rows, slices(buffer, found.starts[rows], found.ends[rows])
 
 
 def _binaries(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
-    rows = np.flatnonzero(np.isin(found.codes, _BINARIES))
+    rows = np.flatnonzero(np.isin(found.codes, codes.BINARIES))
     return rows, slices(buffer, found.starts[rows], found.ends[rows])
 
 

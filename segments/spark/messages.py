@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segments import amqp10_codes as codes
+from segments.amqp10_codes import Section
 from segments.errors import FormatError
-from segments.message import MessageView, Section
+from segments.message import MessageView
 from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.walk import words
 
 PADDING = 16  # bytes that must follow the last message, so that looking ahead stays inside
 _MISSING = -1
-_SHORT_BINARY, _LONG_BINARY = 0xA0, 0xB0
 _SHORT_LENGTH, _LONG_LENGTH = -1, -4
-# How many bytes follow a type code, by its high half; as segments.amqp10 has it. 99: not here.
-_WIDTHS = np.array([99, 99, 99, 99, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4], np.int64)
-_NONE = 99
+_NONE = 99  # no width: such a value is left to MessageView
+_WIDTHS = np.array([_NONE if width is None else width for width in codes.WIDTHS], np.int64)
 # The three bytes with which a section begins: its descriptor, of one byte.
 _FIRST, _PROPERTIES, _APPLICATION, _BODY, _FOOTER = (
-    0x5300 | code
+    codes.SMALL_ULONG << 8 | code
     for code in (
         Section.HEADER,
         Section.PROPERTIES,
@@ -137,7 +137,7 @@ def _pass_section(
     code, kind = head >> 8, head & 0xFF
     is_body = code == _BODY
     width = int(_WIDTHS[kind >> 4])
-    is_known = kind in (_SHORT_BINARY, _LONG_BINARY) if is_body else code in _OTHERS
+    is_known = kind in codes.BINARIES if is_body else code in _OTHERS
     if not is_known or width == _NONE or (code in group.seen and code in _ONCE):
         found.odd[group.rows] = True
         return None

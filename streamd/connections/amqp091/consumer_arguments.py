@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from segments import FIRST, LAST, NEXT, ChunkMatcher, OffsetSpec, Start, at_offset, at_time
 from segments.amqp10 import find_in_map
+from segments.amqp10_codes import Section
 from segments.errors import FormatError
-from segments.message import Section, walk_sections
+from segments.message import walk_sections
 from segments.selector import (
     MessageMatcher,
     Selector,

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from segments import amqp10_codes as codes
 from segments.amqp10 import decode_value, skip_value
+from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
-from segments.message import MessageView, Section, walk_sections
+from segments.message import MessageView, walk_sections
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
 from streamd.wire.amqp091.messages.to_amqp10 import (
     CC,
@@ -35,9 +37,13 @@ _CACHED_BYTES = 1024
 _HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
 _HIDDEN_PREFIX = "x-basic-"
 _RENAMED = {"x-opt-rabbitmq-received-time": "timestamp_in_ms", "x-opt-deaths": "x-death"}
-_SHORT_DESCRIPTOR = b"\x00\x53"
-_DATA_START = b"\x00\x53\x75"
-_BOOLEANS = {b"\x41": True, b"\x42": False, b"\x56\x01": True, b"\x56\x00": False}
+_DATA_START = SHORT_DESCRIPTOR + bytes((Section.DATA,))
+_BOOLEANS = {
+    bytes((codes.TRUE,)): True,
+    bytes((codes.FALSE,)): False,
+    bytes((codes.BOOLEAN, 1)): True,
+    bytes((codes.BOOLEAN, 0)): False,
+}
 
 
 class DeliveredHead(NamedTuple):
@@ -84,7 +90,7 @@ def _body_start(raw: bytes) -> int:
     """Where the first body section begins, or the end."""
     at, size = 0, len(raw)
     while at < size:
-        if raw[at : at + 2] != _SHORT_DESCRIPTOR:
+        if raw[at : at + 2] != SHORT_DESCRIPTOR:
             return _body_start_slowly(raw, at)
         if at + 3 > size or raw[at + 2] >= Section.DATA:
             return at
@@ -103,9 +109,9 @@ def _only_data(raw: bytes, at: int) -> bytes | None:
     if end != len(raw):
         return None
     code = raw[at]
-    if code == 0xA0:  # noqa: PLR2004 - short binary
+    if code == codes.BINARY_8:
         return raw[at + 2 : end]
-    return raw[at + 5 : end] if code == 0xB0 else None  # noqa: PLR2004 - long binary
+    return raw[at + 5 : end] if code == codes.BINARY_32 else None
 
 
 # -- the head
@@ -153,7 +159,7 @@ def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
     """Code, and where the value begins and ends, of each section."""
     at, size = 0, len(raw)
     while at < size:
-        if raw[at : at + 2] != _SHORT_DESCRIPTOR or at + 2 >= size:
+        if raw[at : at + 2] != SHORT_DESCRIPTOR or at + 2 >= size:
             for code, _, value in walk_sections(raw, at):
                 yield code, value, skip_value(raw, value)
             return
@@ -258,7 +264,7 @@ def _read_properties(raw: bytes) -> _Noted:
     return _Noted(tuple(properties), tuple(headers.items()))
 
 
-_NULL = b"\x40"
+_NULL = bytes((codes.NULL,))
 _FIELDS = {
     0: "message_id",
     1: "user_id",
@@ -273,7 +279,7 @@ _IDS = {0: "x-message-id", 5: "x-correlation-id"}  # the headers that long ones 
 
 
 def _seconds(raw: bytes) -> int | None:
-    if raw[0] != 0x83:  # noqa: PLR2004 - timestamp
+    if raw[0] != codes.TIMESTAMP:
         return None
     ms = int.from_bytes(raw[1:], "big", signed=True)
     return ms // 1000 if ms >= 0 else None

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from segments import amqp10_codes as codes
 from segments.amqp10 import encode_binary, encode_list, encode_map, encode_symbol, encode_text
+from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
-from segments.message import Section, walk_sections
+from segments.message import walk_sections
 from streamd.wire.amqp091.errors import Fault, precondition_failed
 from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
 from streamd.wire.amqp091.properties import Properties, decode_properties
@@ -31,8 +33,10 @@ _MAX_EXPIRATION = 315_360_000_000  # 10 years in ms
 _MAX_TTL = (1 << 32) - 1
 _MAX_TIME = (1 << 63) // 1000
 _CACHED_BYTES = 512
-_NULL, _TRUE, _FALSE = b"\x40", b"\x41", b"\x42"
-_UINT_0 = b"\x43"
+_NULL, _TRUE, _FALSE, _UINT_0, _UINT = (
+    bytes((code,)) for code in (codes.NULL, codes.TRUE, codes.FALSE, codes.UINT_0, codes.UINT)
+)
+_DATA_START = SHORT_DESCRIPTOR + bytes((Section.DATA,))
 _NUM_FIELDS, _MESSAGE_ID, _CORRELATION_ID, _TIMESTAMP = 11, 0, 5, 9  # of a properties section
 _BODY_SECTIONS = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
 _ENCODED = _BODY_SECTIONS | {Section.FOOTER}
@@ -142,12 +146,12 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
         ChannelFault: it should be sections and is not.
     """
     if not is_encoded:
-        return b"\x00\x53\x75" + encode_binary(body)
+        return _DATA_START + encode_binary(body)
     try:
-        codes = [code for code, _, _ in walk_sections(body)]
+        found = [code for code, _, _ in walk_sections(body)]
     except FormatError:
-        codes = []
-    if not codes or codes[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(codes):
+        found = []
+    if not found or found[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(found):
         raise precondition_failed(
             f"a message of type {ENCODED_BODY} has a body that is no AMQP 1.0 body section"
         )
@@ -155,11 +159,11 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
 
 
 def _section(section: Section, value: bytes) -> bytes:
-    return bytes((0x00, 0x53, section)) + value
+    return SHORT_DESCRIPTOR + bytes((section,)) + value
 
 
 def _header(given: Properties) -> bytes:
-    priority = _NULL if given.priority is None else bytes((0x50, given.priority))
+    priority = _NULL if given.priority is None else bytes((codes.UBYTE, given.priority))
     durable = _TRUE if given.delivery_mode == 2 else _FALSE  # noqa: PLR2004 - 2 is persistent
     return encode_list([durable, priority, _ttl(given.expiration), _TRUE, _UINT_0])
 
@@ -179,7 +183,9 @@ def _ttl(expiration: str | None) -> bytes:
 def _uint(value: int) -> bytes:
     if not value:
         return _UINT_0
-    return bytes((0x52, value)) if value < 1 << 8 else b"\x70" + value.to_bytes(4, "big")
+    if value < 1 << 8:
+        return bytes((codes.SMALL_UINT, value))
+    return _UINT + value.to_bytes(4, "big")
 
 
 def _annotations(exchange: str, key: str, kind: str | None, headers: dict[str, Field]) -> bytes:
@@ -247,7 +253,7 @@ def _id(text: str | None) -> bytes:
         return _NULL
     if text.startswith(UUID_PREFIX) and len(text) == len(UUID_PREFIX) + UUID_SIZE:
         try:
-            return b"\x98" + uuid.UUID(text[len(UUID_PREFIX) :]).bytes
+            return bytes((codes.UUID,)) + uuid.UUID(text[len(UUID_PREFIX) :]).bytes
         except ValueError:
             pass
     return encode_text(text)
@@ -264,7 +270,7 @@ def _symbol(text: str | None) -> bytes:
 def _time(seconds: int) -> bytes:
     if seconds >= _MAX_TIME:
         raise precondition_failed(f"the timestamp {seconds} is too large, expected seconds")
-    return b"\x83" + (seconds * 1000).to_bytes(8, "big")
+    return bytes((codes.TIMESTAMP,)) + (seconds * 1000).to_bytes(8, "big")
 
 
 def _keys(headers: dict[str, Field], name: str) -> list[str]:
@@ -343,17 +349,17 @@ def _map(table: dict[str, Field]) -> bytes:
 _ENCODERS: dict[str, Callable[[Any], bytes | None]] = {
     "S": _text,
     "x": encode_binary,
-    "t": lambda value: b"\x56\x01" if value else b"\x56\x00",
-    "b": _fixed(0x51, "b"),
-    "B": _fixed(0x50, "B"),
-    "s": _fixed(0x61, "h"),
-    "u": _fixed(0x60, "H"),
-    "I": _small(0x54, 0x71, "i"),
+    "t": lambda value: bytes((codes.BOOLEAN, bool(value))),
+    "b": _fixed(codes.BYTE, "b"),
+    "B": _fixed(codes.UBYTE, "B"),
+    "s": _fixed(codes.SHORT, "h"),
+    "u": _fixed(codes.USHORT, "H"),
+    "I": _small(codes.SMALL_INT, codes.INT, "i"),
     "i": _uint,
-    "l": _small(0x55, 0x81, "q"),
-    "L": _small(0x55, 0x81, "q"),
-    "f": _fixed(0x72, "f"),
-    "d": _fixed(0x82, "d"),
+    "l": _small(codes.SMALL_LONG, codes.LONG, "q"),
+    "L": _small(codes.SMALL_LONG, codes.LONG, "q"),
+    "f": _fixed(codes.FLOAT, "f"),
+    "d": _fixed(codes.DOUBLE, "d"),
     "T": lambda value: _time(value) if value < _MAX_TIME else None,
     "V": lambda _: _NULL,
     "A": _list,

@@ -9,14 +9,14 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator
 
+from segments import amqp10_codes as codes
 from segments.amqp10 import MAX_DEPTH, Opaque, decode_value, skip_value
 from segments.errors import FormatError
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
 from streamd.wire.amqp091.messages.to_amqp10 import UUID_PREFIX
 from streamd.wire.amqp091.values import encode_long_text, encode_short_text
 
-# Width of size and count: lists and maps.
-_WIDTHS_OF_PARTS = {0x45: 0, 0xC0: 1, 0xD0: 4, 0xC1: 1, 0xD1: 4}
+_WIDTHS_OF_PARTS = codes.LISTS | codes.MAPS
 
 
 def items(raw: bytes, at: int) -> list[bytes]:
@@ -47,9 +47,9 @@ def pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 def text_of(raw: bytes) -> str | None:
     """A short enough text or symbol."""
-    if raw[:1] not in (b"\xa1", b"\xb1", b"\xa3", b"\xb3"):
+    if not raw or raw[0] not in codes.TEXTS:
         return None
-    body = raw[2 if raw[0] < 0xB0 else 5 :]  # noqa: PLR2004 - of a short one
+    body = raw[2 if raw[0] < codes.FIRST_LONG else 5 :]
     if len(body) > MAX_SHORT_TEXT:
         return None
     try:
@@ -72,14 +72,14 @@ def delivered_field(raw: bytes, depth: int = 0) -> bytes | None:
 
 # The bytes behind the code are those behind the tag.
 _SAME_BYTES: dict[int, tuple[bytes, int]] = {
-    0x40: (b"V", 0),
-    0x50: (b"B", 1),
-    0x51: (b"b", 1),
-    0x60: (b"u", 2),
-    0x61: (b"s", 2),
-    0x70: (b"i", 4),
-    0x71: (b"I", 4),
-    0x81: (b"l", 8),
+    codes.NULL: (b"V", 0),
+    codes.UBYTE: (b"B", 1),
+    codes.BYTE: (b"b", 1),
+    codes.USHORT: (b"u", 2),
+    codes.SHORT: (b"s", 2),
+    codes.UINT: (b"i", 4),
+    codes.INT: (b"I", 4),
+    codes.LONG: (b"l", 8),
 }
 _Converter = Callable[[bytes, int], bytes | None]
 
@@ -134,20 +134,16 @@ def _map(raw: bytes, depth: int) -> bytes:
     return b"F" + encode_long_text(b"".join(parts.values()))
 
 
-# How many bytes an element has, by the high half of its code; below 0 the width of its length.
-_WIDTHS = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16, 0xA: -1, 0xB: -4, 0xC: -1, 0xD: -4}
-
-
 def _array(raw: bytes, depth: int) -> bytes | None:
     value, _ = decode_value(raw)
     if isinstance(value, Opaque):  # of elements that have no width, or are described
         return None
-    width = 1 if raw[0] < 0xF0 else 4  # noqa: PLR2004 - the long form
+    width = 1 if raw[0] == codes.ARRAY_8 else 4
     count = int.from_bytes(raw[1 + width : 1 + 2 * width], "big")
     at = 1 + 2 * width
     constructor, at = raw[at : at + 1], at + 1
-    element = _WIDTHS.get(constructor[0] >> 4)
-    if element is None:
+    element = codes.WIDTHS[constructor[0] >> 4]
+    if not element or constructor[0] >= codes.ARRAY_8:
         return None
     fields: list[bytes] = []
     for _ in range(count):
@@ -162,36 +158,36 @@ def _array(raw: bytes, depth: int) -> bytes | None:
 
 
 def _text(raw: bytes, _depth: int) -> bytes:
-    body = raw[2:] if raw[0] < 0xB0 else raw[5:]  # noqa: PLR2004 - of a short one
+    body = raw[2:] if raw[0] < codes.FIRST_LONG else raw[5:]
     return b"S" + encode_long_text(body)
 
 
 _CONVERTERS: dict[int, _Converter] = {
-    0x41: _constant(b"t\1"),
-    0x42: _constant(b"t\0"),
-    0x43: _constant(b"i" + bytes(4)),
-    0x44: _constant(b"l" + bytes(8)),
-    0x45: _constant(b"A" + bytes(4)),
-    0x52: _unsigned(b"i", 4),
-    0x53: _unsigned(b"l", 8),
-    0x54: _signed(b"I", 4),
-    0x55: _signed(b"l", 8),
-    0x56: lambda raw, _depth: b"t\1" if raw[1] else b"t\0",
-    0x72: _finite(b"f", ">f"),
-    0x80: _long,
-    0x82: _finite(b"d", ">d"),
-    0x83: _time,
-    0x98: _uuid,
-    0xA0: _text,
-    0xA1: _text,
-    0xA3: _text,
-    0xB0: _text,
-    0xB1: _text,
-    0xB3: _text,
-    0xC0: _list,
-    0xC1: _map,
-    0xD0: _list,
-    0xD1: _map,
-    0xE0: _array,
-    0xF0: _array,
+    codes.TRUE: _constant(b"t\1"),
+    codes.FALSE: _constant(b"t\0"),
+    codes.UINT_0: _constant(b"i" + bytes(4)),
+    codes.ULONG_0: _constant(b"l" + bytes(8)),
+    codes.LIST_0: _constant(b"A" + bytes(4)),
+    codes.SMALL_UINT: _unsigned(b"i", 4),
+    codes.SMALL_ULONG: _unsigned(b"l", 8),
+    codes.SMALL_INT: _signed(b"I", 4),
+    codes.SMALL_LONG: _signed(b"l", 8),
+    codes.BOOLEAN: lambda raw, _depth: b"t\1" if raw[1] else b"t\0",
+    codes.FLOAT: _finite(b"f", ">f"),
+    codes.ULONG: _long,
+    codes.DOUBLE: _finite(b"d", ">d"),
+    codes.TIMESTAMP: _time,
+    codes.UUID: _uuid,
+    codes.BINARY_8: _text,
+    codes.STRING_8: _text,
+    codes.SYMBOL_8: _text,
+    codes.BINARY_32: _text,
+    codes.STRING_32: _text,
+    codes.SYMBOL_32: _text,
+    codes.LIST_8: _list,
+    codes.MAP_8: _map,
+    codes.LIST_32: _list,
+    codes.MAP_32: _map,
+    codes.ARRAY_8: _array,
+    codes.ARRAY_32: _array,
 }
