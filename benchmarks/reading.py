@@ -10,6 +10,7 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import OffsetSpecification, Pair
+from streamd.wire.stream.subscribe_properties import FILTER_PREFIX
 
 CREDIT = 50
 DELIVER_HEAD = 9  # size, key, version, subscription
@@ -35,7 +36,7 @@ class Read(NamedTuple):
 
 def filters(values: Sequence[bytes]) -> tuple[Pair, ...]:
     """The properties of a subscription to these filter values."""
-    return tuple(Pair(f"filter.{n}", value.decode()) for n, value in enumerate(values))
+    return tuple(Pair(f"{FILTER_PREFIX}{n}", value.decode()) for n, value in enumerate(values))
 
 
 def read(connection: RawConnection, stream: str, values: Sequence[bytes] = ()) -> Read:

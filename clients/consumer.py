@@ -24,7 +24,7 @@ from clients.reconnecting import ReconnectingConnection
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
-from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream import ResponseCode, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 OK = ResponseCode.OK
@@ -215,11 +215,11 @@ class Consumer:
         self._connection = connection
         properties = self._wanted.properties()
         if self.name:
-            properties += (Pair("name", self.name),)
+            properties += (Pair(words.NAME, self.name),)
         if self._group is not None:
-            properties += (Pair("single-active-consumer", "true"),)
+            properties += (Pair(words.SINGLE_ACTIVE, words.TRUE),)
             if self._group.super_stream:
-                properties += (Pair("super-stream", self._group.super_stream),)
+                properties += (Pair(words.SUPER_STREAM, self._group.super_stream),)
         answer = await connection.request(
             c.Subscribe, number, self.stream, self._start, credit, properties
         )

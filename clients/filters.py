@@ -12,11 +12,9 @@ from typing import NamedTuple, TypeAlias
 from segments import compression
 from segments.codec import simple_ends
 from segments.message import MessageView
-from segments.selector import Pushdown, Selector, body_at
+from segments.selector import TAGS, Pushdown, Selector, body_at
+from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.fields import Pair
-
-_MATCH_UNFILTERED = "match-unfiltered"
-_MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"
 
 
 class ReceivedMessage(MessageView):
@@ -150,15 +148,15 @@ class SelectorFilter:
     def properties(self) -> tuple[Pair, ...]:
         """See Filter."""
         asked = self._pushdown
-        text = Pair("selector", str(self.selector))
+        text = Pair(words.SELECTOR, str(self.selector))
         if self._group:
-            return (text, Pair("selector-group", self._group))
+            return (text, Pair(words.SELECTOR_GROUP, self._group))
         if asked.is_empty:
-            return (text, Pair(_MODE, _NOTHING))
+            return (text, Pair(words.FILTER_MODE, words.NOTHING))
         if asked.values is None:
             return (text,)
         if not asked.values:
-            return (text, Pair(_MODE, _UNFILTERED_ONLY))
+            return (text, Pair(words.FILTER_MODE, words.UNFILTERED_ONLY))
         match_unfiltered = asked.match_unfiltered
         return (text, *_value_properties(asked.values, match_unfiltered=match_unfiltered))
 
@@ -183,7 +181,7 @@ class SelectorFilter:
     def explain(self) -> list[str]:
         """See Filter."""
         asked = self._pushdown
-        kind = "tags" if self.selector.is_tags else self.selector.dialect
+        kind = TAGS if self.selector.is_tags else self.selector.dialect
         lines = [f"selector ({kind}): {self.selector}", self._basis]
         if self._group:
             return lines
@@ -198,9 +196,11 @@ ConsumerFilter: TypeAlias = Filter | SelectorFilter
 
 
 def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> tuple[Pair, ...]:
-    pairs = [Pair(f"filter.{n}", value.decode()) for n, value in enumerate(sorted(values))]
+    pairs = [
+        Pair(f"{words.FILTER_PREFIX}{n}", value.decode()) for n, value in enumerate(sorted(values))
+    ]
     if pairs:
-        pairs.append(Pair(_MATCH_UNFILTERED, str(match_unfiltered).lower()))
+        pairs.append(Pair(words.MATCH_UNFILTERED, str(match_unfiltered).lower()))
     return tuple(pairs)
 
 

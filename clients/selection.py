@@ -6,19 +6,17 @@ from clients.errors import PreconditionFailed
 from clients.filters import SelectorFilter
 from segments.selector import (
     EVERYTHING,
+    TAGS,
     Dialect,
     Property,
-    Selector,
     parse_property,
-    parse_sql,
-    parse_tags,
+    parse_selector,
 )
 from streamd.wire.stream import ResponseCode
 
 if TYPE_CHECKING:
     from clients.administration import Administration
 
-_TAGS = "tags"
 _PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
 
 
@@ -57,22 +55,7 @@ class SelectorRequest(NamedTuple):
         """
         if (self.sql is None) == (self.tags is None):
             raise ValueError("a selector is either SQL or tags")
-        return (_TAGS, self.tags or "") if self.sql is None else (self.dialect, self.sql)
-
-
-def parse(kind: str, text: str) -> Selector:
-    """The selector of a dialect, or of tags.
-
-    Raises:
-        ValueError: there is no such dialect; a SelectorError when the text is none.
-    """
-    if kind == _TAGS:
-        return parse_tags(text)
-    try:
-        dialect = Dialect(kind)
-    except ValueError:
-        raise ValueError(f"dialect is {kind!r}, expected one of {', '.join(Dialect)}") from None
-    return parse_sql(text, dialect)
+        return (TAGS, self.tags or "") if self.sql is None else (self.dialect, self.sql)
 
 
 async def selector_filter(
@@ -87,7 +70,7 @@ async def selector_filter(
     """
     if asked.group:
         return await _of_group(client, stream, asked)
-    selector = parse(*asked.kind_and_text())
+    selector = parse_selector(*asked.kind_and_text())
     name, is_strict = asked.filter_property, False
     if name is None and client.is_streamd:
         (info,) = await client.describe(stream)
@@ -107,10 +90,10 @@ async def _of_group(
     found = next((s for s in await client.selectors(stream) if s.group == asked.group), None)
     if found is None:
         raise _precondition(f"group {asked.group} has registered no selector with {stream}")
-    selector = parse(found.dialect, found.text)
+    selector = parse_selector(found.dialect, found.text)
     if not (asked.sql is None and asked.tags is None):
         kind, text = asked.kind_and_text()
-        own = parse(kind, text)
+        own = parse_selector(kind, text)
         if kind != found.dialect or own != selector:
             raise _precondition(
                 f"group {asked.group} has registered {selector} ({found.dialect}), "

@@ -13,15 +13,18 @@ from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
 from segments.selector.pushdown import EVERYTHING, Pushdown
 from segments.selector.selector import (
+    TAGS,
     MessageMatcher,
     Selector,
     parse_property,
+    parse_selector,
     parse_sql,
     parse_tags,
 )
 
 __all__ = [
     "EVERYTHING",
+    "TAGS",
     "Dialect",
     "MatcherSet",
     "MessageMatcher",
@@ -32,6 +35,7 @@ __all__ = [
     "SelectorError",
     "body_at",
     "parse_property",
+    "parse_selector",
     "parse_sql",
     "parse_tags",
 ]

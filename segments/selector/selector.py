@@ -17,6 +17,7 @@ from segments.selector.prefilter import screen_of
 from segments.selector.pushdown import Pushdown, push_down
 from segments.selector.rocketmq import RocketmqParser
 
+TAGS = "tags"  # the kind of selector that is not SQL, where a dialect is named
 SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
 
 
@@ -58,6 +59,25 @@ class Selector:
     def matcher(self) -> "MessageMatcher":
         """A fresh matcher, its counts at zero."""
         return MessageMatcher(self)
+
+
+def parse_selector(kind: str, text: str) -> Selector:
+    """The selector of a kind: what is registered, stored and sent as two strings.
+
+    Args:
+        kind: a dialect of SQL, or TAGS for a tag expression.
+        text: the selector.
+
+    Raises:
+        ValueError: there is no such kind; a SelectorError when the text is not a selector.
+    """
+    if kind == TAGS:
+        return parse_tags(text)
+    try:
+        dialect = Dialect(kind)
+    except ValueError:
+        raise ValueError(f"dialect is {kind!r}, expected one of {', '.join(Dialect)}") from None
+    return parse_sql(text, dialect)
 
 
 def parse_sql(text: str, dialect: Dialect = Dialect.UNION) -> Selector:

@@ -15,19 +15,18 @@ from typing import NamedTuple
 from segments import ChunkBuilder, ChunkMatcher
 from segments.codec import simple_ends
 from segments.selector import (
+    TAGS,
     Dialect,
     MatcherSet,
     Selector,
     SelectorError,
-    parse_sql,
-    parse_tags,
+    parse_selector,
 )
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
 MAX_PARTS = 100  # properties, values and operators of one: so does each of these
-TAGS = "tags"
 TOKEN_PREFIX = b"\0selector\0"
 _TOKEN_HASH_BYTES = 16
 
@@ -60,9 +59,7 @@ class StandingSelector(NamedTuple):
         Raises:
             SelectorError: the text is none.
         """
-        if self.dialect == TAGS:
-            return parse_tags(self.text)
-        return parse_sql(self.text, Dialect(self.dialect))
+        return parse_selector(self.dialect, self.text)
 
 
 def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:

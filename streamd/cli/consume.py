@@ -149,16 +149,19 @@ _NO_SELECTOR = _Asked()
 
 def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
     """The selector, its text checked before anything is sent."""
-    from clients.selection import parse  # noqa: PLC0415 - only commands that talk to a server
+    from segments.selector import (  # noqa: PLC0415 - not needed to show the help
+        TAGS,
+        parse_selector,
+    )
 
     asked = _Asked(**options)  # type: ignore[arg-type] # as they are declared above
     if sum(map(bool, (values, asked.sql is not None, asked.tags is not None))) > 1:
         raise Misused("--filter, --sql and --tags exclude one another")
     try:
         if asked.sql is not None:
-            parse(asked.dialect, asked.sql)
+            parse_selector(asked.dialect, asked.sql)
         if asked.tags is not None:
-            parse("tags", asked.tags)
+            parse_selector(TAGS, asked.tags)
     except ValueError as error:
         raise Misused(str(error)) from error
     return asked

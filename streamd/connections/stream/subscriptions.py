@@ -24,20 +24,11 @@ from streamd.connections.stream.context import (
 )
 from streamd.connections.stream.delivery import Interest, Subscription
 from streamd.connections.stream.response_codes import OK, SubscriptionIdTaken, code_of
-from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream import ResponseCode, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import Statistic
 
 logger = logging.getLogger(__name__)
 
-_FILTER_PREFIX = "filter."
-_MATCH_UNFILTERED = "match-unfiltered"
-_SINGLE_ACTIVE = "single-active-consumer"
-_SUPER_STREAM = "super-stream"
-_NAME = "name"
-# Ours: what no list of values can say, and standing selectors.
-_MODE, _UNFILTERED_ONLY, _NOTHING = "filter-mode", "unfiltered-only", "nothing"
-_GROUP, _SELECTOR = "selector-group", "selector"
-_TRUE = "true"
 _AS_SUBSCRIBED = 0  # offset type in an answer to ConsumerUpdate
 
 
@@ -131,7 +122,7 @@ class Consumers:
     def _add(self, command: c.Subscribe) -> None:
         used = self._delivery.subscriptions
         properties = dict(command.properties)
-        name = properties.get(_NAME, "")
+        name = properties.get(words.NAME, "")
         if len(used) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
             raise Refused(Reason.PRECONDITION_FAILED, details)
@@ -143,7 +134,7 @@ class Consumers:
         if command.subscription_id in used:
             raise SubscriptionIdTaken
         interest = _interest(command, stream, properties)._replace(properties_size=size)
-        if properties.get(_SINGLE_ACTIVE) != _TRUE:
+        if properties.get(words.SINGLE_ACTIVE) != words.TRUE:
             self._add_plain(command, stream, interest)
         elif name:
             self._add_single_active(command, stream, interest, properties)
@@ -168,9 +159,9 @@ class Consumers:
     ) -> None:
         host = self._context.host
         number = command.subscription_id
-        key = GroupKey(stream.name, properties[_NAME])
+        key = GroupKey(stream.name, properties[words.NAME])
         partition = host.super_streams.partition_number(
-            properties.get(_SUPER_STREAM, ""), stream.name
+            properties.get(words.SUPER_STREAM, ""), stream.name
         )
 
         def make_member(group: Group) -> SingleActive:
@@ -300,29 +291,31 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
         Refused: its filter or its group's selector cannot be used.
     """
     start = offset_spec(command.offset)
-    group = properties.get(_GROUP)
+    group = properties.get(words.SELECTOR_GROUP)
     if group is None:
-        if properties.get(_MODE) == _NOTHING:
+        if properties.get(words.FILTER_MODE) == words.NOTHING:
             text = "stream %s: a consumer comes with a selector that no message can match: %s"
-            logger.warning(text, stream.name, properties.get(_SELECTOR, "it does not say which"))
+            logger.warning(
+                text, stream.name, properties.get(words.SELECTOR, "it does not say which")
+            )
         wanted = _matcher(command.properties)
         if wanted is not None:
             stream.log.filter_demand.add(recorded(wanted.values))
         return Interest(start, wanted, properties)
-    matcher = stream.standing.matcher(group, properties.get(_SELECTOR, ""))
+    matcher = stream.standing.matcher(group, properties.get(words.SELECTOR, ""))
     return Interest(start, matcher, properties, group)
 
 
 def _matcher(properties: Iterable[tuple[str, str]]) -> ChunkMatcher | None:
     """The filter a subscription asks for; match-unfiltered alone asks for none."""
-    mode = dict(properties).get(_MODE)
-    if mode in (_UNFILTERED_ONLY, _NOTHING):
-        return ChunkMatcher((), match_unfiltered=mode == _UNFILTERED_ONLY)
-    values = [value.encode() for key, value in properties if key.startswith(_FILTER_PREFIX)]
+    mode = dict(properties).get(words.FILTER_MODE)
+    if mode in (words.UNFILTERED_ONLY, words.NOTHING):
+        return ChunkMatcher((), match_unfiltered=mode == words.UNFILTERED_ONLY)
+    values = [value.encode() for key, value in properties if key.startswith(words.FILTER_PREFIX)]
     if not values:
         return None
     check_asked(values)
-    match_unfiltered = (_MATCH_UNFILTERED, _TRUE) in list(properties)
+    match_unfiltered = (words.MATCH_UNFILTERED, words.TRUE) in list(properties)
     try:
         return ChunkMatcher(values, match_unfiltered=match_unfiltered)
     except ValueError as error:
