@@ -8,7 +8,7 @@ async with connect() as client:
         async for message in messages: ...
 """
 
-from clients.administration import StreamInfo
+from clients.administration import StandingSelector, StreamInfo
 from clients.client import Client, connect
 from clients.consumer import Consumer, DamagedChunk
 from clients.errors import (
@@ -27,7 +27,6 @@ from clients.errors import (
 )
 from clients.filters import ReceivedMessage
 from clients.producer import Producer
-from clients.selection import StandingSelector
 from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
 from segments.message import Message, Properties

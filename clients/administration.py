@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clients.errors import PreconditionFailed, StreamDoesNotExist, Unsupported, refusal
+from clients.filters import SelectorRequest
 from clients.reconnecting import ReconnectingConnection
-from clients.selection import SelectorRequest, StandingSelector
 from segments.selector import Dialect
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -29,6 +30,24 @@ class StreamInfo:
     code: int
     arguments: dict[str, str]
     figures: dict[str, int]
+
+
+class StandingSelector(NamedTuple):
+    """A selector that a group has registered with a stream.
+
+    Attributes:
+        group: the name of the consumers that share it.
+        dialect: union, rocketmq or amqp for SQL; tags for a tag expression.
+        text: the selector, canonical.
+        since: chunks from this offset on are passed over when they hold no match.
+        consumers: of the group that are reading.
+    """
+
+    group: str
+    dialect: str
+    text: str
+    since: int
+    consumers: int
 
 
 class Administration:

@@ -10,10 +10,15 @@ import anyio
 from clients.administration import Administration
 from clients.consumer import NEXT, Consumer, Offset, SingleActiveGroup, offset_specification
 from clients.errors import NoOffset, Unsupported
-from clients.filters import ConsumerFilter, Filter, FilterValue as ReceivedFilterValue
+from clients.filters import (
+    ConsumerFilter,
+    Filter,
+    FilterValue as ReceivedFilterValue,
+    SelectorRequest,
+)
 from clients.producer import FilterValue, Producer
 from clients.reconnecting import open_reconnecting
-from clients.selection import SelectorRequest, selector_filter
+from clients.selection import selector_filter
 from clients.super_stream import (
     ConsumerOptions,
     ProducerOptions,

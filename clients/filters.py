@@ -12,9 +12,29 @@ from typing import NamedTuple, TypeAlias
 from segments import compression
 from segments.codec import simple_ends
 from segments.message import MessageView
-from segments.selector import TAGS, Pushdown, Selector, body_at
+from segments.selector import TAGS, Dialect, Pushdown, Selector, body_at
 from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.fields import Pair
+
+
+class SelectorRequest(NamedTuple):
+    """What a program says of the selector that it wants; see `Client.consumer`."""
+
+    sql: str | None
+    tags: str | None
+    dialect: str = Dialect.UNION
+    filter_property: str | None = None
+    group: str = ""
+
+    def kind_and_text(self) -> tuple[str, str]:
+        """The dialect, or "tags", and the selector's text.
+
+        Raises:
+            ValueError: both kinds, or none.
+        """
+        if (self.sql is None) == (self.tags is None):
+            raise ValueError("a selector is either SQL or tags")
+        return (TAGS, self.tags or "") if self.sql is None else (self.dialect, self.sql)
 
 
 class ReceivedMessage(MessageView):

@@ -5,8 +5,8 @@ so that messages of one key stay in order whoever publishes them.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Protocol, TypeAlias, TypedDict, Unpack
 
 import anyio
 import mmh3
@@ -17,9 +17,6 @@ from clients.errors import StreamError
 from clients.filters import FilterValue as ReceivedFilterValue, ReceivedMessage
 from clients.producer import FilterValue, Producer
 from segments.message import Message
-
-if TYPE_CHECKING:
-    from clients.client import Client
 
 RoutingKey: TypeAlias = Callable[[Message], str]
 _Received: TypeAlias = ReceivedMessage | StreamError
@@ -53,6 +50,26 @@ class ConsumerOptions(TypedDict, total=False):
     single_active: bool
 
 
+class PartitionClient(Protocol):
+    """What a super stream needs of a client; `Client` has all of it and more."""
+
+    def producer(
+        self, stream: str, **options: Unpack[ProducerOptions]
+    ) -> AbstractAsyncContextManager[Producer]:
+        """See `Client.producer`."""
+
+    def consumer(
+        self, stream: str, *, super_stream: str = "", **options: Unpack[ConsumerOptions]
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """See `Client.consumer`."""
+
+    async def partitions(self, super_stream: str) -> list[str]:
+        """See `Administration.partitions`."""
+
+    async def route(self, super_stream: str, routing_key: str) -> list[str]:
+        """See `Administration.route`."""
+
+
 class NoRoute(ValueError):
     """A routing key leads to no partition."""
 
@@ -71,7 +88,7 @@ class SuperProducer:
 
     def __init__(
         self,
-        client: "Client",
+        client: PartitionClient,
         super_stream: str,
         routing_key: RoutingKey,
         producers: dict[str, Producer],
@@ -149,7 +166,7 @@ class SuperConsumer:
 
 @asynccontextmanager
 async def open_super_producer(
-    client: "Client",
+    client: PartitionClient,
     super_stream: str,
     routing_key: RoutingKey,
     *,
@@ -167,7 +184,7 @@ async def open_super_producer(
 
 @asynccontextmanager
 async def open_super_consumer(
-    client: "Client", super_stream: str, **options: Unpack[ConsumerOptions]
+    client: PartitionClient, super_stream: str, **options: Unpack[ConsumerOptions]
 ) -> AsyncIterator[SuperConsumer]:
     """See `Client.super_consumer`."""
     async with AsyncExitStack() as stack:
