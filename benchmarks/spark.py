@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from segments import ChunkBuilder, Log, LogPolicy, bloom, codec
 from segments.codec import CHUNK_HEADER_SIZE
-from segments.layout import FILTER_VALUE, MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.format_constants import FILTER_VALUE, MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.message import Message
 from segments.spark import Prices, local_session, tune
 from segments.spark.columns import columns_of

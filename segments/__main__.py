@@ -13,7 +13,8 @@ from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
 from segments.filter_stats import FilterStats, read_blocks
-from segments.layout import CHUNK_HEADER, FILTER_VALUE, OFFSET, SEQUENCE, USER
+from segments.format_constants import FILTER_VALUE, OFFSET, SEQUENCE, USER
+from segments.layout import CHUNK_HEADER
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
 

@@ -15,7 +15,7 @@ from operator import or_
 
 import mmh3
 
-from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 
 _MAX_KEY_SIZE = 255  # of a value in a trailer
 _LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold

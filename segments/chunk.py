@@ -9,7 +9,7 @@ from segments import bloom, codec
 from segments.bloom import filter_keys, history_form
 from segments.checksum import crc32
 from segments.codec import Block, ChunkHeader
-from segments.layout import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
+from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
 
 

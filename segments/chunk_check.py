@@ -5,7 +5,7 @@ from segments.checksum import crc32
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError
-from segments.layout import OSIRIS_SCHEME
+from segments.format_constants import OSIRIS_SCHEME
 
 _READ_BYTES = 1 << 20  # data sections are tested in pieces: some writers know no chunk limit
 

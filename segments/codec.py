@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from segments.checksum import crc32
 from segments.errors import FormatError, VersionError
-from segments.layout import (
+from segments.format_constants import (
     CHECKPOINT_MAGIC,
     CHUNK_MAGIC,
     DAMAGE_MAGIC,

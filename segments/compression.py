@@ -12,7 +12,7 @@ import cramjam
 
 from segments.codec import Entry, simple_bodies, walk_entries
 from segments.errors import FormatError
-from segments.layout import GZIP, LZ4, NO_COMPRESSION, SNAPPY, ZSTD
+from segments.format_constants import GZIP, LZ4, NO_COMPRESSION, SNAPPY, ZSTD
 
 NAMES = {"none": NO_COMPRESSION, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _CODECS: dict[int, ModuleType] = {

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from segments.chunk import split_entries
 from segments.codec import walk_entries
 
-_ID_SIZE = 8
+ID_SIZE = 8  # bytes of a publishing id
 
 
 class Entries(NamedTuple):
     """Entries of one publisher that may stand in one chunk together.
 
     Attributes:
-        publishing_ids: 8 bytes for each entry, as received, for the confirm.
+        publishing_ids: ID_SIZE bytes for each entry, as received, for the confirm.
         data: the entries back to back, as a chunk stores them.
         num_entries: how many.
         num_records: how many messages, sub-batches counted through.
@@ -56,7 +56,7 @@ def pick(entries: Entries, kept: Sequence[int]) -> Entries:
     walked = list(walk_entries(entries.data))
     ids, values = entries.publishing_ids, entries.filter_values
     return Entries(
-        b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in kept),
+        b"".join(ids[ID_SIZE * n : ID_SIZE * (n + 1)] for n in kept),
         b"".join(entries.data[walked[n].start : walked[n].end] for n in kept),
         len(kept),
         sum(walked[n].num_records for n in kept),
@@ -75,7 +75,7 @@ def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
         values = entries.filter_values
         parts.append(
             Entries(
-                entries.publishing_ids[_ID_SIZE * start : _ID_SIZE * end],
+                entries.publishing_ids[ID_SIZE * start : ID_SIZE * end],
                 data,
                 num_entries,
                 num_records,

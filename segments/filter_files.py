@@ -9,7 +9,7 @@ from segments.chunk_check import header_is_sound
 from segments.disk import File
 from segments.errors import FormatError, SegmentsError
 from segments.filter_index import UNFILTERED, FilterFile, FilterIndex, Index, Shape
-from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
+from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 

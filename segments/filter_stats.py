@@ -7,7 +7,7 @@ from segments import bloom
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader, decode_blocks
 from segments.disk import File
 from segments.errors import FormatError
-from segments.layout import FILTER_VALUE, MMH3_SCHEME
+from segments.format_constants import FILTER_VALUE, MMH3_SCHEME
 from segments.segment import Segment, read_header
 
 _MAX_VALUES = 200  # that are tried against every filter

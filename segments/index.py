@@ -13,7 +13,7 @@ from segments.codec import (
     decode_index_record,
 )
 from segments.disk import File
-from segments.layout import USER
+from segments.format_constants import USER
 
 
 def record_position(number: int) -> int:

@@ -15,7 +15,7 @@ from segments.atomic_write import replace_file
 from segments.codec import FILE_HEADER_SIZE, JournalRecord
 from segments.disk import Disk, File
 from segments.errors import FormatError, OtherVersionError, VersionError
-from segments.layout import JOURNAL_DELTA, JOURNAL_SNAPSHOT
+from segments.format_constants import JOURNAL_DELTA, JOURNAL_SNAPSHOT
 from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"

@@ -1,8 +1,8 @@
 """The on-disk formats, declared once.
 
-This module is the source of truth for names, widths, order and constants: `dump` and the property
-tests read it. The hot path uses the `struct` twins in `codec.py`, which a property test compares
-with these declarations byte for byte. Nothing here is used on bytes from a network.
+This module is the source of truth for names, widths and order: `dump` and the property tests read
+it. The hot path uses the `struct` twins in `codec.py`, which a property test compares with these
+declarations byte for byte. Only `python -m segments` and tests import this.
 
 All integers are big-endian; sizes are bytes; timestamps are signed milliseconds since 1970 (UTC).
 
@@ -33,23 +33,26 @@ from construct import (
     this,
 )
 
-SEGMENT_MAGIC = b"OSIL"
-INDEX_MAGIC = b"OSII"
-TRACKING_MAGIC = b"STRK"
-DAMAGE_MAGIC = b"SDMG"
-FILTER_INDEX_MAGIC = b"SFLT"
-CHECKPOINT_MAGIC = b"SCKP"
-FILE_VERSION = 1
-CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
-
-USER, TRACKING_DELTA, TRACKING_SNAPSHOT = 0, 1, 2
-SEQUENCE, OFFSET, TIMESTAMP, FILTER_VALUE = 0, 1, 2, 3
-JOURNAL_DELTA, JOURNAL_SNAPSHOT = 1, 2
-OSIRIS_SCHEME, MMH3_SCHEME = 0, 1
-NO_COMPRESSION, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-
-SUB_BATCH_BIT = 0x80
-MIN_FILTER_SIZE, MAX_FILTER_SIZE = 16, 255
+from segments.format_constants import (
+    CHECKPOINT_MAGIC,
+    CHUNK_MAGIC,
+    DAMAGE_MAGIC,
+    FILE_VERSION,
+    FILTER_INDEX_MAGIC,
+    FILTER_VALUE,
+    INDEX_MAGIC,
+    JOURNAL_DELTA,
+    JOURNAL_SNAPSHOT,
+    MMH3_SCHEME,
+    OFFSET,
+    OSIRIS_SCHEME,
+    SEGMENT_MAGIC,
+    SEQUENCE,
+    SUB_BATCH_BIT,
+    TIMESTAMP,
+    TRACKING_MAGIC,
+    USER,
+)
 
 
 def _file_header(magic: bytes) -> Struct:
@@ -147,7 +150,7 @@ JOURNAL_RECORD = Struct(
     "body" / Bytes(this.size),  # tracking blocks in a delta, snapshot blocks in a snapshot
 )
 
-# Ranges of a segment that readers step over, found when the stream was opened.
+# How much of a stream was on the device for certain when it was written.
 CHECKPOINT = Struct(
     "first_offset" / Int64ub,  # of the stream; segments before it are being removed
     "segment" / Int64ub,  # base offset of the segment that the rest is about
@@ -158,6 +161,8 @@ CHECKPOINT = Struct(
     "has_tracking" / Int8ub,  # 0: there was nothing that the tracking journal would have to know
     "crc" / Int32ub,  # CRC-32 of the fields before it
 )
+
+# Ranges of a segment that readers step over, found when the stream was opened.
 DAMAGE_RECORD = Struct(
     "position" / Int64ub,
     "end" / Int64ub,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 
 DEFAULT_SEGMENT_BYTES = 500_000_000
 MAX_SEGMENT_BYTES = 3_000_000_000  # index positions are 32 bits wide

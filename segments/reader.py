@@ -14,7 +14,7 @@ from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError
-from segments.layout import USER
+from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
 from segments.segment import Segment

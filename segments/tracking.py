@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 from segments.codec import MAX_REFERENCE_SIZE, Block
-from segments.layout import OFFSET, SEQUENCE
+from segments.format_constants import OFFSET, SEQUENCE
 
 _Value = TypeVar("_Value")
 

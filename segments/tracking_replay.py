@@ -7,8 +7,8 @@ from segments.chunk_check import header_is_sound
 from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
 from segments.disk import File
 from segments.errors import FormatError
+from segments.format_constants import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
 from segments.journal import Journal
-from segments.layout import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
 from segments.segment import Segment, walk_headers
 from segments.tracking import Tracking
 

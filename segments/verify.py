@@ -11,8 +11,8 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import Disk, File
 from segments.errors import FormatError
 from segments.filter_files import load
+from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.journal import JOURNAL_NAME
-from segments.layout import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.recovery_steps import Plan
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 

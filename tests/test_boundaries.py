@@ -236,3 +236,8 @@ def test_only_the_command_line_uses_the_client_library() -> None:
 def test_the_server_starts_without_the_client_library() -> None:
     check = "import sys, streamd.server; sys.exit('clients' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_neither_server_nor_client_loads_the_declarations_of_the_formats() -> None:
+    check = "import sys, streamd.server, clients; sys.exit('construct' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

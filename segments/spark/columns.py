@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from segments import codec
 from segments.errors import FormatError
-from segments.layout import FILTER_VALUE
+from segments.format_constants import FILTER_VALUE
 from segments.message import MessageView, Properties
 from segments.selector import RowReader, SelectorError, parse_property
 from segments.selector.nodes import PropertySection

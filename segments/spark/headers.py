@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
-from segments.layout import CHUNK_MAGIC, MIN_FILTER_SIZE, TRACKING_SNAPSHOT, USER
+from segments.format_constants import CHUNK_MAGIC, MIN_FILTER_SIZE, TRACKING_SNAPSHOT, USER
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from segments.codec import encode_chunk_header
 from segments.disk import OsDisk
-from segments.layout import FILTER_VALUE
+from segments.format_constants import FILTER_VALUE
 from segments.spark import headers as columns
 from segments.spark.columns import TOKEN_PREFIX, Column, Decoder
 from segments.spark.entries import MessageBlock, read_piece

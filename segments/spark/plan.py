@@ -14,7 +14,7 @@ from segments import bloom, codec
 from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE
 from segments.disk import OsDisk
-from segments.layout import MMH3_SCHEME, USER
+from segments.format_constants import MMH3_SCHEME, USER
 from segments.spark import headers as columns
 from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.inventory import Gap, Listing, StreamFolder, content_of

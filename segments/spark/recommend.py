@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.spark.replay import Row, added
 
 SIZES = (*range(MIN_FILTER_SIZE, 249, 8), MAX_FILTER_SIZE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from segments.layout import MAX_FILTER_SIZE
+from segments.format_constants import MAX_FILTER_SIZE
 from segments.spark.recommend import Candidate
 from segments.spark.tuning import Tuning
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from segments.bloom import history_form
-from segments.layout import MIN_FILTER_SIZE
+from segments.format_constants import MIN_FILTER_SIZE
 from segments.spark.inventory import NotAStream, StreamFolder, find_streams, list_segments
 from segments.spark.jobs import Census, replay, take_census
 from segments.spark.plan import ChunkCriteria, Piece, pieces

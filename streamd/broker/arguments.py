@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from segments import LogPolicy
-from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.policy import (
     DEFAULT_CHUNK_BYTES,
     DEFAULT_SEGMENT_BYTES,

@@ -4,12 +4,10 @@ Plain synchronous code over the log's state: nothing here changes queue or log.
 """
 
 from segments import ChunkBuilder, Log
-from segments.entries import Entries, without_duplicates
-from segments.layout import SUB_BATCH_BIT
+from segments.entries import ID_SIZE, Entries, without_duplicates
+from segments.format_constants import SUB_BATCH_BIT
 from segments.policy import RecordLimit
 from streamd.broker.publication import PendingEntries
-
-_ID_SIZE = 8
 
 
 class ChunkAssembly:
@@ -49,7 +47,7 @@ class ChunkAssembly:
                 return False
             self.builder.add(new.data, new.num_entries, new.num_records, new.filter_values)
             if reference:
-                last = int.from_bytes(new.publishing_ids[-_ID_SIZE:], "big")
+                last = int.from_bytes(new.publishing_ids[-ID_SIZE:], "big")
                 self._sequences[reference] = last
                 self.builder.set_sequence(reference, last)
         self.taken.append(pending)

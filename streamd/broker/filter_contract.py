@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 from segments.codec import simple_bodies, walk_entries
 from segments.compression import entry_bodies
-from segments.entries import Entries, pick
+from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
 from segments.selector import Property, RowReader, parse_property
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
-
-_ID_SIZE = 8
 
 
 class Checked(NamedTuple):
@@ -73,7 +71,7 @@ class FilterContract:
         ]
         ids = entries.publishing_ids
         wrong = set(range(entries.num_entries)).difference(kept)
-        refused = b"".join(ids[_ID_SIZE * n : _ID_SIZE * (n + 1)] for n in sorted(wrong))
+        refused = b"".join(ids[ID_SIZE * n : ID_SIZE * (n + 1)] for n in sorted(wrong))
         return Checked(pick(entries, kept) if kept else None, refused)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from segments.codec import FILE_HEADER_SIZE, decode_blocks, decode_chunk_header
 from segments.compression import GZIP, NO_COMPRESSION, pack
-from segments.layout import FILTER_VALUE
+from segments.format_constants import FILTER_VALUE
 from segments.message import Message
 from streamd.broker.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
 from streamd.wire.stream import ResponseCode, commands as c

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from segments import bloom
 from segments.bloom import ChunkMatcher
-from segments.layout import MMH3_SCHEME, OSIRIS_SCHEME
+from segments.format_constants import MMH3_SCHEME, OSIRIS_SCHEME
 
 SIZES = st.integers(16, 255)
 VALUES = st.sets(st.binary(min_size=1, max_size=300), max_size=60)

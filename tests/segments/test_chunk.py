@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, LogPolicy, bloom, codec
 from segments.chunk import EncodedChunk, history_form, split_entries
-from segments.layout import FILTER_VALUE, SEQUENCE
+from segments.format_constants import FILTER_VALUE, SEQUENCE
 from segments.policy import RecordLimit
 from tests.segments.test_codec import ENTRIES, vector
 from tests.support.logs import entry, sub_batch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from segments import codec, layout
+from segments import codec, format_constants, layout
 from segments.codec import Block, Checkpoint, ChunkHeader, Damage, IndexRecord, JournalRecord
 from segments.errors import FormatError
 from tests.support.logs import entry, sub_batch
@@ -23,7 +23,7 @@ NAMES = st.binary(min_size=1, max_size=255)
 def chunk_headers(draw: st.DrawFn) -> ChunkHeader:
     entries = draw(st.integers(1, 2**16 - 1))
     return ChunkHeader(
-        chunk_type=layout.USER,
+        chunk_type=format_constants.USER,
         num_entries=entries,
         num_records=draw(st.integers(entries, 2**32 - 1)),
         timestamp_ms=draw(I64),
@@ -33,7 +33,9 @@ def chunk_headers(draw: st.DrawFn) -> ChunkHeader:
         data_size=draw(U32),
         trailer_size=draw(U32),
         filter_size=draw(FILTER_SIZES),
-        filter_scheme=draw(st.sampled_from([layout.OSIRIS_SCHEME, layout.MMH3_SCHEME])),
+        filter_scheme=draw(
+            st.sampled_from([format_constants.OSIRIS_SCHEME, format_constants.MMH3_SCHEME])
+        ),
         header_check=draw(U16),
     )
 
@@ -94,17 +96,23 @@ def test_index_record_agrees_with_layout(record: IndexRecord) -> None:
 
 def trailer_blocks() -> st.SearchStrategy[list[Block]]:
     unsigned = st.builds(
-        Block, st.sampled_from([layout.SEQUENCE, layout.OFFSET]), NAMES, U64, st.none()
+        Block,
+        st.sampled_from([format_constants.SEQUENCE, format_constants.OFFSET]),
+        NAMES,
+        U64,
+        st.none(),
     )
-    values = st.builds(Block, st.just(layout.FILTER_VALUE), st.binary(max_size=255), U64, st.none())
-    times = st.builds(Block, st.just(layout.TIMESTAMP), NAMES, I64, st.none())
+    values = st.builds(
+        Block, st.just(format_constants.FILTER_VALUE), st.binary(max_size=255), U64, st.none()
+    )
+    times = st.builds(Block, st.just(format_constants.TIMESTAMP), NAMES, I64, st.none())
     return st.lists(unsigned | values | times, max_size=8)
 
 
 def snapshot_blocks() -> st.SearchStrategy[list[Block]]:
-    sequences = st.builds(Block, st.just(layout.SEQUENCE), NAMES, U64, U64)
-    offsets = st.builds(Block, st.just(layout.OFFSET), NAMES, U64, st.none())
-    times = st.builds(Block, st.just(layout.TIMESTAMP), NAMES, I64, st.none())
+    sequences = st.builds(Block, st.just(format_constants.SEQUENCE), NAMES, U64, U64)
+    offsets = st.builds(Block, st.just(format_constants.OFFSET), NAMES, U64, st.none())
+    times = st.builds(Block, st.just(format_constants.TIMESTAMP), NAMES, I64, st.none())
     return st.lists(sequences | offsets | times, max_size=8)
 
 
@@ -146,7 +154,7 @@ def test_unknown_block_kinds_are_refused() -> None:
 @pytest.mark.parametrize("size", [0, 256])
 def test_references_that_no_length_byte_can_hold_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"{size} bytes long"):
-        codec.encode_blocks([Block(layout.SEQUENCE, b"x" * size, 1)])
+        codec.encode_blocks([Block(format_constants.SEQUENCE, b"x" * size, 1)])
 
 
 JOURNAL_RECORDS = st.lists(
@@ -291,7 +299,7 @@ def test_vectors_of_an_independent_source() -> None:
         data_size=12,
         trailer_size=14,
         filter_size=16,
-        filter_scheme=layout.OSIRIS_SCHEME,
+        filter_scheme=format_constants.OSIRIS_SCHEME,
         header_check=0,
     )
     assert codec.decode_index_record(vector("index-record")) == IndexRecord(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, at_offset, bloom
-from segments.layout import MMH3_SCHEME
+from segments.format_constants import MMH3_SCHEME
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, bodies_of, read_bodies, read_chunks
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from segments.entries import ID_SIZE
 from streamd.broker.errors import Reason
 from streamd.connections.amqp091.confirms import Confirms
 from streamd.net.outbox import Outbox
@@ -10,7 +11,6 @@ from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode
 
 _PUBLISH: MethodId = m.IDS[m.BasicPublish]
-_ID_SIZE = 8
 Fail = Callable[[ConnectionFault], None]
 
 
@@ -44,8 +44,8 @@ class ChannelPublisher:
     def confirm(self, publishing_ids: bytes) -> None:
         """See Publisher."""
         self.settle(
-            int.from_bytes(publishing_ids[at : at + _ID_SIZE], "big")
-            for at in range(0, len(publishing_ids), _ID_SIZE)
+            int.from_bytes(publishing_ids[at : at + ID_SIZE], "big")
+            for at in range(0, len(publishing_ids), ID_SIZE)
         )
 
     def settle(self, tags: Iterable[int]) -> None:

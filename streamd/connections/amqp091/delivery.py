@@ -16,7 +16,7 @@ from segments import OffsetSpec, Reader, StorageError, StoredChunk, at_offset
 from segments.codec import simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
-from segments.layout import NO_COMPRESSION
+from segments.format_constants import NO_COMPRESSION
 from segments.selector import body_at
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream

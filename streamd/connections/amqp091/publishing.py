@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakSet
 
-from segments.entries import Entries
+from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Right, Rights
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
 from streamd.broker.errors import Reason, Refused
@@ -31,7 +31,6 @@ from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
 
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
-_ID_SIZE = 8
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
@@ -234,7 +233,7 @@ class Publishing:
         raw = head.sections + stored_body(body, is_encoded=head.is_encoded)
         values = [target.filter_value(head.filter_value, raw) for target in targets]
         entry = len(raw).to_bytes(4, "big") + raw
-        number = tag.to_bytes(_ID_SIZE, "big")
+        number = tag.to_bytes(ID_SIZE, "big")
         for target, value in zip(targets, values, strict=True):
             place = (channel, target.stream)
             gathered = self._gathered.get(place)

@@ -6,7 +6,7 @@ Source: amqp091 reference, 2.1 and 2.2; texts of errors are RabbitMQ's where its
 from collections.abc import Iterator
 from typing import NoReturn
 
-from segments.layout import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from streamd.broker.arguments import (
     AUTO,
     CHUNK_BYTES,

@@ -1,11 +1,10 @@
 """A publisher that a connection of the stream protocol has declared: confirms as frames."""
 
+from segments.entries import ID_SIZE
 from streamd.broker.errors import Reason
 from streamd.connections.stream.response_codes import code_of_reason
 from streamd.net.outbox import Outbox
 from streamd.wire.stream.publish import encode_confirm, encode_refusal
-
-_ID_SIZE = 8
 
 
 class StreamPublisher:
@@ -40,13 +39,13 @@ class StreamPublisher:
 
     def confirm(self, publishing_ids: bytes) -> None:
         """Tell the client that these messages are stored; 8 bytes each, as it sent them."""
-        self.confirmed += len(publishing_ids) // _ID_SIZE
+        self.confirmed += len(publishing_ids) // ID_SIZE
         if not self.is_deleted:
             self._outbox.put_now(encode_confirm(self.publisher_id, publishing_ids))
 
     def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
         """Tell the client that these messages were not taken."""
-        self.refused += len(publishing_ids) // _ID_SIZE
+        self.refused += len(publishing_ids) // ID_SIZE
         if not self.is_deleted:
             self._outbox.put(
                 encode_refusal(self.publisher_id, publishing_ids, code_of_reason(reason))

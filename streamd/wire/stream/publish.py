@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from segments.entries import Entries
+from segments.entries import ID_SIZE, Entries
+from segments.format_constants import SUB_BATCH_BIT
 from streamd.wire.stream.commands import PublishConfirm, PublishError
 from streamd.wire.stream.errors import unknown_frame
 
@@ -23,14 +24,12 @@ _MAX_COMPRESSION = 4
 _MIN_UNIFORM = 4  # fewer messages are read faster one by one
 _MAX_UNIFORM = 2048  # bounds the compiled structs that are kept
 
-_ID_SIZE = 8
 _SIMPLE = struct.Struct(">QI")
 _SUB_BATCH = struct.Struct(">BHII")
 _LENGTH16 = struct.Struct(">h")
 _FILTERED_HEAD = struct.Struct(">Qh")
 _CONFIRM_HEAD = struct.Struct(">IHHBI")
 _LENGTH32 = struct.Struct(">I")
-_SUB_BATCH_BIT = 0x80
 
 
 class Decoded(NamedTuple):
@@ -53,7 +52,7 @@ def decode_entries(entries: bytes, count: int) -> Decoded:
         RemoteProtocolError: they do not fill the frame as announced.
     """
     if count == 1 and _is_message(entries):
-        return Decoded([Entries(entries[:_ID_SIZE], entries[_ID_SIZE:], 1, 1, None)])
+        return Decoded([Entries(entries[:ID_SIZE], entries[ID_SIZE:], 1, 1, None)])
     return _uniform(entries, count) or _one_by_one(entries, count)
 
 
@@ -68,7 +67,7 @@ def decode_filtered_entries(entries: bytes, count: int) -> Decoded:
 
 def _is_message(entries: bytes) -> bool:
     """Whether this is exactly one message, and no sub-batch."""
-    if len(entries) < _SIMPLE.size or entries[_ID_SIZE] & _SUB_BATCH_BIT:
+    if len(entries) < _SIMPLE.size or entries[ID_SIZE] & SUB_BATCH_BIT:
         return False
     return bool(_SIMPLE.unpack_from(entries)[1] == len(entries) - _SIMPLE.size)
 
@@ -103,22 +102,22 @@ def _uniform(entries: bytes, count: int) -> Decoded | None:
     stride = _stride(entries, count)
     if stride < _SIMPLE.size:
         return None
-    (length,) = _LENGTH32.unpack_from(entries, _ID_SIZE)
+    (length,) = _LENGTH32.unpack_from(entries, ID_SIZE)
     if length != stride - _SIMPLE.size:
         return None
-    if not _is_repeated(entries, count, stride, _ID_SIZE, _LENGTH32.size):
+    if not _is_repeated(entries, count, stride, ID_SIZE, _LENGTH32.size):
         return None
-    columns = _columns(count, f"8s{stride - _ID_SIZE}s").unpack(entries)
+    columns = _columns(count, f"8s{stride - ID_SIZE}s").unpack(entries)
     ids, data = b"".join(columns[::2]), b"".join(columns[1::2])
     return Decoded([Entries(ids, data, count, count, None)])
 
 
 def _uniform_filtered(entries: bytes, count: int) -> Decoded | None:
     stride = _stride(entries, count)
-    if stride < _ID_SIZE + _LENGTH16.size:
+    if stride < ID_SIZE + _LENGTH16.size:
         return None
-    (value_size,) = _LENGTH16.unpack_from(entries, _ID_SIZE)
-    value_start = _ID_SIZE + _LENGTH16.size
+    (value_size,) = _LENGTH16.unpack_from(entries, ID_SIZE)
+    value_start = ID_SIZE + _LENGTH16.size
     entry_start = value_start + value_size
     if value_size < 0 or stride < entry_start + _LENGTH32.size:
         return None
@@ -126,7 +125,7 @@ def _uniform_filtered(entries: bytes, count: int) -> Decoded | None:
     if length != stride - entry_start - _LENGTH32.size:
         return None
     if not (
-        _is_repeated(entries, count, stride, _ID_SIZE, _LENGTH16.size)
+        _is_repeated(entries, count, stride, ID_SIZE, _LENGTH16.size)
         and _is_repeated(entries, count, stride, entry_start, _LENGTH32.size)
     ):
         return None
@@ -146,7 +145,7 @@ def _one_by_one(entries: bytes, count: int) -> Decoded:
     for number in range(count):
         if position + _SIMPLE.size > size:
             raise _cut_off(number, count)
-        if entries[position + _ID_SIZE] & _SUB_BATCH_BIT:
+        if entries[position + ID_SIZE] & SUB_BATCH_BIT:
             _close_group(groups, ids, pieces)
             batch, end = _sub_batch(entries, position, number, count)
             if batch is None:
@@ -157,8 +156,8 @@ def _one_by_one(entries: bytes, count: int) -> Decoded:
             end = position + _SIMPLE.size + length
             if end > size:
                 raise _cut_off(number, count)
-            ids.append(entries[position : position + _ID_SIZE])
-            pieces.append(entries[position + _ID_SIZE : end])
+            ids.append(entries[position : position + ID_SIZE])
+            pieces.append(entries[position + ID_SIZE : end])
         position = end
     _check_end(position, size)
     _close_group(groups, ids, pieces)
@@ -177,7 +176,7 @@ def _sub_batch(
     entries: bytes, position: int, number: int, count: int
 ) -> tuple[Entries | None, int]:
     """The sub-batch at `position`, None when it is not one that RabbitMQ takes; and its end."""
-    start = position + _ID_SIZE
+    start = position + ID_SIZE
     body = start + _SUB_BATCH.size
     if body > len(entries):
         raise _cut_off(number, count)
@@ -203,11 +202,11 @@ def _ids_from(entries: bytes, position: int, number: int, count: int) -> bytes:
     for at in range(number, count):
         if position + _SIMPLE.size > len(entries):
             raise _cut_off(at, count)
-        ids.append(entries[position : position + _ID_SIZE])
-        if entries[position + _ID_SIZE] & _SUB_BATCH_BIT:
+        ids.append(entries[position : position + ID_SIZE])
+        if entries[position + ID_SIZE] & SUB_BATCH_BIT:
             _, position = _sub_batch(entries, position, at, count)
         else:
-            position += _SIMPLE.size + _LENGTH32.unpack_from(entries, position + _ID_SIZE)[0]
+            position += _SIMPLE.size + _LENGTH32.unpack_from(entries, position + ID_SIZE)[0]
     return b"".join(ids)
 
 
@@ -217,19 +216,19 @@ def _filtered_one_by_one(entries: bytes, count: int) -> Decoded:
     pieces: list[bytes] = []
     position, size = 0, len(entries)
     for number in range(count):
-        value_start = position + _ID_SIZE + _LENGTH16.size
+        value_start = position + ID_SIZE + _LENGTH16.size
         if value_start > size:
             raise _cut_off(number, count)
-        (length,) = _LENGTH16.unpack_from(entries, position + _ID_SIZE)
+        (length,) = _LENGTH16.unpack_from(entries, position + ID_SIZE)
         start = value_start + max(length, 0)
         if start + _LENGTH32.size > size:
             raise _cut_off(number, count)
-        if entries[start] & _SUB_BATCH_BIT:
+        if entries[start] & SUB_BATCH_BIT:
             raise unknown_frame("a sub-batch cannot have a filter value")
         end = start + _LENGTH32.size + _LENGTH32.unpack_from(entries, start)[0]
         if end > size:
             raise _cut_off(number, count)
-        ids.append(entries[position : position + _ID_SIZE])
+        ids.append(entries[position : position + ID_SIZE])
         values.append(entries[value_start:start])
         pieces.append(entries[start:end])
         position = end
@@ -298,14 +297,14 @@ def encode_sub_batch(
         full_size: bytes of the body before compression.
         body: simple entries back to back, compressed as a whole.
     """
-    flags = _SUB_BATCH_BIT | compression << 4
+    flags = SUB_BATCH_BIT | compression << 4
     head = _SUB_BATCH.pack(flags, num_records, full_size, len(body))
-    return publishing_id.to_bytes(_ID_SIZE, "big") + head + body
+    return publishing_id.to_bytes(ID_SIZE, "big") + head + body
 
 
 def encode_confirm(publisher_id: int, publishing_ids: bytes) -> bytes:
     """A PublishConfirm frame from publishing ids as they were received, 8 bytes each."""
-    count = len(publishing_ids) // _ID_SIZE
+    count = len(publishing_ids) // ID_SIZE
     size = _CONFIRM_HEAD.size - _LENGTH32.size + len(publishing_ids)
     return _CONFIRM_HEAD.pack(size, PublishConfirm.KEY, 1, publisher_id, count) + publishing_ids
 
@@ -314,9 +313,8 @@ def encode_refusal(publisher_id: int, publishing_ids: bytes, code: int) -> bytes
     """A PublishError frame that gives the same code for each of `publishing_ids`."""
     suffix = code.to_bytes(2, "big")
     faults = b"".join(
-        publishing_ids[at : at + _ID_SIZE] + suffix
-        for at in range(0, len(publishing_ids), _ID_SIZE)
+        publishing_ids[at : at + ID_SIZE] + suffix for at in range(0, len(publishing_ids), ID_SIZE)
     )
-    count = len(publishing_ids) // _ID_SIZE
+    count = len(publishing_ids) // ID_SIZE
     size = _CONFIRM_HEAD.size - _LENGTH32.size + len(faults)
     return _CONFIRM_HEAD.pack(size, PublishError.KEY, 1, publisher_id, count) + faults

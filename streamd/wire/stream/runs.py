@@ -9,6 +9,8 @@ alone: a bad one refuses the rest of its own frame, and of no other.
 import struct
 from typing import NamedTuple
 
+from segments.entries import ID_SIZE
+from segments.format_constants import SUB_BATCH_BIT
 from streamd.wire.stream import commands as c
 
 _MIN_RUN = 2
@@ -17,8 +19,6 @@ _HEAD = struct.Struct(">IHHBI")  # size, key, version, publisher, number of mess
 _VALUE_SIZE = struct.Struct(">h")
 _LENGTH = struct.Struct(">I")
 _SIZE_BYTES = 4
-_ID_BYTES = 8
-_SUB_BATCH_BIT = 0x80
 _FILTERED = c.PublishFiltered.VERSION
 _VERSIONS = (c.Publish.VERSION, _FILTERED)
 
@@ -104,13 +104,13 @@ def _length_place(buffer: bytearray, position: int, size: int, *, filtered: bool
     end = _SIZE_BYTES + size
     if position + end > len(buffer):
         return None
-    at = _HEAD.size + _ID_BYTES
+    at = _HEAD.size + ID_SIZE
     if filtered:
         if at + _VALUE_SIZE.size > end:
             return None
         (value_size,) = _VALUE_SIZE.unpack_from(buffer, position + at)
         at += _VALUE_SIZE.size + max(value_size, 0)
-    if at + _LENGTH.size > end or buffer[position + at] & _SUB_BATCH_BIT:
+    if at + _LENGTH.size > end or buffer[position + at] & SUB_BATCH_BIT:
         return None
     (length,) = _LENGTH.unpack_from(buffer, position + at)
     return at if at + _LENGTH.size + length == end else None
@@ -119,7 +119,7 @@ def _length_place(buffer: bytearray, position: int, size: int, *, filtered: bool
 def _uniform(buffer: bytearray, position: int, stride: int, length_at: int) -> int:
     """How many frames follow that differ in publishing id, filter value and body alone."""
     number = min((len(buffer) - position) // stride, _MAX_RUN)
-    ids = range(_HEAD.size, _HEAD.size + _ID_BYTES)
+    ids = range(_HEAD.size, _HEAD.size + ID_SIZE)
     value_size = range(ids.stop, min(ids.stop + _VALUE_SIZE.size, length_at))
     for at in (*range(_HEAD.size), *value_size, *range(length_at, length_at + _LENGTH.size)):
         if number < _MIN_RUN:

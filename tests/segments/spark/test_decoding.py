@@ -14,7 +14,7 @@ from segments import ChunkBuilder, ChunkMatcher, CorruptError, Log, LogPolicy, b
 from segments.codec import ChunkHeader
 from segments.compression import pack
 from segments.errors import FormatError
-from segments.layout import GZIP, LZ4, SNAPPY, ZSTD
+from segments.format_constants import GZIP, LZ4, SNAPPY, ZSTD
 from segments.message import Message, MessageView, Properties
 from segments.selector import RowReader, parse_property
 from segments.spark import headers as columns

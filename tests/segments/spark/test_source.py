@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import pack
-from segments.layout import ZSTD
+from segments.format_constants import ZSTD
 from segments.message import Message, Properties
 from segments.spark import session
 from segments.spark.inventory import NotAStream

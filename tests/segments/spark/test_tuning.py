@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from pyspark.sql import SparkSession
 
 from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom
-from segments.layout import MMH3_SCHEME
+from segments.format_constants import MMH3_SCHEME
 from segments.message import Message
 from segments.spark.columns import TOKEN_PREFIX
 from segments.spark.history import History, read_history
