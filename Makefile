@@ -78,7 +78,7 @@ format: $(VENV)/.check
 bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks
 
-# RabbitMQ comes from a script, if it is there: python -m benchmarks.compare --help
+# RabbitMQ has to be set up once, as root: benchmarks/rabbitmq.sh setup
 COMPARE :=
 compare: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)

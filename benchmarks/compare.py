@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.peer import PORT, SCRIPT, peer
+from benchmarks.peer import PORT, SCRIPT, is_ready, peer
 from benchmarks.report import Recorded, Report, as_json, from_json, summary, table
 from benchmarks.rows import STAGES, Row, Stage
 from benchmarks.scenarios import Skipped
@@ -47,7 +47,7 @@ class Address(click.ParamType[tuple[int, int]]):
 @click.option(
     "--peer-script",
     type=click.Path(path_type=Path),
-    help=f"Script that understands start, pid and stop.  [default: {SCRIPT}, if it is there]",
+    help="Script that understands start, pid and stop.  [default: benchmarks/rabbitmq.sh]",
 )
 @click.option("--peer-port", default=PORT, show_default=True, help="Where the script's listens.")
 @click.option("--alone", is_flag=True, help="Measure streamd without a peer.")
@@ -76,14 +76,14 @@ def main(  # noqa: PLR0913 - each an option
 ) -> None:
     """Measure streamd and RabbitMQ side by side: one table with medians, ratios and goals.
 
-    RabbitMQ comes from a script, or runs already; without one streamd is measured alone. What was
+    RabbitMQ comes from a script that was set up once, or runs already; else streamd is measured
+    alone. What was
     started here is stopped at the end.
     """
     if recorded:
         report = from_json(json.loads(recorded.read_text()))
     else:
-        script = peer_script or (SCRIPT if SCRIPT.exists() else None)
-        script = None if alone else script
+        script = None if alone or address else _script(peer_script)
         with peer(address, script, peer_port) as other:
             report = _measured(other, rounds, only, scale)
     if chart:
@@ -101,6 +101,14 @@ def main(  # noqa: PLR0913 - each an option
     console.print(summary(report))
     for note in report.notes:
         console.print(note)
+
+
+def _script(chosen: Path | None) -> Path | None:
+    """The script that starts RabbitMQ; None where the usual one was never set up."""
+    if chosen is None and not is_ready(SCRIPT):
+        click.echo(f"RabbitMQ is not set up; once, as root: {SCRIPT} setup", err=True)
+        return None
+    return chosen or SCRIPT
 
 
 def _measured(other: Server | None, rounds: int, only: Sequence[str], scale: float) -> Report:

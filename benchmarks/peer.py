@@ -13,7 +13,7 @@ from benchmarks.target import Server
 
 HOST = "127.0.0.1"
 PORT = 15552
-SCRIPT = Path("../shared/bench/peer-rabbitmq.sh")
+SCRIPT = Path(__file__).with_name("rabbitmq.sh")
 
 
 class ScriptedServer(Server):
@@ -42,6 +42,11 @@ class ScriptedServer(Server):
     def stop(self) -> None:
         """Have the script stop it."""
         subprocess.run([self._script, "stop"], check=True, stderr=subprocess.DEVNULL)
+
+
+def is_ready(script: Path) -> bool:
+    """Whether the script of this folder has been set up, so that it can start RabbitMQ."""
+    return subprocess.run([script, "ready"], capture_output=True, check=False).returncode == 0
 
 
 def running(script: Path) -> int | None:

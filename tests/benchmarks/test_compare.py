@@ -1,6 +1,7 @@
 """The comparison's table and JSON from recorded figures, and a small run of it."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks.compare import main
+from benchmarks.peer import SCRIPT, is_ready, running
 from benchmarks.report import Recorded, Report, as_json, from_json, number, summary, table
 from benchmarks.rows import STAGES, Figure, Goal, at_least, at_most
 
@@ -105,3 +107,14 @@ def test_wrong_input_is_one_line(arguments: list[str], reason: str) -> None:
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
     assert reason in done.stderr
+
+
+def test_the_script_says_how_rabbitmq_is_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEER_DIR", str(tmp_path))
+    assert not is_ready(SCRIPT)
+    assert running(SCRIPT) is None
+    started = subprocess.run([SCRIPT, "start"], capture_output=True, text=True, check=False)
+    assert started.returncode == 1
+    assert f"run {SCRIPT} setup, as root" in started.stderr
