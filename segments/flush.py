@@ -78,8 +78,46 @@ class Flush:
         write_checkpoint(self.disk, self.folder, checkpoint)
 
 
+# What FlushState knows, and how it moves
+# ======================================
+#
+# A segment with bytes that may not be on the device is in one of three places:
+#
+#     newest   the writer's; grows with every append
+#     sealed   full; all of it is synced by the next flush
+#     running  handed to the flush that is going on, of which there is at most one
+#
+#     newest --rolled--> sealed --begin--> running --end or abandon--> nowhere
+#     newest --begin, if it has grown--> running, and stays the newest
+#
+# Whoever puts a segment into `sealed` or `running` has acquired it, so that its file stays open;
+# `end` and `abandon` release what is running, `release` what is sealed. A segment that is rolled
+# while it is running is in both places and acquired twice: its last bytes came after `begin`.
+#
+# How far the newest segment has got, in bytes, always in this order:
+#
+#     _flushed_size <= _begun_size <= writer.size
+#     a flush has ended   one has begun   appended
+#
+# `unflushed_bytes` are those that no flush has begun with: behind `_begun_size` in the newest
+# segment, and `_sealed_bytes`, which were behind it when their segment was sealed. A flush of
+# sealed segments only leaves both sizes alone: it takes nothing of the newest one.
+#
+# Appends that readers do not see yet (`held`, in order) are numbered when a flush begins: the
+# first `num_held` of them may be shown when it ends, later ones came too late for it.
+#
+# The checkpoint has fields of its own. `_checkpoint` is the one on the device; none is written that
+# says the same again. `_counted_from` is where the newest segment stood when the last one was
+# begun: from there is counted what the next start would have to read. `_indexes` are index files
+# of sealed segments that no checkpoint speaks for yet; they are synced with the next one, because
+# the checkpoint says that they can be trusted. The epoch in it is the highest in the log: that of
+# recovery until this writer has appended something, then its own.
+#
+# After a flush that failed none of this is true any more: the log refuses all that follows.
+
+
 class FlushState:
-    """What of a log may not be on the device yet.
+    """What of a log may not be on the device yet; see above.
 
     Args:
         writer: of the newest segment.
@@ -88,33 +126,34 @@ class FlushState:
 
     Attributes:
         held: what readers do not see before it is flushed.
-        sealed: segments that were sealed, or read through, since the last flush.
+        sealed: segments that were sealed, or read through, since the last flush, and their files.
     """
 
     def __init__(self, writer: SegmentWriter, plan: Plan, *, has_new_names: bool) -> None:
         self.held: list[Appended] = []
-        self.sealed: list[Segment] = []
-        self._writer = writer
-        self._epoch = plan.last_epoch
-        self._new_epoch = plan.last_epoch + 1
-        self._checkpoint = plan.checkpoint
-        self._has_new_names = has_new_names
-        self._indexes: list[str] = []
+        self.sealed: dict[Segment, File] = {}
         self._running: list[Segment] = []
-        self._flushed_size = FILE_HEADER_SIZE  # of the newest segment
+        # How far it has got.
+        self._writer = writer
+        self._flushed_size = FILE_HEADER_SIZE
         at = plan.checkpoint
         if at is not None and at.segment == writer.segment.base_offset:
             self._flushed_size = at.position
-        self._begun_size = self._flushed_size  # as far as a flush has begun
+        self._begun_size = self._flushed_size
         self._sealed_bytes = 0
-        self._counted_from = (writer.size, writer.num_chunks)  # at the last checkpoint
+        self._has_new_names = has_new_names
+        # The checkpoint.
+        self._checkpoint = plan.checkpoint
+        self._counted_from = (writer.size, writer.num_chunks)
+        self._indexes: list[str] = []
+        self._epoch = plan.last_epoch
+        self._new_epoch = plan.last_epoch + 1
         for segment in plan.unflushed:
             if segment is not writer.segment:
                 self._add_sealed(segment)
 
     def _add_sealed(self, segment: Segment) -> None:
-        segment.acquire()  # the file stays open until it is synced
-        self.sealed.append(segment)
+        self.sealed[segment] = segment.acquire()
         self._indexes.append(segment.path(INDEX_SUFFIX))
 
     def rolled(self, old: SegmentWriter, new: SegmentWriter) -> None:
@@ -167,7 +206,7 @@ class FlushState:
         """The checkpoint to be written before segments are removed; `first` is the first then."""
         for segment in gone:
             if segment in self.sealed:
-                self.sealed.remove(segment)
+                del self.sealed[segment]
                 segment.release()
             if segment.path(INDEX_SUFFIX) in self._indexes:
                 self._indexes.remove(segment.path(INDEX_SUFFIX))
@@ -187,40 +226,41 @@ class FlushState:
         *,
         only_sealed: bool,
     ) -> Flush:
-        """Collect what has to be synced."""
-        writer, running = self._writer, self.sealed
-        self.sealed = []
-        files = [segment.acquire() for segment in running]
-        for segment in running:
-            segment.release()  # acquired twice now
-        if not only_sealed and writer.size > self._flushed_size:
-            files.append(writer.segment.acquire())
-            running.append(writer.segment)
-        if journal is not None:
-            files.append(journal)
-        indexes = list(self._indexes)
-        if not only_sealed and writer.num_chunks:
-            indexes.append(writer.segment.path(INDEX_SUFFIX))
-        has_new_names, self._has_new_names = self._has_new_names, False
+        """Collect what has to be synced.
+
+        Args:
+            disk: where the log is.
+            folder: of the log.
+            journal: the tracking journal, None where it has nothing new.
+            checkpoint: to be written when all is synced, None for none.
+            only_sealed: leave out the newest segment.
+        """
+        writer = self._writer
+        running, self.sealed = self.sealed, {}
+        indexes, size, num_held = list(self._indexes), self._flushed_size, 0
+        if not only_sealed:
+            if writer.size > self._flushed_size:
+                running[writer.segment] = writer.segment.acquire()
+            if writer.num_chunks:
+                indexes.append(writer.segment.path(INDEX_SUFFIX))
+            size = self._begun_size = writer.size
+            num_held = len(self.held)
+        self._sealed_bytes = 0
+        self._running = list(running)
         if checkpoint is not None:
             self._counted_from = (writer.size, writer.num_chunks)
-        self._sealed_bytes = 0
-        if not only_sealed:
-            self._begun_size = writer.size
-        self._running = running
-        num_held = 0 if only_sealed else len(self.held)
-        size = self._flushed_size if only_sealed else writer.size
+        has_new_names, self._has_new_names = self._has_new_names, False
         return Flush(
             disk,
             folder,
-            files,
-            has_new_names,
-            checkpoint,
-            indexes,
-            num_held,
-            writer,
-            size,
-            only_sealed,
+            files=[*running.values(), *([] if journal is None else [journal])],
+            has_new_names=has_new_names,
+            checkpoint=checkpoint,
+            indexes=indexes,
+            num_held=num_held,
+            newest=writer,
+            newest_size=size,
+            is_partial=only_sealed,
         )
 
     def end(self, flush: Flush) -> list[Appended]:
@@ -244,4 +284,4 @@ class FlushState:
         """Nothing will be flushed any more."""
         for segment in self.sealed:
             segment.release()
-        self.sealed = []
+        self.sealed = {}

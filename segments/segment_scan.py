@@ -1,11 +1,36 @@
 """Examining one segment for recovery: what is whole, what is damaged, where the log ends.
 
-See recovery.py for what is kept.
+What is kept, and why, is in recovery.py. Here is how one segment is judged. Two things are asked
+of it before it is read: how many of its bytes were on the device for certain (`durable`), and at
+which offset it has to end (`following`, what the next segment begins with):
+
+    the checkpoint is about  this segment is  durable            following         is_sealed
+    -----------------------  ---------------  -----------------  ----------------  ---------
+    nothing, there is none   not the newest   all of it          next name         yes
+    nothing, there is none   the newest       the file header    unknown           no
+    a later segment          before it        all of it          next name, or     yes
+                                                                 the checkpoint's
+    this segment             the one          up to its position next name         no
+    an earlier segment       behind it        the file header    next name         no
+
+What is durable is never cut: a chunk in it that cannot be read is damage, which readers step over,
+and the log goes on behind it. What is not durable ends at the first chunk that cannot be read, and
+the log ends there with it (`is_end`). A sealed segment that stops short of `following` has lost its
+end, which is damage; one that is not sealed just ends, and so does the log.
+
+Three steps, each of which moves `segment.size` and `segment.next_offset` forward:
+
+1. trust: a sealed segment whose last index record ends where the file and the next name say is
+   taken whole, unread. Of the checkpoint's own segment the part before its position is, if index
+   and chunk agree there.
+2. read: `_read_through` checks every chunk from there on, and adds damage or a cut.
+3. side files: index and damage file are replaced where they do not say what was found.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import NamedTuple
 
 from segments import codec
 from segments.chunk_check import check_chunk, header_is_sound
@@ -22,6 +47,20 @@ from segments.errors import CorruptError, FormatError, OtherVersionError, Versio
 from segments.index import Index, record_position, whole_records
 from segments.recovery_steps import Cut, Loss, Plan, Remove, Replace, WriteHeader
 from segments.segment import DAMAGE_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, file_path
+
+
+class _Bounds(NamedTuple):
+    """What a segment has to be; see the table above.
+
+    Attributes:
+        durable: its bytes before this were on the device.
+        following: the offset at which the next segment begins, None where nothing says so.
+        is_sealed: nothing was appended to it any more, so it has to reach `following`.
+    """
+
+    durable: int
+    following: int | None
+    is_sealed: bool
 
 
 class SegmentScanner:
@@ -54,42 +93,57 @@ class SegmentScanner:
         self.is_end = False
 
     def examine(self, plan: Plan, next_base: int | None, *, trust_index: bool) -> Segment:
-        """Examine the segment; `next_base` is where the next one begins, None for the newest."""
-        segment, checkpoint = self.segment, self._checkpoint
+        """Examine the segment and add to the plan what has to be done to its files.
+
+        Args:
+            plan: of the whole stream.
+            next_base: the offset in the name of the next segment, None for the newest.
+            trust_index: do not read what the index and its neighbours agree on.
+
+        Raises:
+            CorruptError: the file is not a segment.
+            OtherVersionError: another version of this program wrote it.
+            StorageError: the system refused to read.
+        """
+        segment = self.segment
         file = segment.acquire()
         try:
-            is_sealed = next_base is not None
-            if checkpoint is not None:
-                is_sealed = segment.base_offset < checkpoint.segment
-            self._check_file_header(plan, file, is_sealed=is_sealed)
+            size = file.size()
+            bounds = self._bounds(size, next_base)
+            self._check_file_header(plan, file, is_sealed=bounds.is_sealed)
             self._load_damage()
             with self._open_index():
-                size = file.size()
-                if checkpoint is None:
-                    durable, ends_at = (FILE_HEADER_SIZE if next_base is None else size), next_base
-                elif segment.base_offset < checkpoint.segment:
-                    durable, ends_at = size, next_base
-                    if ends_at is None:
-                        ends_at = checkpoint.segment
-                else:
-                    is_at = segment.base_offset == checkpoint.segment
-                    durable, ends_at = (checkpoint.position if is_at else FILE_HEADER_SIZE), None
-                is_before = ends_at is not None
-                if trust_index and is_before and self._is_trusted(file, size, ends_at):
-                    if checkpoint is None:
-                        plan.unflushed.append(segment)
-                    return segment
-                if trust_index and not is_before and checkpoint is not None:
-                    self._trust_to(file, size, checkpoint)
-                if segment.size < size or checkpoint is None:
+                is_trusted = trust_index and self._trust(file, size, bounds)
+                if self._checkpoint is None or segment.size < size:
                     plan.unflushed.append(segment)
-                following = next_base if ends_at is None else ends_at
-                self._read_through(plan, file, size, durable, following, is_before=is_before)
+                if not is_trusted:
+                    self._read_through(plan, file, size, bounds)
         finally:
             segment.release()
             plan.last_epoch = max(plan.last_epoch, self.epoch)
-        self._add_side_file_steps(plan)
+        if not is_trusted:
+            self._add_side_file_steps(plan)
         return segment
+
+    def _bounds(self, size: int, next_base: int | None) -> _Bounds:
+        """The row of the table above that the segment is in."""
+        base, checkpoint = self.segment.base_offset, self._checkpoint
+        if checkpoint is None:
+            is_sealed = next_base is not None
+            return _Bounds(size if is_sealed else FILE_HEADER_SIZE, next_base, is_sealed)
+        if base < checkpoint.segment:
+            following = checkpoint.segment if next_base is None else next_base
+            return _Bounds(size, following, is_sealed=True)
+        durable = checkpoint.position if base == checkpoint.segment else FILE_HEADER_SIZE
+        return _Bounds(durable, next_base, is_sealed=False)
+
+    def _trust(self, file: File, size: int, bounds: _Bounds) -> bool:
+        """Take unread what is whole for certain; True when that is all of the segment."""
+        if bounds.is_sealed:
+            return self._is_trusted(file, size, bounds.following)
+        if self._checkpoint is not None:
+            self._trust_to(file, size, self._checkpoint)
+        return False
 
     def _check_file_header(self, plan: Plan, file: File, *, is_sealed: bool) -> None:
         raw = file.read(FILE_HEADER_SIZE, 0)
@@ -178,18 +232,9 @@ class SegmentScanner:
         segment.damage = {at: found for at, found in self._known.items() if found.end <= end}
         return True
 
-    def _read_through(
-        self,
-        plan: Plan,
-        file: File,
-        size: int,
-        durable: int,
-        next_base: int | None,
-        *,
-        is_before: bool,
-    ) -> None:
+    def _read_through(self, plan: Plan, file: File, size: int, bounds: _Bounds) -> None:
         """Read from where trust ends to the end, or to where the log ends."""
-        segment = self.segment
+        segment, durable, following = self.segment, bounds.durable, bounds.following
         while segment.size < size:
             try:
                 header = check_chunk(
@@ -203,27 +248,27 @@ class SegmentScanner:
             except FormatError as error:
                 resumed = self._resume(file, size)
                 if segment.size >= durable:
-                    has_more = resumed is not None or next_base is not None
+                    has_more = resumed is not None or following is not None
                     cut = Cut(segment.path(), segment.size, size, str(error), has_more)
                     plan.steps.append(cut)
                     self.is_end = True
                     return
                 if resumed is None:
-                    self._end_at_damage(plan, size, next_base, str(error))
+                    self._end_at_damage(plan, size, following, str(error))
                     return
                 self._add_damage(plan, *resumed, str(error))
             else:
                 self._accept(header)
-        if next_base is not None and segment.next_offset != next_base:
-            if segment.size < durable or is_before:
-                self._add_gap(plan, next_base)
+        if following is not None and segment.next_offset != following:
+            if segment.size < durable or bounds.is_sealed:
+                self._add_gap(plan, following)
             else:
                 self.is_end = True
 
-    def _end_at_damage(self, plan: Plan, size: int, next_base: int | None, reason: str) -> None:
+    def _end_at_damage(self, plan: Plan, size: int, following: int | None, reason: str) -> None:
         """Nothing that was on the device can be read from here on."""
         checkpoint = self._checkpoint
-        next_offset = next_base
+        next_offset = following
         if next_offset is None:
             assert checkpoint is not None  # noqa: S101 - nothing is sure of the newest without
             next_offset = max(checkpoint.next_offset, self.segment.next_offset)
