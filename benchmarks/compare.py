@@ -1,7 +1,7 @@
 """`python -m benchmarks.compare`: streamd and RabbitMQ, row by row in the same run.
 
-Every row goes through both servers before the next round, so that a ratio comes from figures that
-were measured close together. Both share this machine's cores with the generator.
+In each round every row goes through both servers, so that a ratio comes from figures that were
+measured close together. Both share this machine's cores with the generator.
 """
 
 import json
@@ -49,7 +49,9 @@ class Address(click.ParamType[tuple[int, int]]):
     type=click.Path(path_type=Path),
     help="Script that understands start, pid and stop.  [default: benchmarks/rabbitmq.sh]",
 )
-@click.option("--peer-port", default=PORT, show_default=True, help="Where the script's listens.")
+@click.option(
+    "--peer-port", default=PORT, show_default=True, help="Where the script's server listens."
+)
 @click.option("--alone", is_flag=True, help="Measure streamd without a peer.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds; medians are shown.")
 @click.option("--only", multiple=True, metavar="NAME", help="Rows whose name contains this.")
@@ -76,9 +78,8 @@ def main(  # noqa: PLR0913 - each an option
 ) -> None:
     """Measure streamd and RabbitMQ side by side: one table with medians, ratios and goals.
 
-    RabbitMQ comes from a script that was set up once, or runs already; else streamd is measured
-    alone. What was
-    started here is stopped at the end.
+    RabbitMQ is started by a script that was set up once, or runs already; otherwise streamd is
+    measured alone. What was started here is stopped at the end.
     """
     if recorded:
         report = from_json(json.loads(recorded.read_text()))

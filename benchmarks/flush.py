@@ -1,7 +1,7 @@
 """`python -m benchmarks.flush`: what waiting for the disk costs publishers, in each flush mode.
 
 A server for each mode, all on the same disk; they take turns, so that a busy moment of the machine
-meets all of them. With `--before` another version of streamd is one more of them.
+slows all of them. With `--before` another version of streamd is one more of them.
 """
 
 import os
@@ -77,7 +77,7 @@ def main(rounds: int, scale: float, data: Path | None, before: str | None) -> No
 
 @contextmanager
 def _other_version(folder: str) -> Iterator[None]:
-    """Programs that are started meanwhile import from there, not from where they start."""
+    """Let programs that are started meanwhile import from there, not from their own folder."""
     added = {"PYTHONPATH": folder, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)

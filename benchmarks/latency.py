@@ -21,7 +21,7 @@ from streamd.wire.stream.codec import encode
 VALUE = b"v1"
 _OTHER_VALUE = b"nobody"
 _BODY_BYTES = 100
-_WARM_UP = 10  # one message in so many, from the first on, is left out
+_WARM_UP = 10  # one tenth of the messages, the first ones, is left out
 _LEAD_SECONDS = 0.05
 _PATIENCE_SECONDS = 30
 _DUE = struct.Struct(">d")
@@ -38,7 +38,7 @@ class Pace(NamedTuple):
         seconds: how long.
         batch: messages that become due together.
         consumers: that read everything.
-        bystanders: that ask for a filter value that no message has; the messages have one then.
+        bystanders: consumers of a filter value that no message has; messages have another one then.
     """
 
     rate: int
@@ -54,7 +54,7 @@ class Pace(NamedTuple):
 
 
 class Latencies(NamedTuple):
-    """What was seen.
+    """What was measured.
 
     Attributes:
         seconds: of each message, or of one in each batch; ascending.

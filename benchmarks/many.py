@@ -1,7 +1,7 @@
 """`python -m benchmarks.many`: many connections at once, each with a publisher and a consumer.
 
-Is every one served? The spread of messages per second over the connections says it, for what was
-confirmed and for what was delivered, and the server's memory per connection.
+Shows whether every connection is served, by the spread of messages per second over the connections,
+confirmed and delivered, and the server's memory per connection.
 """
 
 import selectors

@@ -54,12 +54,12 @@ class RawConnection:
         return answer
 
     def send(self, kind: type[Any], *fields: object) -> None:
-        """Send a request; its answer is left to whoever reads the socket next."""
+        """Send a request; its answer is left for the next reader of the socket."""
         self._correlation_id += 1
         self.socket.sendall(self._wire.send(kind(self._correlation_id, *fields)))
 
     def wait_for(self, kind: type[Any]) -> Any:  # noqa: ANN401 - of any kind
-        """The next command of a kind; those before it are passed over."""
+        """The next command of a kind; those before it are dropped."""
         while True:
             command = self._wire.next_command()
             if command is NEED_DATA:

@@ -1,4 +1,4 @@
-"""Reading back: only frame and chunk headers are looked at, the entries go by."""
+"""Reading back: only frame and chunk headers are looked at, entries are skipped."""
 
 import struct
 import time
@@ -64,7 +64,7 @@ def read(connection: RawConnection, stream: str, values: Sequence[bytes] = ()) -
 
 
 class _Reading:
-    """Delivered chunks; what is left of one that is counted already is passed over."""
+    """Delivered chunks; the rest of one that is counted already is skipped."""
 
     def __init__(self, connection: RawConnection) -> None:
         self._socket = connection.socket

@@ -26,14 +26,14 @@ class Recorded(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """What streamd has to what the peer has, by the medians."""
+        """The ratio of streamd's figure to the peer's, by the medians."""
         if not self.streamd or not self.peer or not median(self.peer):
             return None
         return median(self.streamd) / median(self.peer)
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the goal is reached; None without a goal or without what it asks for."""
+        """Whether the goal is reached; None without a goal, or without the figure it is about."""
         goal = self.figure.goal
         if goal is None or not self.streamd:
             return None
@@ -116,7 +116,7 @@ def summary(report: Report) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """With three significant digits."""
     return f"{value:,.0f}" if abs(value) >= _MANY else f"{value:.3g}"
 
 

@@ -10,7 +10,7 @@ from benchmarks.target import Server
 
 
 class Goal(NamedTuple):
-    """What a figure must reach: at least or at most so much.
+    """What a figure must reach: a lower or an upper limit.
 
     Attributes:
         limit: a ratio to the peer's figure, or a figure.
@@ -34,8 +34,8 @@ class Figure(NamedTuple):
     """One thing that a row measures.
 
     Attributes:
-        key: what the scenario calls it.
-        name: what people call it, with its unit.
+        key: its name in the scenario.
+        name: for people, with its unit.
         goal: None when it is shown beside others.
         is_least: whether more is better.
     """
@@ -62,12 +62,12 @@ class Stage(NamedTuple):
 
 
 def at_least(limit: float) -> Goal:
-    """So many times the peer's figure, or more."""
+    """At least this many times the peer's figure."""
     return Goal(limit, is_least=True)
 
 
 def at_most(limit: float) -> Goal:
-    """So many times the peer's figure, or less."""
+    """At most this many times the peer's figure."""
     return Goal(limit)
 
 

@@ -33,7 +33,7 @@ class Skipped(Exception):
 
 
 def scaled(load: Load, scale: float, members: int = 1) -> Load:
-    """A share of a load, in whole frames, for each of so many members."""
+    """A share of a load, in whole frames, for each of some members."""
     batches = round(load.messages * scale / members / load.batch)
     return load._replace(messages=max(batches, 1) * load.batch)
 
@@ -171,7 +171,7 @@ def at_a_pace(pace: Pace) -> Callable[[Server, float], Figures]:
 
 
 def resident(server: Server, _scale: float) -> Figures:
-    """What it holds in memory now."""
+    """The memory that the server holds now."""
     return {"resident": server.resident_bytes() / 1e6}
 
 

@@ -1,4 +1,4 @@
-"""The servers that are measured, and what the kernel tells of their processes."""
+"""The servers that are measured, and what the kernel says about their processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a client asks of a server besides messages: streams, super streams, users, selectors."""
+"""Everything but messages: streams, super streams, users, selectors."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ OK = ResponseCode.OK
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What a streamd server tells about a stream.
+    """What a streamd server says about a stream.
 
     Attributes:
         name: of the stream.
@@ -39,7 +39,7 @@ class StandingSelector(NamedTuple):
         group: the name of the consumers that share it.
         dialect: union, rocketmq or amqp for SQL; tags for a tag expression.
         text: the selector, canonical.
-        since: chunks from this offset on are passed over when they hold no match.
+        since: chunks from this offset on are skipped when they hold no match.
         consumers: of the group that are reading.
     """
 
@@ -51,19 +51,19 @@ class StandingSelector(NamedTuple):
 
 
 class Administration:
-    """What can be looked at and changed on one server."""
+    """What can be inspected and changed on one server."""
 
     def __init__(self, connection: ReconnectingConnection) -> None:
         self._connection = connection
 
     @property
     def is_streamd(self) -> bool:
-        """The server knows what only a streamd knows."""
+        """The server is a streamd, with requests that others do not have."""
         return self._connection.is_streamd
 
     @property
     def server_properties(self) -> dict[str, str]:
-        """What the server says of itself."""
+        """What the server says about itself."""
         return dict(self._connection.server)
 
     # -- streams
@@ -159,17 +159,17 @@ class Administration:
         return found
 
     async def describe_filters(self, stream: str) -> dict[str, int]:
-        """How well the filters of the newest chunks of a stream do.
+        """How well the filters of the newest chunks of a stream work.
 
         Returns:
             The number of `chunks` with a filter and of different `values` in them, and in parts
-            per million how many bits are set (`fill_ppm`) and how many chunks a value passes that
-            they do not hold, `predicted_ppm` by the bits and `observed_ppm` as counted. Empty
-            where no chunk has a filter.
+            per million the share of bits that are set (`fill_ppm`) and the share of chunks that a
+            filter lets pass for a value they do not hold: `predicted_ppm` from the bits,
+            `observed_ppm` as counted. Empty where no chunk has a filter.
 
         Raises:
             Unsupported: the server is not a streamd.
-            ServerError: the server refused.
+            ServerRefused: the server refused.
         """
         if not self._connection.is_streamd:
             raise Unsupported("only a streamd server describes its filters")
@@ -267,7 +267,7 @@ class Administration:
 
         Raises:
             Unsupported: the server is not a streamd.
-            AccessRefused: the user is no administrator.
+            AccessRefused: the user is not an administrator.
             PreconditionFailed: it does not fit; says why.
         """
         if not self._connection.is_streamd:
@@ -284,7 +284,7 @@ class Administration:
         Args:
             stream: its name.
             arguments: by their name in the protocol, as of a filter, chunks, segments or
-                retention; an empty text is the default.
+                retention; an empty string is the default.
 
         Raises:
             PreconditionFailed: one of them cannot be changed or read; says which.
@@ -306,12 +306,12 @@ class Administration:
         """Have the server find a group's messages while they are published.
 
         From now on each chunk that holds a match is marked for the group, and its consumers
-        (`consumer(…, group=…)`) pass over all others, whatever the selector says. Registering
+        (`consumer(…, group=…)`) skip all others, whatever the selector says. Registering
         the same selector again changes nothing.
 
         Raises:
-            PreconditionFailed: it is no selector, it uses UTC(), too many groups, or the group's
-                consumers rely on another one.
+            PreconditionFailed: it is not a selector or uses UTC(), there are too many groups, or
+                the group's consumers rely on another one.
             StreamDoesNotExist: there is no such stream.
         """
         kind, text = SelectorRequest(sql, tags, dialect).kind_and_text()
@@ -319,7 +319,7 @@ class Administration:
         await self.manage("selector.add", **arguments)
 
     async def unregister_selector(self, stream: str, group: str) -> None:
-        """Take a group's selector back; its consumers must be gone.
+        """Remove a group's selector; its consumers must be gone.
 
         Raises:
             PreconditionFailed: the group has none, or its consumers rely on it.

@@ -1,4 +1,4 @@
-"""What a program begins with: a client of one server."""
+"""A client of one server: where a program begins."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -106,25 +106,25 @@ class Client(Administration):
             match_unfiltered: and messages without a filter value.
             filter_value: finds the filter value of a message, as the producer did; with it only
                 messages come out that match exactly.
-            sql: a SQL92 selector: just the messages come out whose properties it is true for, and
-                of the chunks just those are asked for that can hold one.
+            sql: a SQL92 selector: only messages whose properties it is true for come out, and only
+                chunks that can hold one are asked for.
             tags: a tag expression instead, "a || b", for the property TAGS.
             dialect: of `sql`: union, rocketmq or amqp.
-            filter_property: whose values the filter values are, for a selector and a server that
-                does not tell; a streamd does.
+            filter_property: the property whose values are the filter values, for a selector; only
+                needed with a server that does not say so, as a streamd does.
             group: whose standing selector to use; see `register_selector`.
             until_end: end the iteration with what was there at the beginning.
             credit: chunks that may be on their way or in memory.
-            single_active: of all consumers of this `name` on the stream one at a time gets
+            single_active: of all consumers of this `name` on the stream only one at a time gets
                 messages; another takes over when it leaves. Begin at "stored" and store offsets
-                to go on where the one before ended.
+                to continue where the previous one ended.
             super_stream: whose partition the stream is; see `super_consumer`.
 
         Raises:
             StreamDoesNotExist: there is no such stream.
             Unsupported: `until_end`, and the server is not a streamd.
             ValueError: `offset` is none of the above, single_active has no name or an end, or
-                `sql` or `tags` is no selector (a SelectorError, which shows the place).
+                `sql` or `tags` is not a selector (a SelectorError, which shows the place).
         """
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")
@@ -211,14 +211,14 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """A client of the server at `uri`; the connection ends with the context.
 
-    A connection that is lost is made again, after pauses that grow to five seconds. Producers then
-    send again what was not confirmed, consumers go on behind what has arrived, questions are asked
-    again. Only what would change something, create or delete, fails with ConnectionLost when it was
-    on its way: it may have been done.
+    A lost connection is made again, after pauses that grow to five seconds. Producers then resend
+    what was not confirmed, consumers continue after what has arrived, queries are repeated. Only
+    requests that change something, as create and delete do, fail with ConnectionLost when they were
+    on their way: they may have been carried out.
 
     Args:
         uri: rabbitmq-stream://user:password@host:port/virtual-host.
-        name: of the connection, for whoever looks at the server.
+        name: of the connection, as the server lists it.
         heartbeat: seconds between signs of life, 0 for none.
         retry_seconds: how long to try to get a lost connection back before everything fails with
             ConnectionLost; 0 does not try, math.inf for ever.

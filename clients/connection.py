@@ -1,4 +1,4 @@
-"""One connection from login to end: requests with their answers, and what comes unasked.
+"""One connection from login to end: requests with their answers, and what the server sends unasked.
 
 Works in asyncio and in trio programs, through anyio. The protocol itself is `streamd.wire`.
 """
@@ -52,10 +52,10 @@ class ClientConnection:
         endpoint: where it leads.
         frame_max: bytes that a frame may have.
         heartbeat: seconds between signs of life, 0 for none.
-        server: what the server said of itself.
+        server: what the server said about itself.
         lost: why the connection is gone, None while it is there.
         ended: set when it is gone.
-        was_closed: the server has closed it in so many words.
+        was_closed: the server has closed it with a Close command.
     """
 
     def __init__(self, stream: ByteStream, endpoint: Endpoint, heartbeat: int, take: Take) -> None:
@@ -87,7 +87,7 @@ class ClientConnection:
 
         Raises:
             LoginRefused: the server does not let this user in.
-            ConnectionLost: the peer is no stream server.
+            ConnectionLost: the peer is not a stream server.
         """
         endpoint = self.endpoint
         properties = (
@@ -184,15 +184,15 @@ class ClientConnection:
                     self.lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
                     raise self.lost_error from error
         if scope.cancelled_caught:
-            self.lose(ConnectionLost(f"{self.endpoint}: it takes nothing any more"))
+            self.lose(ConnectionLost(f"{self.endpoint}: it does not accept data any more"))
             raise self.lost_error
 
     # -- receiving
 
     async def run(self) -> None:
-        """Receive until the connection ends; then everybody who waits knows.
+        """Receive until the connection ends; then all waiting requests fail.
 
-        Cancelling does not end it, `stop` does: until then somebody may wait for an answer.
+        Cancelling does not end it, `stop` does: until then a request may be waiting.
         """
         with self._receiving:
             await self._receive()
@@ -222,7 +222,7 @@ class ClientConnection:
                 answer = self._wire.send(c.CloseResponse(corr, OK))
                 self.was_closed = True
                 self.lose(ConnectionLost(f"{self.endpoint}: {reason} ({text_of(code)})"))
-                if not self._sending.locked():  # it takes nothing more but the answer
+                if not self._sending.locked():  # else part of a frame is on its way
                     await self._stream.send(answer)
             case c.Heartbeat() | c.Tune():
                 pass
@@ -248,7 +248,7 @@ class ClientConnection:
         return self.lost or ConnectionLost(f"{self.endpoint}: the connection is gone")
 
     def lose(self, error: StreamError) -> None:
-        """The connection is gone: tell all who wait."""
+        """The connection is gone: let all waiting requests fail."""
         if self.lost is None:
             self.lost = error
             self.ended.set()
@@ -296,10 +296,10 @@ async def open_connection(
     An error in the context comes out as it is, not in a group.
 
     Args:
-        endpoint: the server, and who enters.
-        name: of the connection, for whoever looks at the server.
+        endpoint: the server and the user.
+        name: of the connection, as the server lists it.
         heartbeat: seconds between signs of life, 0 for none.
-        take: given what comes unasked.
+        take: called with what the server sends unasked.
 
     Raises:
         ConnectionLost: nobody answers there.

@@ -2,10 +2,10 @@
 
 Credit for a chunk is given back when the program asks for what comes after it, so a slow program
 holds at most `credit` chunks in memory. With a filter the server sends whole chunks in which some
-message may match; a consumer that is told how to find a message's filter value hands out just the
+message may match; a consumer that knows how to find a message's filter value hands out only the
 messages that do.
 
-When the connection was lost and is back, reading goes on behind the last chunk that arrived.
+When a lost connection is back, reading continues after the last chunk that arrived.
 """
 
 from collections import deque
@@ -37,14 +37,14 @@ _NO_END = 1 << 64
 
 
 class DamagedChunk(StreamError):
-    """A chunk does not hold what it announces; says which and how."""
+    """A chunk does not hold what it announces; says which chunk, and in what way."""
 
 
 Resume: TypeAlias = Callable[[], Awaitable[OffsetSpecification]]
 
 
 class SingleActiveGroup(NamedTuple):
-    """Consumers of one name of which one at a time gets messages.
+    """Consumers of one name, only one of which gets messages at a time.
 
     Attributes:
         resume: finds out where to begin, whenever it is this consumer's turn.
@@ -68,7 +68,7 @@ class ConsumerCounts:
 
     Attributes:
         chunks, bytes: delivered by the server; bytes of their data.
-        messages: in those chunks, before the offset asked for left out.
+        messages: in those chunks, without those before the offset asked for.
         matched: of them, handed to the program.
         false_chunks: chunks in which no message matched.
     """
@@ -180,10 +180,10 @@ class Consumer:
         return wanted.matcher.undecodable if isinstance(wanted, SelectorFilter) else 0
 
     async def progress(self, awaited_offset: int = 0) -> dict[str, int]:
-        """How far the server has come with this consumer, passed-over chunks included.
+        """How far the server has come with this consumer, skipped chunks included.
 
         Args:
-            awaited_offset: answer only when everything before this was delivered or passed over.
+            awaited_offset: answer only when everything before this was delivered or skipped.
 
         Returns:
             next_offset, chunks, messages, skipped_chunks, skipped_bytes, lost_messages.
@@ -235,7 +235,7 @@ class Consumer:
         return self._start if answer.code != OK else cast("OffsetSpecification", answer.offset)
 
     async def _store_again(self, connection: ClientConnection, offset: int) -> None:
-        """Store what may have been lost on its way, unless another consumer has got further."""
+        """Store what may have been lost on the way, unless another consumer has got further."""
         answer = await connection.request(c.QueryOffset, self.name, self.stream)
         if answer.code != OK or answer.offset < offset:
             await connection.send(c.StoreOffset(self.name, self.stream, offset))
@@ -248,7 +248,7 @@ class Consumer:
         except StreamError as error:
             self.failed(error)
             return
-        # The answer came behind all chunks that it counts.
+        # The answer came after all chunks that it counts.
         self._has_ended = True
         self._arrived.set()
 
@@ -260,7 +260,7 @@ class Consumer:
 
     async def settle(self) -> None:
         """Return when the offset that was stored last is known to be stored."""
-        with suppress(StreamError):  # whoever uses the consumer has been told
+        with suppress(StreamError):  # the program gets it from the iteration
             while self._to_store is not None:
                 answer = await self._reconnecting.ask(c.QueryOffset, self.name, self.stream)
                 if answer.code == OK and answer.offset >= self._to_store:
@@ -272,7 +272,7 @@ class Consumer:
         if isinstance(command, c.Deliver | c.DeliverCommitted):
             self._chunks.append(_Arrived(command.chunk, self._first_offset))
             self._arrived.set()
-            with suppress(FormatError):  # said when it is opened
+            with suppress(FormatError):  # reported when it is opened
                 header = decode_chunk_header(command.chunk)
                 behind = max(self._first_offset, header.chunk_id + header.num_records)
                 self._start = OffsetSpecification(_AT_OFFSET, behind)
@@ -282,7 +282,7 @@ class Consumer:
     def interrupted(self) -> None:
         """See reconnecting.ConnectionListener."""
         self._connection = None
-        if self._group is not None:  # what was not handed out yet is now another's
+        if self._group is not None:  # another consumer gets what was not handed out yet
             self._step_down()
 
     def failed(self, error: Exception) -> None:
@@ -311,7 +311,7 @@ class Consumer:
             self.failed(error)
 
     def _step_down(self) -> None:
-        """What was not handed out yet is another's."""
+        """Drop what was not handed out yet: another consumer gets it."""
         self.is_active = False
         self._owed_credit += len(self._chunks)
         self._chunks.clear()
@@ -366,7 +366,7 @@ def offset_specification(offset: Offset) -> OffsetSpecification:
     """Where to begin, from a name, an offset or a time.
 
     Raises:
-        ValueError: none of them.
+        ValueError: it is none of them.
     """
     if isinstance(offset, OffsetSpecification):
         return offset

@@ -1,6 +1,6 @@
-"""What a program that uses streams may have to deal with.
+"""The errors of this package, for programs to handle.
 
-Each code that a server answers with has an exception of its own, made from one table.
+The codes that a server answers with have exceptions of their own, found in one table.
 """
 
 from streamd.wire.stream import ResponseCode, text_of
@@ -11,7 +11,7 @@ class StreamError(Exception):
 
 
 class ConnectionLost(StreamError):
-    """The connection is gone, or never came about; says why. What was not confirmed is unknown."""
+    """The connection is gone or was never made; says why. Unconfirmed messages may be stored."""
 
 
 class Unsupported(StreamError):
@@ -19,7 +19,7 @@ class Unsupported(StreamError):
 
 
 class PublishFailed(StreamError):
-    """Messages were not taken.
+    """The server did not accept some messages.
 
     Attributes:
         refused: publishing id and response code of each.
@@ -27,12 +27,12 @@ class PublishFailed(StreamError):
 
     def __init__(self, refused: list[tuple[int, int]]) -> None:
         codes = ", ".join(sorted({text_of(code) for _, code in refused}))
-        super().__init__(f"{len(refused)} messages were not taken: {codes}")
+        super().__init__(f"{len(refused)} messages were not accepted: {codes}")
         self.refused = refused
 
 
 class ServerRefused(StreamError):
-    """The server said no.
+    """The server refused a request.
 
     Attributes:
         code: its reason.

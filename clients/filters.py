@@ -1,7 +1,7 @@
-"""Which messages a consumer wants: chunks by what it asks the server for, messages by looking.
+"""Which messages a consumer wants: the server chooses chunks, the consumer messages in them.
 
-A filter names filter values. A selector tells by itself which filter values to ask for, when the
-stream has declared whose property's value they are; what comes is tested message by message.
+A filter names filter values. A selector finds by itself which filter values to ask for, if the
+stream has declared which property they are the values of; messages are then tested one by one.
 """
 
 import time
@@ -18,7 +18,7 @@ from streamd.wire.stream.fields import Pair
 
 
 class SelectorRequest(NamedTuple):
-    """What a program says of the selector that it wants; see `Client.consumer`."""
+    """The selector that a program asks for; see `Client.consumer`."""
 
     sql: str | None
     tags: str | None
@@ -38,7 +38,7 @@ class SelectorRequest(NamedTuple):
 
 
 class ReceivedMessage(MessageView):
-    """A message and where it stood.
+    """A message and its place in the stream.
 
     Attributes:
         stream: the stream's name.
@@ -96,7 +96,7 @@ class Picked(NamedTuple):
     """What is in a chunk for a consumer.
 
     Attributes:
-        asked: how many messages are not before the offset it asked for, or behind its end.
+        asked: how many messages are neither before the offset it asked for nor after its end.
         wanted: of those, the ones it gets.
     """
 
@@ -110,7 +110,7 @@ class Filter:
     Args:
         values: chunks in which some message may have one of these; empty for all chunks.
         match_unfiltered: and messages without a filter value.
-        value_of: finds the filter value of a message; with it only messages come out that match.
+        value_of: finds the filter value of a message; with it only matching messages come out.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Filter:
         return _value_properties(self._values, match_unfiltered=self._match_unfiltered)
 
     def pick(self, chunk: ArrivedChunk) -> Picked:
-        """The messages that match, as far as that can be told."""
+        """The messages that match, as far as that is known."""
         asked = [
             chunk.message(place, body)
             for place, body in enumerate(chunk.bodies())

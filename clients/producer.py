@@ -1,8 +1,8 @@
 """Publishing: messages gather while a frame is on its way, confirms come back for many at once.
 
-What is not confirmed is kept, and sent again when the connection was lost and is back. The server
-tells a producer with a name how far it had come, so that none of its messages is stored twice;
-without a name what was stored but not confirmed is.
+Unconfirmed messages are kept, and sent again when a lost connection is back. The server tells a
+producer with a name how far it had come, so that none of its messages is stored twice. Without a
+name, messages that were stored but not confirmed are stored twice.
 """
 
 from collections.abc import Callable, Iterable
@@ -83,7 +83,7 @@ class Producer:
         Args:
             message: bytes become the body of a message.
             publishing_id: its number, for a named producer that keeps its own count. A message
-                whose number is not above all before it is taken for a duplicate.
+                whose number is not above all earlier ones is taken for a duplicate.
             filter_value: instead of what the producer's function gives.
 
         Returns:
@@ -162,8 +162,8 @@ class Producer:
 
         Raises:
             PublishFailed: some of it was refused.
-            ConnectionLost: the connection is gone for good; what was not confirmed may be stored
-                or not.
+            ConnectionLost: the connection is gone for good; unconfirmed messages may or may not be
+                stored.
             ServerRefused: the stream is gone.
         """
         await self._write()

@@ -1,8 +1,8 @@
-"""What publishers and consumers hold on to: a connection that comes back when it was lost.
+"""The connection that publishers and consumers use: one that comes back when it is lost.
 
-One connection follows the other. Publishers and consumers keep their ids; on a new
-connection each is opened again before anybody else may use it, so that nothing new overtakes what
-has to be sent again.
+Below it one connection follows the other. Publishers and consumers keep their ids; on a new
+connection all of them are opened again before it can be used for anything else, so that nothing
+new overtakes what has to be sent again.
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_IDS = 256
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts; each twice the one before
-_STABLE_SECONDS = 5  # a connection that was there for less does not end a time of trying
+_STABLE_SECONDS = 5  # a connection that lasted less does not restart retry_seconds
 
 
 class ConnectionListener(Protocol):
@@ -36,7 +36,7 @@ class ConnectionListener(Protocol):
     stream: str
 
     async def open(self, connection: ClientConnection, number: int) -> None:
-        """Begin on a connection, or go on there.
+        """Begin on a connection, or continue there.
 
         Raises:
             ServerRefused: the server said no.
@@ -44,7 +44,7 @@ class ConnectionListener(Protocol):
         """
 
     async def close(self) -> None:
-        """Take it back from the connection it is open on."""
+        """Close it on the connection that it is open on."""
 
     def received(self, command: c.ServerCommand) -> None:
         """Take a command."""
@@ -87,7 +87,7 @@ class Ids:
         self.opened.discard(number)
 
     def give(self, number: int, command: c.ServerCommand) -> None:
-        """Give a command to whom it is for; what is late for one that is closed goes nowhere."""
+        """Pass a command to its listener; one that comes too late for that is dropped."""
         listener = self.listeners.get(number)
         if listener is not None:
             listener.received(command)
@@ -148,19 +148,19 @@ class _Retry:
 
 
 class ReconnectingConnection:
-    """The way to one server; made by `open_reconnecting`.
+    """A connection to one server that is made again when lost; made by `open_reconnecting`.
 
     Args:
-        endpoint: the server, and who enters.
-        name: of the connections, for whoever looks at the server.
+        endpoint: the server and the user.
+        name: of the connections, as the server lists them.
         heartbeat: seconds between signs of life, 0 for none.
         retry_seconds: how long to try to get a lost connection back.
-        tasks: runs what belongs to the connection.
+        tasks: runs everything that belongs to the connection.
 
     Attributes:
         tasks: as given.
         publishers, consumers: who has which id.
-        server: what the server said of itself.
+        server: what the server said about itself.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class ReconnectingConnection:
 
     @property
     def is_streamd(self) -> bool:
-        """The server knows the requests that are ours alone."""
+        """The server is a streamd, with requests that others do not have."""
         return "streamd" in self.server
 
     # -- using it
@@ -213,7 +213,7 @@ class ReconnectingConnection:
     async def ask(
         self, kind: type[Any], *fields: object, seconds: float | None = ANSWER_SECONDS
     ) -> Any:  # noqa: ANN401 - of any kind
-        """As `request`, for what changes nothing: asked again when the connection was lost.
+        """As `request`, for queries: sent again when the connection was lost.
 
         Raises:
             ConnectionLost: no answer came in time, or the connection is gone for good.
@@ -268,8 +268,8 @@ class ReconnectingConnection:
         """Connect, and again whenever the connection is lost; started once the first is there.
 
         Raises:
-            ConnectionLost: nobody answers there in the first place.
-            LoginRefused: the server does not let this user in in the first place.
+            ConnectionLost: nobody answers there the first time.
+            LoginRefused: the server refuses the user the first time.
         """
         retry = _Retry(self._retry_seconds)
         has_started = False

@@ -1,4 +1,4 @@
-"""From a selector's text to what is asked of the server."""
+"""From a selector's text to what the server is asked for."""
 
 from clients.administration import Administration
 from clients.errors import PreconditionFailed
@@ -20,7 +20,7 @@ async def selector_filter(
     """What a consumer with a selector asks for.
 
     Raises:
-        ValueError: it is no selector.
+        ValueError: it is not a selector.
         PreconditionFailed: the group has registered none, or another one.
         StreamDoesNotExist: there is no such stream.
     """

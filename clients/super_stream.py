@@ -1,7 +1,7 @@
 """Super streams: one producer and one consumer for all partitions.
 
 The partition of a message is chosen by the hash of its routing key, as RabbitMQ's clients do it,
-so that messages of one key stay in order whoever publishes them.
+so that messages of one key stay in order whichever client publishes them.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection
@@ -25,7 +25,7 @@ _SEED = 104_729  # of all RabbitMQ clients
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What may be said of the producers of all partitions; see `Client.producer`."""
+    """Options of the producers of all partitions; see `Client.producer`."""
 
     name: str
     filter_value: FilterValue | None
@@ -33,7 +33,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What may be said of the consumers of all partitions; see `Client.consumer`."""
+    """Options of the consumers of all partitions; see `Client.consumer`."""
 
     offset: Offset
     name: str

@@ -24,9 +24,9 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server and who wants to enter; the password does not show.
+    """A server, and the user to log in as; the password does not show.
 
-    Without a user it is whoever the client's certificate is for.
+    Without a user it is the one that the client's certificate is for.
     """
 
     host: str
@@ -50,10 +50,10 @@ def parse_uri(uri: str) -> Endpoint:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{_shown(uri)} is no address: {error}") from None
+        raise ValueError(f"{_shown(uri)} is not an address: {error}") from None
     if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
         raise ValueError(
-            f"{_shown(uri)} is no address of a stream server: expected {SCHEME}://user:password@host:port/"
+            f"{_shown(uri)} is not an address of a stream server: expected {SCHEME}://user:password@host:port/"
         )
     is_tls = parts.scheme == TLS_SCHEME
     files = dict(parse_qsl(parts.query, keep_blank_values=True)) if is_tls else {}

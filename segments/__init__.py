@@ -1,7 +1,7 @@
 """Stream logs on disk: chunks with Bloom filters in segment files, laid out as in rabbitmq/osiris.
 
 Plain synchronous code: no event loop, no sockets, no clock. `Log` appends and finds, `Reader`
-reads forward and passes over chunks that a filter rules out.
+reads forward and skips chunks that a filter rules out.
 
 What is assumed of a disk: when the process dies, everything that a write call took is kept, in
 order, the last write possibly in part. When the power fails, anything since the last sync may be

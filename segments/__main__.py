@@ -40,8 +40,8 @@ def main() -> None:
 def dump(folder: str, *, as_json: bool) -> None:
     """Print every chunk: offsets, time, sizes, filter, and what its trailer records.
 
-    For each segment it says how full the filters are and how often they let a chunk pass in vain,
-    by their bits and as counted with the values of other chunks.
+    For each segment it says how full the filters are and how often they needlessly let a chunk
+    pass, by their bits and as counted with the values of other chunks.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ from segments import amqp10_codes as codes
 from segments.amqp10_codes import Section
 from segments.errors import FormatError
 
-MAX_DEPTH = 32  # lists in lists: deeper ones are somebody's attempt on the stack
+MAX_DEPTH = 32  # lists in lists: deeper nesting is an attack on the stack
 
 
 class Symbol(str):
@@ -125,7 +125,7 @@ def _text(width: int, kind: type[str], encoding: str) -> _Decoder:
 
 
 def _short_text(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
-    """What most keys and values are, without the detours of `_text`."""
+    """A short string, as most keys and values are, without the detours of `_text`."""
     start = position + 1
     end = start + raw[position]
     if end > len(raw):
@@ -213,7 +213,7 @@ def _list(width: int) -> _Decoder:
 
 
 def _map(width: int) -> _Decoder:
-    decoders = _DECODERS  # errors in them are understood by the outer decode_value
+    decoders = _DECODERS  # the outer decode_value turns their errors into a FormatError
 
     def decode(raw: bytes, position: int, depth: int) -> tuple[Value, int]:
         count, position, end = _items(raw, position, width)
@@ -243,7 +243,7 @@ def _array(width: int) -> _Decoder:
         code_position = position - 1
         count, position, end = _items(raw, position, width)
         if position >= end or count > end - position or raw[position] == codes.DESCRIBED:
-            # Elements of no width, or described ones: nothing that a message here is made of.
+            # Elements without a width, or described ones: not used in messages here.
             return Opaque(raw[code_position:end]), end
         element, position = raw[position], position + 1
         depth = _deeper(depth)
@@ -286,13 +286,13 @@ _DECODERS |= {code: _number(form) for code, form in (codes.INTEGERS | codes.FRAC
 }
 
 
-# Globals of this module: skip_value and find_in_map run for each property that is passed.
+# Globals of this module, because skip_value and find_in_map run for every property skipped.
 _WIDTHS = codes.WIDTHS
 _STRING_8, _MAP_8, _MAP_32 = codes.STRING_8, codes.MAP_8, codes.MAP_32
 
 
 def skip_value(raw: bytes, position: int) -> int:
-    """The position after the value at `position`, which is not looked into.
+    """The position after the value at `position`, which is not decoded.
 
     Raises:
         FormatError: it is cut off.
@@ -317,8 +317,8 @@ def skip_value(raw: bytes, position: int) -> int:
 def section_code(raw: bytes, position: int) -> tuple[int, int]:
     """Code of the message section at `position`, and the position of its value.
 
-    However the descriptor is written; the short form that everybody writes is worth a test of its
-    own before this. The code need not be one that exists.
+    Understands every form of descriptor. Callers test for the short form, which everybody writes,
+    before they call this. The code is not checked against those that exist.
 
     Raises:
         FormatError: no section begins there.
@@ -423,7 +423,7 @@ def encode_binary(value: bytes) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """A text."""
+    """A string."""
     return _sized(_STRING_8, _STRING_32, value.encode())
 
 

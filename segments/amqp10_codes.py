@@ -23,7 +23,7 @@ UINT, INT, FLOAT, CHAR, DECIMAL32 = range(0x70, 0x75)
 ULONG, LONG, DOUBLE, TIMESTAMP, DECIMAL64 = range(0x80, 0x85)
 DECIMAL128, UUID = 0x94, 0x98
 
-# A size follows, of one byte or, from FIRST_LONG on, of four; then so many bytes.
+# A size follows, of one byte or, from FIRST_LONG on, of four; then that many bytes.
 BINARY_8, STRING_8, SYMBOL_8 = 0xA0, 0xA1, 0xA3
 BINARY_32, STRING_32, SYMBOL_32 = 0xB0, 0xB1, 0xB3
 FIRST_LONG = 0xB0
@@ -33,8 +33,8 @@ LIST_8, MAP_8 = 0xC0, 0xC1
 LIST_32, MAP_32 = 0xD0, 0xD1
 ARRAY_8, ARRAY_32 = 0xE0, 0xF0
 
-# By the high half of the code how many bytes follow, and below 0 how wide the size is that says so;
-# None where that is not enough to step over a value.
+# Indexed by the high half of the code: how many bytes follow; below 0 the width of the size that
+# follows; None where a value cannot be skipped by its code alone.
 WIDTHS = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
 
 # Numbers, by code, as the module struct reads them, in network byte order.
@@ -64,8 +64,7 @@ SIZED_8, SIZED_32 = zip(STRINGS, SYMBOLS, BINARIES, strict=True)  # with a size 
 LISTS = {LIST_0: 0, LIST_8: 1, LIST_32: 4}
 MAPS = {MAP_8: 1, MAP_32: 4}
 
-# How a section begins whose descriptor is written in the shortest form, as everybody writes it; the
-# section's code follows.
+# The start of a section in the shortest form, which everybody writes; the section's code follows.
 SHORT_DESCRIPTOR = bytes((DESCRIBED, SMALL_ULONG))
 
 

@@ -1,7 +1,7 @@
 """The chunk filter: which filter values may stand in a chunk, in 16 to 255 bytes.
 
 Two bits per distinct value, from the two halves of one 128-bit MurmurHash3. Bit 0 means "some
-message has no filter value"; values use the other bits. A test can say yes wrongly, never no.
+message has no filter value"; values use the other bits. A test may wrongly say yes, but never no.
 Bits are numbered from the most significant bit of the first byte, so a filter read as one
 big-endian integer of F bytes has bit n at weight 2 ** (8 F - 1 - n); all work is done on such
 integers. Hashes, seed and bit order are part of the file format.
@@ -20,7 +20,7 @@ from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCH
 _MAX_KEY_SIZE = 255  # of a value in a trailer
 _LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
 _CACHED_VALUE_SIZE = 255  # longer values are hashed each time: they would make the cache large
-_CACHED_VALUES = 8192  # per filter size; then the cache starts anew
+_CACHED_VALUES = 8192  # per filter size; a full cache is emptied
 
 
 def bit_positions(value: bytes, size: int) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
 
 
 class ChunkMatcher:
-    """What a subscription wants of chunks: any of some values, perhaps unfiltered messages too.
+    """Which chunks a subscription wants: those with any of some values, perhaps unfiltered ones.
 
     Args:
         values: filter values; an empty one is refused, because it would mean "unfiltered".

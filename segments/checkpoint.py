@@ -1,8 +1,8 @@
 """The checkpoint of a stream: how much of it is known to be on the device.
 
-A file `checkpoint` in the stream's folder, replaced in one step. What stands before it is trusted
-when the log is opened, so that opening takes as long for a large stream as for a small one. What
-stands behind it is read through: a power failure may have left any part of it out.
+A file `checkpoint` in the stream's folder, replaced in one step. Everything before it is trusted
+when the log is opened, so that opening takes as long for a large stream as for a small one.
+Everything after it is read through: a power failure may have lost any part of it.
 """
 
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""Testing stored chunks one by one with everything that can be tested."""
+"""Checking stored chunks one by one, with every check there is."""
 
 from segments import codec
 from segments.checksum import crc32
@@ -22,8 +22,8 @@ def check_chunk(
     """Test the chunk at `position`: header, bounds, continuity, both checksums.
 
     A chunk whose header check alone fails passes if its counts agree with its entries: the
-    messages are whole, and readers do not trust its filter. Not so if `is_strict`: what its
-    trailer says of publishers is needed, too.
+    messages are whole, and readers do not trust its filter. With `is_strict` it fails: then its
+    trailer is needed as well, for what it says about publishers.
 
     Args:
         file: a segment file.

@@ -252,7 +252,7 @@ def _entry_at(data: bytes | memoryview, position: int, end: int) -> Entry:
 def simple_bodies(data: bytes) -> list[bytes] | None:
     """The messages of a data section without sub-batches; None when it has some.
 
-    A quarter of the cost of `walk_entries`, for those who read every message.
+    A quarter of the cost of `walk_entries`, for callers that read every message.
 
     Raises:
         FormatError: an entry reaches beyond the section.
@@ -278,7 +278,7 @@ def simple_bodies(data: bytes) -> list[bytes] | None:
 def simple_ends(data: bytes | memoryview) -> list[int] | None:
     """Where each message of a data section without sub-batches ends; None when it has some.
 
-    Each begins 4 bytes behind the end of the one before. For those who look at few of them.
+    Each begins 4 bytes behind the end of the one before. For callers that look at few of them.
 
     Raises:
         FormatError: an entry reaches beyond the section.

@@ -10,7 +10,7 @@ class SegmentsError(Exception):
 
 
 class FormatError(SegmentsError):
-    """Bytes do not have the form they claim; says which rule they break, not where they stood."""
+    """Bytes do not have the form they claim; says which rule they break, not where they are."""
 
 
 class VersionError(FormatError):

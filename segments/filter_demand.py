@@ -15,7 +15,7 @@ from segments.disk import Disk
 from segments.errors import StorageError
 
 NAME = "asked.json"
-MAX_VALUES = 10_000  # bounds what peers make us hold; then the rarest are forgotten
+MAX_VALUES = 10_000  # bounds the memory that peers can use; beyond it the rarest are forgotten
 _MAX_BYTES = 16 << 20
 
 
@@ -24,7 +24,7 @@ class FilterDemand:
 
     Args:
         disk: where its folder is.
-        folder: the stream's.
+        folder: the stream's folder.
 
     Attributes:
         counts: subscriptions by filter value.
@@ -48,7 +48,7 @@ class FilterDemand:
             return Counter()
 
     def add(self, values: Iterable[bytes]) -> None:
-        """Count a subscription to some filter values; those that are no text are left out."""
+        """Count a subscription to some filter values; those that are not UTF-8 are left out."""
         for value in values:
             try:
                 self.counts[value.decode()] += 1
@@ -59,10 +59,10 @@ class FilterDemand:
             self.counts = Counter(dict(self.counts.most_common(MAX_VALUES // 2)))
 
     def write(self) -> None:
-        """Put it on disk if it has changed since.
+        """Write it to disk if it has changed.
 
         Raises:
-            StorageError: the system refused; it is tried again the next time.
+            StorageError: the system refused; the next call tries again.
         """
         if self._is_changed:
             content = json.dumps(dict(self.counts.most_common()), ensure_ascii=False, indent=1)
@@ -71,14 +71,14 @@ class FilterDemand:
 
 
 def parse(content: bytes) -> Counter[str]:
-    """What a file says.
+    """The counts in a file.
 
     Raises:
-        ValueError: it is no JSON object of counts.
+        ValueError: it is not a JSON object of counts.
     """
     found = json.loads(content)
     if not isinstance(found, dict) or not all(
         type(count) is int and count > 0 for count in found.values()
     ):
-        raise ValueError("it is no JSON object of filter values and counts above 0")
+        raise ValueError("it is not a JSON object of filter values and counts above 0")
     return Counter(found)

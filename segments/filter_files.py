@@ -87,7 +87,7 @@ def load_or_build(segment: Segment, size: int, is_sealed: bool) -> Index | None:
     Args:
         segment: the segment.
         size: bytes of it that count.
-        is_sealed: it grows no more, so its index is written beside it when that was not so.
+        is_sealed: it no longer grows, so its index is written beside it unless it is there.
     """
     if segment.damage:
         return None

@@ -1,11 +1,11 @@
-"""Which chunks of a segment hold which filter values: passing over the others reads nothing.
+"""Which chunks of a segment hold which filter values: the others are skipped unread.
 
 The newest segment's index grows in memory with it. A sealed segment's is in `<base>.filter`,
-memory-mapped; it is derived, written anew when it is missing or does not fit its segment. Both are
+memory-mapped; it is derived, and rebuilt when it is missing or does not fit its segment. Both are
 exact: a chunk without the value is not looked at, where its Bloom filter would let it through.
 
-A chunk of which it is not known what it holds (its trailer has no history, its header fails its
-check, somebody else wrote it) is `uncertain`: it is always looked at.
+A chunk whose values are not known (its trailer has no history, its header fails its check, another
+program wrote it) is `uncertain`: it is always looked at.
 """
 
 import mmap
@@ -155,7 +155,7 @@ class FilterFile:
         positions, chunk_ids, bare: as of a FilterIndex.
 
     Raises:
-        FormatError: it is none, is damaged, or belongs to another state of the segment.
+        FormatError: it is not a filter file, is damaged, or is of another state of the segment.
     """
 
     def __init__(self, raw: "bytes | mmap.mmap", shape: Shape) -> None:

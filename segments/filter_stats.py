@@ -1,4 +1,4 @@
-"""How well the filters of some chunks do: how full they are, and how often they say yes wrongly."""
+"""How well the filters of some chunks work: how full they are, how often they wrongly say yes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ _MAX_CHUNKS = 5000  # whose filters they are tried against: enough for a share t
 
 
 def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
-    """Figures of the newest chunks of a log, at most so many. May run in a thread.
+    """Figures of the newest chunks of a log, up to _MAX_CHUNKS. May run in a thread.
 
     Raises:
         StorageError: the system refused.

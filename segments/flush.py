@@ -33,8 +33,8 @@ class Flush:
         newest: the writer of the newest segment.
         newest_size: bytes of that segment that are synced.
         is_partial: the newest segment was left out.
-        fault: why the checkpoint could not be written. Nothing depends on that but how long the
-            next start takes.
+        fault: why the checkpoint could not be written. Only the duration of the
+            next start depends on it.
     """
 
     disk: Disk
@@ -54,7 +54,7 @@ class Flush:
 
         Raises:
             StorageError: the system refused. It must not be tried again: the system may have
-                dropped what it could not write, and would say that all is well.
+                dropped what it could not write, and would then report success.
         """
         for file in self.files:
             file.sync()
@@ -90,8 +90,8 @@ class Flush:
 #     newest --rolled--> sealed --begin--> running --end or abandon--> nowhere
 #     newest --begin, if it has grown--> running, and stays the newest
 #
-# Whoever puts a segment into `sealed` or `running` has acquired it, so that its file stays open;
-# `end` and `abandon` release what is running, `release` what is sealed. A segment that is rolled
+# A segment in `sealed` or `running` has been acquired, so that its file stays open; `end` and
+# `abandon` release what is running, `release` what is sealed. A segment that is rolled
 # while it is running is in both places and acquired twice: its last bytes came after `begin`.
 #
 # How far the newest segment has got, in bytes, always in this order:

@@ -4,8 +4,8 @@ Records are appended: stored offsets as they come, a snapshot now and then so th
 does not have to read all chunks. When enough has gathered the file is replaced by a fresh snapshot
 under its own name in one step. A torn last record is cut off on opening.
 
-A snapshot may know of chunks that a power failure then takes away. So the last one before it of
-which all chunks are on the device stays in the file; segments that it does not cover are kept.
+A snapshot may cover chunks that a power failure then takes away. So the last earlier snapshot whose
+chunks are all on the device stays in the file; segments that it does not cover are kept.
 """
 
 from pathlib import PurePath
@@ -20,7 +20,7 @@ from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"
 _NONE = JournalRecord(JOURNAL_SNAPSHOT, 0, b"")
-_COMPACT_BYTES = 1 << 20  # deltas that gather beyond the snapshot before it is written anew
+_COMPACT_BYTES = 1 << 20  # deltas that gather beyond the snapshot before the file is rewritten
 
 
 class Journal:
@@ -28,7 +28,7 @@ class Journal:
 
     Attributes:
         records: what was found on opening, in order; empty for a new journal.
-        fault: why what was found is not all that was there, None when it is.
+        fault: why part of it could not be read, None when all of it could.
         is_dirty: some of it may not be on the device yet.
     """
 
@@ -114,12 +114,12 @@ class Journal:
         self._size += file.write([codec.encode_journal_record(record)], self._size)
 
     def replace(self, tracking: Tracking, next_offset: int, *, keeps_safe: bool = True) -> None:
-        """Write the journal anew, a snapshot as of `next_offset`; its name is on the device then.
+        """Rewrite the journal as a snapshot as of `next_offset`; its name is on the device then.
 
         Args:
             tracking: the state.
             next_offset: of the stream; no later chunk is in it.
-            keeps_safe: put the last snapshot before it of which all chunks are on the device.
+            keeps_safe: put before it the last snapshot whose chunks are all on the device.
 
         Raises:
             StorageError: the system refused; the old journal stays.

@@ -2,8 +2,8 @@
 
 One owner appends; any number of readers follow. `committed_offset` is how far readers may go:
 everything before it is whole, and nothing before it changes except that retention drops the
-oldest segments. What is appended is committed at once, or, if the log holds it back, when it is
-on the device: then nobody reads what a power failure can still take away. Time comes from the
+oldest segments. What is appended is committed at once or, with `commits_on_flush`, when it
+is on the device: then nobody reads what a power failure can still take away. Time comes from the
 caller.
 """
 
@@ -49,17 +49,17 @@ class Log:
 
     Attributes:
         folder: where its files are.
-        policy: its limits; may be replaced, and counts from the next chunk on.
+        policy: its limits; may be replaced, with effect from the next chunk on.
         commits_on_flush: readers see what is appended when it is flushed.
         segments: that readers may read, oldest first; the last one grows.
-        committed_offset: that the record after the last one that readers may read will have.
+        committed_offset: the offset after the last record that readers may read.
         epoch: the writer's generation; one more than the newest chunk that was found.
         tracking: publisher sequences of what readers may read, and stored offsets.
         filter_demand: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
-        on_index_requested: called when a segment wants a filter index; see `take_index_requests`.
-        on_damage: called when a reader comes upon damage.
+        on_index_requested: called when a filter index is requested; see `take_index_requests`.
+        on_damage: called when a reader finds damage.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Log:
         has_tail = bool(plan.segments) and not plan.is_ended
         if has_tail:
             self._writer = SegmentWriter.resume(self.segments[-1])
-        else:  # what is missing is not written again under the same offsets
+        else:  # offsets of lost records are not used again
             base = self.segments[-1].next_offset if self.segments else plan.next_offset
             self._writer = SegmentWriter.create(disk, folder, base)
             self.segments.append(self._writer.segment)
@@ -180,15 +180,15 @@ class Log:
     def append(self, builders: Sequence[ChunkBuilder], now_ms: int) -> None:
         """Write chunks, sealing segments that are full.
 
-        Readers have them on return, or when they are flushed if this log holds them back.
+        Readers see them on return or, with `commits_on_flush`, once they are flushed.
 
         Args:
             builders: what each chunk holds, at least one entry.
-            now_ms: wall clock. Chunk timestamps never decrease, whatever it does.
+            now_ms: wall clock. Chunk timestamps never decrease, even if the clock does.
 
         Raises:
-            StorageError: the system refused. `next_offset` says how many chunks, from the first
-                on, were appended nevertheless.
+            StorageError: the system refused. `next_offset` says how many of the first chunks were
+                appended nevertheless.
         """
         timestamp_ms = max(now_ms, self._last_timestamp_ms)
         chunk_id = self.next_offset
@@ -286,11 +286,11 @@ class Log:
     def expire(self, now_ms: int) -> Removal:
         """Take segments that have outlived the policy out of the log.
 
-        Those stay that the tracking may have to be read from after a power failure: what the last
-        flush with a checkpoint has not covered.
+        Segments that the last flush with a checkpoint has not covered stay: after a power failure
+        the tracking may have to be read from them.
 
         Returns:
-            What removes their files, to be run in a thread if the caller likes; without segments
+            The removal of their files, to be run in a thread if the caller likes; without segments
             where all stay. Readers on them can finish. No flush may be going on meanwhile.
         """
         number = expired(self.segments, self.policy, now_ms)
@@ -307,11 +307,11 @@ class Log:
 
     @property
     def _has_tracking(self) -> bool:
-        """The journal has to know something, or chunks do that are not shown yet."""
+        """The tracking is not empty, perhaps because of chunks that are not committed yet."""
         return self._journal.exists or bool(self._ahead) or not self.tracking.is_empty
 
     def find(self, spec: OffsetSpec) -> Position:
-        """The chunk boundary at which a reader with `spec` begins; see `finding.find`."""
+        """The chunk boundary at which a reader with `spec` begins; see `offset_lookup.find`."""
         return find(self.segments, spec)
 
     def segment_holding(self, offset: int) -> Segment:
@@ -320,12 +320,12 @@ class Log:
         return self.segments[max(number, 0)]
 
     def request_index(self, segment: Segment) -> None:
-        """A reader could pass over chunks of this segment if its filter index were there.
+        """Ask for the filter index of this segment, with which a reader could skip chunks.
 
-        It will soon ask for those of the next segments, so they are wanted as well.
+        The reader will soon need those of the next segments, so they are requested as well.
         """
         if segment.index_requested or not segment.is_indexable or segment.damage:
-            return  # asked for once for every chunk
+            return  # readers ask again for every chunk
         number = bisect_left(self.segments, segment.base_offset, key=lambda s: s.base_offset)
         for one in self.segments[number : number + _SEGMENTS_AHEAD]:
             is_possible = one.is_indexable and not one.damage and not one.index_requested
@@ -336,9 +336,9 @@ class Log:
             self.on_index_requested(self)
 
     def take_index_requests(self) -> list[Segment]:
-        """Segments that want a filter index, or have one in memory that can be written."""
-        wanted, self._index_requests = self._index_requests, []
-        return [segment for segment in wanted if self.keeps(segment)]
+        """Segments that need a filter index, or have one in memory that can be written."""
+        requested, self._index_requests = self._index_requests, []
+        return [segment for segment in requested if self.keeps(segment)]
 
     def keeps(self, segment: Segment) -> bool:
         """Its files are this log's: it has not been dropped, nor the log closed or deleted."""
@@ -463,7 +463,7 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Release the files, which somebody removes, as they are."""
+        """Release the files as they are, because they are about to be removed."""
         if not self.is_closed:
             self.is_closed = True
             self._journal.close()

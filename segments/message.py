@@ -1,7 +1,7 @@
 """Messages as the sections of AMQP 1.0, which all stream clients write and read.
 
-`Message` is written, `MessageView` is read: whoever looks at one application property does not
-pay for decoding the rest.
+`Message` is written, `MessageView` is read: looking at one application property does not decode
+the rest.
 
 Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 """
@@ -129,7 +129,7 @@ class MessageView:
 
     @property
     def _sections(self) -> Mapping[int, list[int]]:
-        """Positions of the values of the sections, by section code; empty when it is no message."""
+        """Positions of the sections' values, by section code; empty unless it is a message."""
         found = self._found
         if found is None:
             try:
@@ -151,7 +151,7 @@ class MessageView:
     def body(self) -> bytes:
         """The bytes of all data sections together; empty when the body is a value.
 
-        Of bytes that are no AMQP 1.0 message, all of them.
+        Where the bytes are not an AMQP 1.0 message, all of them.
         """
         if self._body is None:
             parts = self._read(Section.DATA) if self._sections else [self.raw]
@@ -250,7 +250,7 @@ def walk_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int
     """Code, start, and position of the value of each section, in order.
 
     Raises:
-        FormatError: what stands there is no section.
+        FormatError: the bytes there are not a section.
     """
     while position < len(raw):
         code, value = section_code(raw, position)
@@ -261,7 +261,7 @@ def walk_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int
 
 
 def _find_section(raw: bytes, wanted: int) -> int | None:
-    """Position of the value of one section; those before it are skipped, what follows not read."""
+    """Position of the value of one section; earlier ones are skipped, later ones not read."""
     position, size = 0, len(raw)
     while position < size:
         if raw[position : position + 2] == SHORT_DESCRIPTOR and position + 2 < size:

@@ -26,8 +26,8 @@ class LogPolicy:
         max_age_ms: drop segments whose last chunk is older; None keeps all.
         filter_size: bytes of a chunk's filter, 16 to 255; with `filter_error_rate` the most.
         filter_error_rate: None writes filters of `filter_size`. Otherwise each chunk gets the
-            smallest filter that keeps false positives within this share (design F5).
-        filter_history: write how often each filter value occurs into the trailer (design F4).
+            smallest filter that keeps false positives within this share.
+        filter_history: write how often each filter value occurs into the trailer.
         chunk_max_records: records per chunk; None adapts to the load, see RecordLimit.
         chunk_max_bytes: bytes of a chunk's data; a single larger entry still gets its chunk.
     """

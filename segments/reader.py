@@ -44,11 +44,11 @@ class StoredChunk(NamedTuple):
 
 
 class ReadCounts:
-    """What a reader has come by so far.
+    """How far a reader has come.
 
     Attributes:
         chunks, records: handed out.
-        skipped_chunks, skipped_bytes: passed over by the filter.
+        skipped_chunks, skipped_bytes: ruled out by the filter.
         unfiltered_chunks: of those, chunks in which no message has a filter value.
         lost_records: offsets that were damaged, or removed by retention before they were read.
     """
@@ -71,7 +71,7 @@ class Reader:
         matcher: which chunks to hand out, None for all.
 
     Attributes:
-        counts: what it has come by.
+        counts: how far it has come.
         next_offset: offset of the chunk it stands before.
     """
 
@@ -94,17 +94,17 @@ class Reader:
 
     @property
     def bytes_left(self) -> int:
-        """Committed bytes of this segment that it has not come by; there may be more segments."""
+        """Committed bytes of this segment that it has not reached; there may be more segments."""
         return self._segment.size - self._position
 
     def read(self, max_chunks: int, max_bytes: int, max_steps: int) -> list[StoredChunk]:
         """The next chunks that match, possibly none although `at_end` is not reached.
 
         Args:
-            max_chunks: hand out at most so many.
+            max_chunks: hand out at most this many.
             max_bytes: stop after the chunk whose data passes this. A chunk that comes without
                 its data ends the list.
-            max_steps: look at no more than so many chunks, so that a call stays short.
+            max_steps: look at no more chunks than this, so that a call stays short.
 
         Raises:
             StorageError: the system refused to read.
@@ -121,7 +121,7 @@ class Reader:
             if is_full or (chunks and chunks[-1].data is None):
                 break
         if self.at_end:
-            self.drop_readahead()  # readers that wait at the end hold nothing
+            self.drop_readahead()  # readers that wait at the end keep no memory
         return chunks
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
@@ -130,7 +130,7 @@ class Reader:
             size = self._read_run(chunks, max_chunks, max_bytes)
             if size:
                 return size
-        elif self._pass_over(self._matcher):
+        elif self._skip_by_index(self._matcher):
             return 0
         chunk = self._step()
         if chunk is None:
@@ -139,14 +139,14 @@ class Reader:
         return chunk.header.data_size
 
     def catch_up(self) -> None:
-        """Pass over what does not match, as far as the filter index tells; reads nothing."""
+        """Skip what does not match, as far as the filter index tells; reads nothing."""
         matcher = self._matcher
         while matcher is not None and not self.at_end and self._enter_segment():
-            if not self._pass_over(matcher):
+            if not self._skip_by_index(matcher):
                 break
 
     def drop_readahead(self) -> None:
-        """Hold nothing that was read ahead; the next `read` reads it again."""
+        """Free what was read ahead; the next `read` reads it again."""
         self._window = b""
 
     def pin_segment(self) -> Segment:
@@ -155,7 +155,7 @@ class Reader:
         return self._segment
 
     def close(self) -> None:
-        """Let go of the segment."""
+        """Release the segment."""
         self._segment.release()
 
     def _enter_segment(self) -> bool:
@@ -169,11 +169,11 @@ class Reader:
             self._segment, self._file = following, file
             self._position = self._window_start = FILE_HEADER_SIZE
             self._window = b""
-            self._pass_to(following.base_offset)
+            self._lose_until(following.base_offset)
         return True
 
     def _acquire(self, segment: Segment) -> tuple[Segment, File]:
-        """A segment to be read, or the one after it when somebody has removed its file."""
+        """A segment to be read, or the one after it when its file has been removed."""
         while True:
             try:
                 return segment, segment.acquire()
@@ -181,14 +181,14 @@ class Reader:
                 if not error.is_missing or segment is self._log.segments[-1]:
                     raise
                 segment.mark_all_damaged()
-                self._pass_to(segment.next_offset)
+                self._lose_until(segment.next_offset)
                 segment = self._log.segment_holding(segment.next_offset)
 
-    def _pass_to(self, offset: int) -> None:
+    def _lose_until(self, offset: int) -> None:
         self.counts.lost_records += offset - self.next_offset
         self.next_offset = offset
 
-    def _pass_over(self, matcher: ChunkMatcher) -> bool:
+    def _skip_by_index(self, matcher: ChunkMatcher) -> bool:
         """Go to the next chunk that may match, where the segment's index tells; True if it moved.
 
         Nothing is read for what lies between.
@@ -214,13 +214,13 @@ class Reader:
         bare = filters.bare
         counts.unfiltered_chunks += bisect_left(bare, target) - bisect_left(bare, ordinal)
         if target == len(filters.positions):
-            self._pass_over_segments(matcher)
+            self._skip_segments(matcher)
         return True
 
-    def _pass_over_segments(self, matcher: ChunkMatcher) -> None:
-        """Leave out whole segments in which nothing matches; their files are not even opened.
+    def _skip_segments(self, matcher: ChunkMatcher) -> None:
+        """Skip whole segments in which nothing matches; their files are not even opened.
 
-        The newest one is entered: who waits there must not keep an old file open.
+        The newest one is entered: a reader that waits must not keep an old file open.
         """
         counts = self.counts
         while True:
@@ -240,8 +240,8 @@ class Reader:
     def _read_run(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
         """Take small chunks that were read ahead; returns how many bytes of data they have.
 
-        What `_step` does, without a call for each chunk. Whatever is out of the ordinary is left
-        to it: large chunks, tracking, damage.
+        Does what `_step` does, without a call for each chunk. Everything unusual is left to that:
+        large chunks, tracking, damage.
         """
         window, start, file = self._window, self._window_start, self._file
         limit = min(self._window_end, self._segment.size)
@@ -304,7 +304,7 @@ class Reader:
         except FormatError:
             damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
-            self._pass_to(damage.next_offset)
+            self._lose_until(damage.next_offset)
             return None
         is_small = header.total_size <= SMALL_CHUNK
         self._read_size = _READ_AHEAD if is_small else _HEAD_READ
@@ -325,7 +325,7 @@ class Reader:
         return header
 
     def _is_wanted(self, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
-        """The filter test. A chunk is only passed over when its filter can be trusted."""
+        """The filter test. A chunk is skipped only if its filter can be trusted."""
         if header.chunk_id < matcher.since:
             return True
         filter_bytes = self._bytes(position + CHUNK_HEADER_SIZE, header.filter_size)

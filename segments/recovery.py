@@ -1,20 +1,21 @@
 """Finding out what a stream's folder holds after a crash, and what has to be done to it.
 
 `examine` reads and writes nothing; it returns every segment as it will be, and the steps that
-make the files so (repairs.py). The checkpoint says how much was on the device for certain:
+make the files so (recovery_steps.py). The checkpoint says how much was on the device for certain:
 
 * Before it everything is trusted unread where index, segment and the next segment's name agree
   on where it ends. Else the segment is read through. What is damaged there is never cut: readers
   step over it, its offsets are reported as lost, and the place is written to the damage file.
-* After it everything is read through, every checksum tested. It ends at the first fault: what
-  follows was not on the device when the power failed, and of it any part may be missing. A torn
-  append is cut off; whole chunks and segments behind it go into quarantine. To keep them in the
-  log would be wrong: a publisher that sends the missing ones again would seem to repeat itself.
+* After it everything is read through and every checksum tested. The log ends at the first fault:
+  what follows was not on the device when the power failed, and any part of it may be missing. A
+  torn append is cut off; whole chunks and segments after it go into quarantine. Keeping them in
+  the log would be wrong: a publisher that sent the missing ones again would be taken to repeat
+  itself.
 * Without a checkpoint, as in a folder that another program wrote, it is taken to be at the start
   of the newest segment.
-* An index is derived. Missing, short or wrong, it is written anew from its segment.
+* An index is derived: one that is missing, short or wrong is rebuilt from its segment.
 * Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
-  what the checkpoint knew and is missing now leaves a gap.
+  what the checkpoint covered and is now missing leaves a gap.
 """
 
 import itertools
@@ -118,7 +119,7 @@ def _examine_all(
 
 
 def _keep_offsets(plan: Plan, checkpoint: Checkpoint, folder: str) -> None:
-    """Where the log ends before the offset that the checkpoint knew, the offsets between go."""
+    """Report the offsets as lost between the end of the log and where the checkpoint had it."""
     plan.next_offset = wanted = checkpoint.next_offset
     plan.last_epoch = max(plan.last_epoch, checkpoint.epoch)
     if not plan.segments:

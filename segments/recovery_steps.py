@@ -1,7 +1,7 @@
-"""What opening a log does to the files that it finds: one step each, told in a sentence.
+"""What opening a log does to the files that it finds: one step each, described in a sentence.
 
-Nothing that somebody may still want is deleted: what cannot stay in the log goes into the folder
-`quarantine` beside it.
+Nothing of possible use is deleted: what cannot stay in the log goes into the folder `quarantine`
+beside it.
 """
 
 import itertools
@@ -96,7 +96,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Replace:
-    """Write a file anew."""
+    """Rewrite a file."""
 
     path: str
     content: bytes = field(repr=False)
@@ -108,7 +108,7 @@ class Replace:
         replace_file(disk, self.path, self.content).close()
 
     def __str__(self) -> str:
-        return f"wrote {self.path} anew: {self.reason}"
+        return f"rewrote {self.path}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Plan:
 def _quarantine(disk: Disk, path: str, suffix: str = "") -> str:
     """A free path in the quarantine beside `path`, whose folder is made.
 
-    Nobody takes a file there for one of a stream: its name has a suffix of its own.
+    A file there is never taken for one of a stream, because its name has a suffix of its own.
     """
     folder = str(PurePath(path).parent / QUARANTINE)
     disk.make_folder(folder)

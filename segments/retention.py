@@ -12,12 +12,12 @@ from segments.segment import Segment
 
 
 class Removal(NamedTuple):
-    """Segments that are no part of their log any more, oldest first, and how their files go.
+    """Segments that are no longer part of their log, oldest first, and the removal of their files.
 
     Attributes:
         disk, folder: where they are.
-        segments: what goes.
-        checkpoint: says that they go, so that none of them is missed, or comes back.
+        segments: to be removed.
+        checkpoint: says that they are removed, so that none is reported missing or comes back.
     """
 
     disk: Disk

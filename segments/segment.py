@@ -56,8 +56,8 @@ class Segment:
         damage: ranges that readers step over, by their position.
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
-        index_requested: somebody is to make `filters`.
-        on_damage: told of damage that a reader came upon.
+        index_requested: `filters` have been asked for.
+        on_damage: called with damage that a reader found.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -106,10 +106,10 @@ class Segment:
         self._users += 1
 
     def mark_damaged(self, file: File, position: int, offset: int) -> Damage:
-        """What readers step over at `position`, where the chunk of `offset` is not readable.
+        """Note the damage at `position`, where the chunk of `offset` cannot be read.
 
         The index says where chunks begin; the next one with a good header ends the damage, or
-        else the end of the segment does. Remembered, so that it is found once.
+        else the end of the segment does. Readers step over it from now on.
         """
         known = self.damage.get(position)
         if known is not None:

@@ -14,7 +14,9 @@ from segments.format_constants import OFFSET, SEQUENCE
 _Value = TypeVar("_Value")
 
 MAX_SEQUENCES = 4_096  # publisher references a stream remembers; osiris keeps 255
-MAX_OFFSETS = 16_384  # consumer references a stream remembers; both bound what peers make us hold
+MAX_OFFSETS = (
+    16_384  # consumer references a stream remembers; both bound the memory that peers can use
+)
 
 
 class Sequence(NamedTuple):
@@ -52,7 +54,7 @@ class Tracking:
         return self._offsets.get(reference)
 
     def store_offset(self, reference: bytes, offset: int) -> None:
-        """Remember an offset; it may go backwards. Not on disk before `take_pending` is written.
+        """Remember an offset; it may go backwards. Not on disk until `pending_blocks` are written.
 
         Raises:
             ValueError: the reference is empty or longer than 255 bytes.

@@ -18,15 +18,15 @@ _ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
 def restore_tracking(
     journal: Journal, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
 ) -> tuple[Tracking, tuple[str, ...]]:
-    """The tracking of a stream as of its last chunk, and notes about what was not readable.
+    """The tracking of a stream as of its last chunk, and notes about what could not be read.
 
     Args:
-        journal: as it was opened. One that is damaged, or ahead of the chunks, is written anew.
+        journal: as it was opened. One that is damaged, or ahead of the chunks, is rewritten.
         segments: the stream's, in order.
         checkpoint: the stream's, None without one.
 
     Raises:
-        StorageError: the system refused to read, or to write a damaged journal anew.
+        StorageError: the system refused to read, or to rewrite a damaged journal.
     """
     committed_offset = segments[-1].next_offset
     restorer = _Restorer(committed_offset)
@@ -70,7 +70,7 @@ class _Restorer:
             # Chunks that the snapshot knew are lost. Their sequences must go with them, or a
             # message that its publisher sends again would be taken for a duplicate. A snapshot
             # before it and the chunks that are left tell what the sequences were; without one
-            # all chunks do. The journal is written anew: once other chunks have taken those
+            # all chunks do. The journal is rewritten: once other chunks have taken those
             # offsets the snapshot would look valid again.
             self.snapshot_was_ahead = True
             if not self._has_snapshot:

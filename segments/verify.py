@@ -75,9 +75,9 @@ def _checkpoint_faults(
 ) -> Iterator[Finding]:
     path = checkpoint_path(folder)
     if plan.checkpoint_fault:
-        yield Finding(path, 0, f"{plan.checkpoint_fault}; the server makes it anew")
+        yield Finding(path, 0, f"{plan.checkpoint_fault}; the server rebuilds it")
     elif is_ours and CHECKPOINT_NAME not in names:
-        yield Finding(path, 0, "the file is missing; the server makes it anew")
+        yield Finding(path, 0, "the file is missing; the server rebuilds it")
     elif plan.checkpoint and plan.checkpoint.has_tracking and JOURNAL_NAME not in names:
         yield Finding(str(PurePath(folder, JOURNAL_NAME)), 0, "the file is missing")
 
@@ -106,14 +106,14 @@ def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
 
 
 def _filter_index_faults(segment: Segment) -> Iterator[Finding]:
-    """A filter file that does not fit its segment; a missing one is made when it is needed."""
+    """Yield a filter file that does not fit its segment; a missing one is made when needed."""
     path = segment.path(FILTER_SUFFIX)
     if segment.damage or PurePath(path).name not in segment.disk.list(segment.folder):
         return
     try:
         load(segment)
     except FormatError as error:
-        yield Finding(path, 0, f"{error}; the server makes it anew")
+        yield Finding(path, 0, f"{error}; the server rebuilds it")
 
 
 def _journal_faults(disk: Disk, folder: str) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ _BETWEEN_FAULTS = (4.0, 15.0)
 _LAST_SECONDS = 60  # for consumers to come to the end when publishing has stopped
 _MOST_MEMORY = 300e6
 _MOST_GROWTH = 3e6 / 60  # bytes per second, in a life that is long
-_CALM_SHARE, _CALM_KINDS = 1 / 3, ("pause",)  # at the end it lives on, to see what grows
+_CALM_SHARE, _CALM_KINDS = 1 / 3, ("pause",)  # at the end it is only paused, to see what grows
 _SQL = "kind IN ('k3', 'k4') AND large = TRUE"
 
 
@@ -60,7 +60,7 @@ class Soak:
         self._consumers: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Everything, up to the moment in which all that was confirmed has arrived."""
+        """Run everything, until all that was confirmed has arrived."""
         uri = f"rabbitmq-stream://guest:guest@127.0.0.1:{self.child.stream_port}/"
         async with (
             connect(uri, name="out", retry_seconds=inf, heartbeat=5) as out,
@@ -184,7 +184,7 @@ class Soak:
                     self.ledger.violations.append("a pika client does not come to its end")
 
     async def _arrive(self) -> None:
-        """Wait until everybody has got everything."""
+        """Wait until every reader has got everything."""
         end = time.monotonic() + _LAST_SECONDS
         while time.monotonic() < end:
             if all(reader.has_all() for reader in self.readers):

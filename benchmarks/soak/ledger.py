@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 def read(body: bytes) -> Told | None:
-    """What a body says; None when it is none of ours, or damaged."""
+    """What a body says; None when it is not one of these messages, or damaged."""
     text, _, check = body.rpartition(b" ")
     parts = text.split(b" ")
     if len(parts) != 3 or b"%08x" % zlib.crc32(text) != check:  # noqa: PLR2004 - see Told.body

@@ -1,4 +1,4 @@
-"""What a tree may not say, told before the first message is looked at.
+"""What a selector may not say, found before the first message is looked at.
 
 Source: message-filtering reference, 2.3 (RocketMQ), 3.3 and 4.3 (Union), 4.2 (RabbitMQ).
 """
@@ -28,7 +28,7 @@ def check(node: n.Node, text: str, dialect: Dialect) -> None:
     """Check a whole selector.
 
     Raises:
-        SelectorError: it can have no sense; says which part of it.
+        SelectorError: a part of it makes no sense; says which.
     """
     checker = {
         Dialect.UNION: _Union,
@@ -46,7 +46,7 @@ def is_boolean(node: n.Node) -> bool:
 
 
 def constant(node: n.Node) -> object:
-    """The value of a literal, with a sign or without; a Node when it is none."""
+    """The value of a literal, with a sign or without; the node itself if it is not one."""
     if isinstance(node, n.Literal):
         return node.value
     if isinstance(node, n.Sign):
@@ -139,7 +139,7 @@ class _Rocketmq(_Checker):
         if isinstance(node, n.Comparison):
             self._comparison(node)
         elif isinstance(node, n.In) and not isinstance(node.subject, n.Property):
-            self.fail(node.subject, "IN is asked of a property only")
+            self.fail(node.subject, "IN is for properties only")
         elif isinstance(node, n.Between):
             self._between(node)
 
@@ -162,7 +162,7 @@ class _Rocketmq(_Checker):
     def _between(self, node: n.Between) -> None:
         for bound in (node.subject, node.low, node.high):
             if _is_literal(bound, type(None)):
-                self.fail(bound, "NULL is no bound")
+                self.fail(bound, "NULL cannot be a bound")
             self._ordered(bound)
         if node.negated or not (
             isinstance(node.low, n.Literal) and isinstance(node.high, n.Literal)

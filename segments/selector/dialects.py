@@ -27,7 +27,7 @@ class Grammar:
     Attributes:
         token: a regular expression with one named group per kind of token.
         max_tokens: more are refused.
-        reserved: words that are no identifiers, in upper case.
+        reserved: words that cannot be identifiers, in upper case.
         upper_keywords: keywords are written in upper case.
         plain_name: what an identifier without brackets looks like.
     """

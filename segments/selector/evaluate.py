@@ -35,7 +35,7 @@ TAG = n.Property(n.PropertySection.APPLICATION, "TAGS")
 
 
 class Clock:
-    """What UTC() gives; set by whoever has a clock, once for each chunk."""
+    """What UTC() gives; set from outside, once for each chunk."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -140,7 +140,7 @@ class Compiler:
         equal = [
             (self._compare("=", node.subject, item), self.operand(item)) for item in node.items
         ]
-        unknown = None if self._is_union else False  # RabbitMQ: a missing item is no equal one
+        unknown = None if self._is_union else False  # RabbitMQ: a missing item is not equal
 
         def contains(row: Row) -> Truth:
             value = subject(row)
@@ -177,11 +177,11 @@ class Compiler:
 
         return contains
 
-    # -- texts
+    # -- strings
 
     def _text_test(self, node: n.TextTest) -> Condition:
         needle, negated = node.needle, node.negated
-        if not needle:  # matches in no form, once there is a text
+        if not needle:  # never true of a string, negated or not
             return self._on_text(node.subject, lambda _text: negated, negated)
         return self._on_text(node.subject, text_test(node.test, needle), negated)
 

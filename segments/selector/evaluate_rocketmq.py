@@ -1,8 +1,8 @@
-"""Nodes to Python closures by RocketMQ's rules: properties are texts, and read as the literal.
+"""Nodes to Python closures by RocketMQ's rules: properties are strings, read as the literal's type.
 
-A text that cannot be read so, or a boolean compared with a text, ends the evaluation of the whole
-selector: the message does not match. What other systems send as numbers, booleans or times is
-taken as its text.
+A string that cannot be read so, or a boolean compared with a string, ends the evaluation of the
+whole selector: the message does not match. Numbers, booleans and times, which other systems send,
+are taken as the strings that spell them.
 
 Source: message-filtering reference, 2.3, 3.1 and 3.2.
 """
@@ -40,7 +40,7 @@ def text_of(value: Value) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
-        return value.decode(errors="surrogateescape")  # equal to no text that is written down
+        return value.decode(errors="surrogateescape")  # equal to no literal
     return None if value is OTHER else str(value)
 
 
@@ -55,7 +55,7 @@ class Compiler:
         self._index = {prop: slot for slot, prop in enumerate(properties)}
 
     def selector(self, node: n.Node) -> Condition:
-        """The whole of it: what is aborted is unknown."""
+        """The whole selector: an evaluation that was aborted gives unknown."""
         condition = self.condition(node)
 
         def select(row: Row) -> Truth:
@@ -95,7 +95,7 @@ class Compiler:
                 fixed = value if isinstance(value, bool) else None
                 return lambda _row: fixed
         value = self._operand(node)
-        return lambda row: None if value(row) is None else False  # a text is no boolean
+        return lambda row: None if value(row) is None else False  # a string is not a boolean
 
     def _in(self, node: n.In) -> Condition:
         subject, negated = self._operand(node.subject), node.negated
@@ -186,7 +186,7 @@ def _ordered(operator: str, left: _Value, right: _Value) -> Truth:
 
 
 def _numbers(left: _Value, right: _Value) -> tuple[int | float, int | float]:
-    """Both as numbers; a text is read as what the other one is."""
+    """Both as numbers; a string is read as the type of the other one."""
     first = _read_as(left, right)
     second = _read_as(right, first)
     if isinstance(first, float) or isinstance(second, float):

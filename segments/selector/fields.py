@@ -1,7 +1,6 @@
 """Reading the properties that a selector names, straight from a message's bytes.
 
-Nothing else is decoded. A message is read up to the last section that is needed; what stands
-behind that is not looked at.
+Nothing else is decoded. A message is read up to the last section that is needed and no further.
 
 Source: OASIS AMQP 1.0, part 1 (types) and part 3 (messaging), 3.2.
 """
@@ -36,8 +35,8 @@ class RowReader:
         properties: what to read, in the order of the row.
 
     Attributes:
-        read: gives the values in a message. Raises FormatError when it is no AMQP 1.0 message,
-            as far as it has to be read.
+        read: gives the values in a message. Raises FormatError when it is not an AMQP 1.0
+            message, as far as it has to be read.
     """
 
     read: Callable[[bytes], Row]
@@ -95,8 +94,8 @@ def _simple_reader(  # noqa: C901 - see below
 ) -> Callable[[bytes], Row]:
     """Reads a message that begins with a short map of application properties, as most do.
 
-    The same as `_read_map` without a call in it: this is done for every message. What is of
-    another form, or damaged, is left to `read_any`.
+    The same as `_read_map` without a call in it: this is done for every message. Other
+    forms, and damaged messages, are left to `read_any`.
     """
     get, simple, wanted = slots.get, _SIMPLE, len(slots)
 
@@ -145,13 +144,13 @@ def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> N
         size, count = _TWO_WORDS.unpack_from(raw, position + 1)
         end, at = position + 5 + size, position + 9
     else:
-        raise FormatError("the application properties are no map")
+        raise FormatError("the application properties are not a map")
     if end > len(raw):
         raise FormatError("the application properties are cut off")
     missing = len(slots)
     for _ in range(count >> 1):
         slot, at = _key(raw, at, slots)
-        if slot is None or row[slot] is not None:  # of a name that comes twice the first one
+        if slot is None or row[slot] is not None:  # where a name comes twice the first counts
             at = skip_value(raw, at)
             continue
         row[slot], at = _read_value(raw, at)
@@ -163,7 +162,7 @@ def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> N
 
 
 def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
-    """Whose value follows, and where; a key that is not wanted need not be a sound text."""
+    """Whose value follows, and where; a key that is not wanted may be damaged."""
     code, end = raw[at], skip_value(raw, at)
     if code not in _TEXT_CODES:
         return None, end
@@ -174,7 +173,7 @@ def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> No
     """The wanted items of a list of fields."""
     width = codes.LISTS.get(raw[position])
     if width is None:
-        raise FormatError("a section of fields is no list")
+        raise FormatError("a section of fields is not a list")
     if not width:
         return
     at = position + 1 + width
@@ -215,7 +214,7 @@ _BYTES_CODES = frozenset(codes.BINARIES)
 
 
 def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
-    """Any value, and the position behind it."""
+    """Any value, and the position after it."""
     code = raw[at]
     if code in _CONSTANTS:
         return _CONSTANTS[code], at + 1

@@ -10,11 +10,11 @@ from segments.selector.nodes import Constant
 
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
 _MAX_JAVA_INTEGER = (1 << 63) - 1
-_MAX_DIGITS = 400  # more make no number; and a limit on what int() is asked to do
+_MAX_DIGITS = 400  # more are not a number; and a limit on the work of int()
 _WRONG = {
     "comment": "a comment is /* … */; write two signs with a space between them",
-    "number": "no number",
-    "open": "a text without its closing quote",
+    "number": "not a number",
+    "open": "a string without its closing quote",
 }
 
 
@@ -36,10 +36,10 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str, dialect: Dialect) -> Iterator[Token]:
-    """The tokens of a selector, the last one of kind `end`; made as they are asked for.
+    """The tokens of a selector, the last one of kind `end`; made one by one.
 
     Raises:
-        SelectorError: a place is no token, or there are too many characters or tokens.
+        SelectorError: something is not a token, or there are too many characters or tokens.
     """
     if len(text) > MAX_CHARACTERS:
         reason = f"{len(text)} characters, at most {MAX_CHARACTERS} are allowed"
@@ -47,7 +47,7 @@ def tokenize(text: str, dialect: Dialect) -> Iterator[Token]:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        reason = "half a character, which no text holds"
+        reason = "half a character (a lone surrogate)"
         raise SelectorError(reason, text, error.start, error.end) from None
     grammar = GRAMMARS[dialect]
     position = count = 0
@@ -93,7 +93,7 @@ def _integer(word: str, text: str, start: int, dialect: Dialect) -> int:
     if number > most and dialect is not Dialect.AMQP:
         raise SelectorError(f"numbers reach to {most}", text, start, start + len(word))
     if len(digits) > _MAX_DIGITS:
-        raise SelectorError("no number", text, start, start + len(word))
+        raise SelectorError("not a number", text, start, start + len(word))
     return number
 
 

@@ -31,8 +31,8 @@ class Node:
     """One part of a selector.
 
     Attributes:
-        span: its first character in the selector's text and the one after its last; two nodes
-            are equal wherever they stand.
+        span: its first character in the selector's text and the one after its last; nodes
+            are equal wherever they are.
     """
 
     span: Span = field(default=(0, 0), compare=False, repr=False)
@@ -331,7 +331,7 @@ class Tags(_Atom):
 
 
 def quoted(text: str) -> str:
-    """A text literal."""
+    """A string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -42,7 +42,7 @@ FIELDS = {
 
 
 class Tokens:
-    """The tokens of a selector with a place in them; what both grammars are written on."""
+    """The tokens of a selector with a place in them; the base of both grammars."""
 
     def __init__(self, text: str, dialect: Dialect) -> None:
         self.text = text
@@ -62,14 +62,14 @@ class Tokens:
         return token
 
     def keyword(self) -> str:
-        """The name here in upper case, if it can be a keyword; else an empty text."""
+        """The name here in upper case, if it can be a keyword; else an empty string."""
         token = self.token
         if token.kind != "name" or (self._grammar.upper_keywords and not token.text.isupper()):
             return ""
         return token.text.upper()
 
     def take_keyword(self, *words: str) -> bool:
-        """Pass over a keyword if it is here."""
+        """Take a keyword if it is here."""
         if self.keyword() not in words:
             return False
         self.take()
@@ -90,30 +90,30 @@ class Tokens:
         return self.token.kind == "symbol" and self.token.text in symbols
 
     def take_symbol(self, *symbols: str) -> bool:
-        """Pass over a sign if it is here."""
+        """Take a sign if it is here."""
         if not self.is_symbol(*symbols):
             return False
         self.take()
         return True
 
     def expect_symbol(self, symbol: str) -> None:
-        """Pass over a sign that has to be here."""
+        """Take a sign that has to be here."""
         if not self.take_symbol(symbol):
             self.fail(f"{symbol!r} is expected")
 
     def expect_keyword(self, word: str) -> None:
-        """Pass over a keyword that has to be here."""
+        """Take a keyword that has to be here."""
         if not self.take_keyword(word):
             self.fail(f"{word} is expected")
 
     def expect_text(self, what: str) -> str:
-        """The value of a text literal that has to be here."""
+        """The value of a string literal that has to be here."""
         if self.token.kind != "text":
-            self.fail(f"{what} is expected, a text in quotes")
+            self.fail(f"{what} is expected, a string in quotes")
         return str(self.take().value)
 
     def is_reserved(self, token: Token) -> bool:
-        """A name that is no identifier."""
+        """Whether a name cannot be an identifier."""
         return token.text.upper() in self._grammar.reserved
 
     def fail(self, reason: str) -> NoReturn:
@@ -129,7 +129,7 @@ class Tokens:
         return start, self.previous_end
 
     def deeper(self, levels: int = 1) -> None:
-        """Something stands within something; `shallower` is called behind it."""
+        """Something stands within something; `shallower` is called after it."""
         self._depth += levels
         if self._depth > MAX_DEPTH:
             start, end = self.token.start, self.token.end
@@ -151,7 +151,7 @@ class Parser(Tokens):
         """The whole text.
 
         Raises:
-            SelectorError: it is none.
+            SelectorError: it is not a selector.
         """
         if self.token.kind == "end":
             self.fail("a condition is expected")
@@ -196,7 +196,7 @@ class Parser(Tokens):
 
     def _is_null(self, left: n.Node, start: int) -> n.Node:
         if not self._is_union and not isinstance(left, n.Property):
-            self.fail("IS NULL is asked of a property only")
+            self.fail("IS NULL is for properties only")
         self.take()
         negated = self.take_keyword("NOT")
         self.expect_keyword("NULL")
@@ -300,11 +300,11 @@ class Parser(Tokens):
         if self.is_symbol("."):
             return self._in_section(token)
         if self.is_symbol("("):
-            self.fail(f"{name} is no function, there is only UTC()")
+            self.fail(f"{name} is not a function, there is only UTC()")
         return n.Property(n.PropertySection.APPLICATION, name, span=self.span(start))
 
     def _is_clock(self) -> bool:
-        """Pass over UTC(); a name without parentheses is a property's, where it may be one."""
+        """Take UTC(); a name without parentheses is a property's, where it may be one."""
         rest = self.text[self.token.end :].lstrip()
         if not rest.startswith("("):
             return False
@@ -316,7 +316,7 @@ class Parser(Tokens):
     def _in_section(self, first: Token) -> n.Node:
         section = _SECTIONS.get(first.text)
         if section is None:
-            reason = f"{first.text} is no section; there are {', '.join(n.PropertySection)}"
+            reason = f"{first.text} is not a section; there are {', '.join(n.PropertySection)}"
             raise SelectorError(reason, self.text, first.start, first.end)
         self.take()
         token = self.token

@@ -1,4 +1,4 @@
-"""LIKE and its like: a pattern to a test, linear in the text whatever the pattern."""
+"""LIKE and its like: a pattern to a test, linear in the string for every pattern."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 Test: TypeAlias = Callable[[str], bool]
 _ANY = "%"
 _ONE = "_"
-_MAX_PRODUCT = 1 << 18  # characters of a part and of a text; more go the way with a sure bound
+_MAX_PRODUCT = 1 << 18  # characters of a part times those of a string; beyond, use Shift-And
 
 
 class Pattern(NamedTuple):
@@ -21,19 +21,19 @@ class Pattern(NamedTuple):
 
     @property
     def literal(self) -> str | None:
-        """The one text that it matches; None when there are several."""
+        """The one string that it matches; None when there are several."""
         if len(self.parts) > 1 or None in self.parts[0]:
             return None
         return "".join(char or "" for char in self.parts[0])
 
     @property
     def matches_empty(self) -> bool:
-        """It matches a text without characters."""
+        """It matches the empty string."""
         return not any(self.parts)
 
     @property
     def longest_run(self) -> str:
-        """The longest text that everything it matches contains."""
+        """The longest string that everything it matches contains."""
         runs = ("".join(c or "\0" for c in part).split("\0") for part in self.parts)
         return max((run for found in runs for run in found), key=len)
 
@@ -53,7 +53,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
 
 
 def like(pattern: Pattern) -> Test:
-    """Whether a whole text matches."""
+    """Whether a whole string matches."""
     first, *middle = pattern.parts
     if not middle:
         whole = _At(first)
@@ -120,7 +120,7 @@ def _finder(part: Sequence[str | None]) -> tuple[_Find, int]:
 
 
 def _find_by_bits(part: Sequence[str | None], text: str, start: int, end: int) -> int:
-    """The same, each character of the text looked at once (the Shift-And method)."""
+    """The same, each character of the string looked at once (the Shift-And method)."""
     everywhere = sum(1 << n for n, char in enumerate(part) if char is None)
     masks: dict[str, int] = {}
     for n, char in enumerate(part):

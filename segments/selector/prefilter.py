@@ -1,8 +1,8 @@
 """Ruling out a chunk before its messages are looked at: bytes that every match has to contain.
 
-An equality with a text needs the text's bytes somewhere in the message, whichever type the
-publisher gave it. Where they are not in the whole chunk, nothing in it matches; where they are
-rare, only the messages around the places are looked at.
+An equality with a string needs the string's bytes somewhere in the message, whichever type the
+publisher gave it. If they are nowhere in the chunk, nothing in it matches; if they are rare, only
+the messages around them are looked at.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Screen:
 
 
 def screen_of(node: n.Node, dialect: Dialect) -> Screen | None:
-    """The best screen for a selector; None when it needs no certain bytes."""
+    """The best screen for a selector; None when no bytes are certain."""
     patterns = _Needs(dialect).of(node)
     return Screen(tuple(sorted(patterns))) if patterns else None
 

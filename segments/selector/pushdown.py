@@ -3,7 +3,7 @@
 A stream declares a filter property P: the filter value of a message is the value of P, as its
 bytes, or none when that is missing, empty, or of a type that is not compared as bytes. For each
 node two sets are found: the filter values of all messages for which it is true, and of all for
-which it is false. They may be too large, never too small: so no match is lost.
+which it is false. They may be too large but never too small, so no match is lost.
 
 Source: message-filtering reference, 7.
 """
@@ -170,8 +170,8 @@ class _Analysis:
             case n.Like(_, pattern, escape):
                 found = self._like(pattern, escape)
             case n.TextTest():
-                # With an empty needle it is false in both forms; and RocketMQ takes a missing
-                # property, too, for one that does not contain a text.
+                # With an empty needle it is false in both forms; and for RocketMQ a missing
+                # property does not contain a string either.
                 return _ANY if node.negated or self._spells else Outcomes(_ANY_VALUE, ALL)
         return Outcomes(found.false, found.true) if node.negated else found
 
@@ -208,7 +208,7 @@ class _Analysis:
 
 
 def is_spelled(value: str | bytes) -> bool:
-    """A text that a number, a boolean or a time may also be written as."""
+    """A string that a number, a boolean or a time may also be written as."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     if boolean_of(text) is not None:
         return True

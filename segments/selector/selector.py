@@ -23,7 +23,7 @@ SCREEN_SHARE = 8  # look at places one by one while they are fewer than this par
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which messages of a stream somebody wants, by their properties.
+    """Which messages of a stream are wanted, by their properties.
 
     Attributes:
         node: the parsed text.
@@ -84,7 +84,7 @@ def parse_sql(text: str, dialect: Dialect = Dialect.UNION) -> Selector:
     """A SQL92 selector.
 
     Raises:
-        SelectorError: the text is none; its message shows the place.
+        SelectorError: the text is not a selector; the message shows the place.
     """
     parser = RocketmqParser(text) if dialect is Dialect.ROCKETMQ else Parser(text, dialect)
     node = parser.selector()

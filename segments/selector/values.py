@@ -50,7 +50,7 @@ _KINDS: dict[type, int] = {
 
 
 def number_of(text: str) -> int | float | None:
-    """The number that a text property spells; None when it spells none."""
+    """The number that a string property spells; None when it does not spell one."""
     if len(text) > _MAX_NUMBER_CHARACTERS:
         return None
     text = text.strip(BLANKS)
@@ -63,7 +63,7 @@ def number_of(text: str) -> int | float | None:
 
 
 def boolean_of(text: str) -> bool | None:
-    """The boolean that a text property spells; None when it spells none."""
+    """The boolean that a string property spells; None when it does not spell one."""
     return _BOOLEANS.get(text.lower()) if text.isascii() else None
 
 
@@ -72,8 +72,8 @@ def union_compare(symbol: str, left_fixed: bool, right_fixed: bool) -> Compare:
 
     Args:
         symbol: =, <>, <, <=, > or >=.
-        left_fixed: the left operand is written in the selector; a text that is written there is
-            never read as a number or a boolean.
+        left_fixed: the left operand is a literal; a string literal is never read as a number or
+            a boolean.
         right_fixed: the same of the right one.
     """
     return _UnionComparison(symbol, left_fixed, right_fixed).compare
@@ -119,7 +119,7 @@ class _UnionComparison:
     def _spelled(
         self, left: Value, right: Value, reading: Callable[[str], int | float | None]
     ) -> Truth:
-        """A text with what it may spell."""
+        """A string with what it may spell."""
         if self._left_fixed if isinstance(left, str) else self._right_fixed:
             return self._unequal
         if reading is boolean_of and not self._is_equality:
@@ -149,12 +149,12 @@ def amqp_compare(symbol: str) -> Compare:
 
 
 def as_bytes(value: Value) -> bytes:
-    """A text as it is encoded, a binary as it is."""
+    """A string as it is encoded, a binary as it is."""
     return value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[arg-type]
 
 
 def numeric(value: Value) -> int | float | None:
-    """An operand of arithmetic by the rules of the Union: a text property may spell a number."""
+    """An operand of arithmetic by the rules of the Union: a string property may spell a number."""
     kind = type(value)
     if kind is int or kind is float:
         return value  # type: ignore[return-value] # by its type
@@ -171,7 +171,7 @@ MIN_RESULT, MAX_RESULT = -(1 << 63), (1 << 64) - 1
 
 
 def calculate(symbol: str, left: int | float, right: int | float) -> int | float | None:
-    """The result of + - * / %; None when there is none that can be used."""
+    """The result of + - * / %; None when it cannot be used."""
     try:
         result = _ARITHMETIC[symbol](left, right)
     except (OverflowError, ZeroDivisionError):

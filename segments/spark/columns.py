@@ -86,7 +86,7 @@ def columns_of(options: Options) -> tuple[Column, ...]:
     """The columns that a reader with these options gives, in order.
 
     Raises:
-        OptionError: a column does not exist, a property's type is none, or a name comes twice.
+        OptionError: a column or a property's type does not exist, or a name comes twice.
     """
     wanted = COLUMNS if options.columns is None else options.columns
     for name in wanted:
@@ -168,12 +168,12 @@ class Decoder:
         if column.name == "stream":
             return pa.repeat(pa.scalar(self._stream), len(made.block.offsets))
         make = _MAKERS.get(column.name)
-        if make is None:  # damage, of which there is none
+        if make is None:  # of damage, and there is no damage
             return pa.nulls(len(made.block.offsets), _TYPES[column.kind])
         return make(made)
 
     def damage(self, gap: Gap) -> pa.RecordBatch:
-        """A row that stands for what cannot be read."""
+        """A row for something that cannot be read."""
         known = {"stream": self._stream, "offset": gap.first_offset, DAMAGE: str(gap.error())}
         arrays = [pa.array([known.get(field.name)], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -249,7 +249,7 @@ class _Batch:
         odd = self._entries.odd | self._sections.odd
         try:
             found = as_map(self.block.buffer, self._entries)
-        except pa.ArrowInvalid:  # a text that is none: message by message
+        except pa.ArrowInvalid:  # not UTF-8 somewhere: message by message
             odd = np.ones_like(odd)
             found = pa.array([None] * len(odd), _TYPES["map<string,string>"])
         others = [self._map(row) for row in np.flatnonzero(odd).tolist()]

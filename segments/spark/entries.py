@@ -1,7 +1,7 @@
 """Chunks read back from their segment, and the places of the messages in them.
 
 A block is a run of chunks that were read at once. Sub-batches are unpacked into a buffer of their
-own, so that what follows sees messages only.
+own, so that later steps see messages only.
 """
 
 import os
@@ -93,7 +93,7 @@ def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[MessageBlock | 
         Blocks, and a Gap for each chunk that is damaged.
 
     Raises:
-        CorruptError: the segment is not there any more.
+        CorruptError: the segment is gone.
         StorageError: the system refused to read.
     """
     if piece.gap is not None:

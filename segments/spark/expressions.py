@@ -151,7 +151,7 @@ class Translator:
         text = next((value for value in (left, right) if value.kind == TEXT), None)
         if text is not None:
             if not text.is_fixed:
-                raise NotNative  # it may spell what the other one is
+                raise NotNative  # it may spell a value of the other's type
             return F.when(is_present, symbol == "<>")
         if symbol in _EQUALITIES:
             return F.when(is_present, symbol == "<>")
@@ -159,11 +159,11 @@ class Translator:
 
     def _in(self, subject: Operand, items: Sequence[n.Node]) -> Column:
         found = [self._compare("=", subject, self._operand(item)) for item in items]
-        if not self._is_union:  # RabbitMQ: a missing item is no equal one
+        if not self._is_union:  # RabbitMQ: a missing item is not equal
             found = [F.coalesce(one, F.lit(False)) for one in found]
         return F.when(subject.column.isNotNull(), reduce(operator.or_, found))
 
-    # -- texts
+    # -- strings
 
     def _text_test(self, node: n.Like | n.TextTest) -> Column:
         subject = self._operand(node.subject)

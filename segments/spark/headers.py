@@ -1,6 +1,6 @@
 """Chunk headers and index records as columns of numbers: thousands of chunks in one step.
 
-The numpy twins of `segments.codec`; a property test holds them together.
+The numpy twins of `segments.codec`; a property test compares the two.
 """
 
 from typing import Any, TypeAlias

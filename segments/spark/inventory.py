@@ -58,7 +58,7 @@ class Gap(NamedTuple):
     reason: str
 
     def error(self) -> CorruptError:
-        """The error for those who cannot go on without it."""
+        """The error for a caller that cannot go on without it."""
         return CorruptError(self.path, self.position, self.reason)
 
 
@@ -89,7 +89,7 @@ def find_streams(path: str) -> list[StreamFolder]:
         NotAStream: there is no such folder, or it holds no segments.
     """
     if not Path(path).is_dir():
-        raise NotAStream(f"{path} is no folder; give a stream's folder, or a folder of streams")
+        raise NotAStream(f"{path} is not a folder; give a stream's folder, or a folder of streams")
     found = [
         StreamFolder(unquote(Path(folder).resolve().name), folder)
         for folder, _, names in os.walk(path)
@@ -116,7 +116,7 @@ def segment_bases(folder: str) -> list[int]:
 def list_segments(
     folder: str, *, only_indexed: bool = False, from_offset: int = 0
 ) -> Iterator[Listing]:
-    """The segments of a stream, oldest first; one that retention takes meanwhile is left out.
+    """The segments of a stream, oldest first; one that retention removes meanwhile is left out.
 
     Args:
         folder: the stream's.
@@ -126,7 +126,7 @@ def list_segments(
         from_offset: segments that end before it are left out.
 
     Raises:
-        CorruptError: a file is no segment.
+        CorruptError: a file is not a segment.
         StorageError: the system refused to read.
     """
     bases = segment_bases(folder)
@@ -175,7 +175,7 @@ def _read_index(folder: str, base_offset: int) -> bytes:
 def _check_file_header(file: File) -> None:
     raw = file.read(FILE_HEADER_SIZE, 0)
     if len(raw) < FILE_HEADER_SIZE or not raw.strip(b"\0"):
-        return  # just being created, or lost in a crash: the chunks speak for it
+        return  # just being created, or lost in a crash: the chunks decide
     try:
         codec.check_file_header(raw, codec.SEGMENT_HEADER)
     except FormatError as error:
@@ -183,7 +183,7 @@ def _check_file_header(file: File) -> None:
 
 
 def content_of(file: File, size: int) -> Bytes:
-    """The first `size` bytes of a segment file, mapped: only what is looked at is read.
+    """The first `size` bytes of a segment file, mapped: only the parts that are used are read.
 
     Chunks that an index lists are never cut off again, so the mapping stays valid.
     """

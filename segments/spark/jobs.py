@@ -44,7 +44,7 @@ class Census:
         distinct: by the number of different filter values in a chunk, how many chunks there are
             and their bytes.
         frequencies: messages by filter value: the most frequent ones, and some others, each of
-            which stands for its share of all others.
+            which represents its share of all others.
         num_values: how many different filter values there are.
     """
 
@@ -59,7 +59,7 @@ class Census:
 def take_census(spark: "SparkSession", listed: list[Piece], source: str | None) -> Census:
     """Count the filter values of a history; see history.read_history for `source`."""
     found = _mapped(spark, _tasks(listed, 1), _counted, _CENSUS, source).toArrow()
-    # In the driver: a Spark of one's own would take longer to compile a job for it.
+    # In the driver: a Spark on this machine alone would take longer to compile a job for it.
     is_value = pc.is_valid(found["value"])
     values = found.filter(is_value).group_by("value").aggregate([("messages", "sum")])
     sums = [(name, "sum") for name in ("chunks", "messages", "data_bytes")]

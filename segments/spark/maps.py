@@ -1,7 +1,7 @@
 """Application properties of many messages at once: all maps advance together, an entry per step.
 
 Maps with keys and values of the usual types only; the others are `odd` and left to
-`segments.message.MessageView` and `segments.selector.RowReader`, whose answers are the measure.
+`segments.message.MessageView` and `segments.selector.RowReader`, which define the right answer.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
 
 
 def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """First entry, end, and number of keys and values of maps; an odd number where it is none."""
+    """First entry, end, and number of keys and values of maps; an odd number if there is none."""
     kind = buffer[at]
     is_short, is_long = kind == codes.MAP_8, kind == codes.MAP_32
     wide = np.minimum(at + 5, len(numbers) - 1)
@@ -100,7 +100,7 @@ def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbe
 
 
 def _values(buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes) -> tuple[Numbers, Numbers]:
-    """Where values begin, behind code and size, and where they end."""
+    """Where values begin, after code and size, and where they end."""
     size = _WIDTHS[code >> 4]
     value = at + 1
     short, long = np.flatnonzero(size == -1), np.flatnonzero(size == -4)  # noqa: PLR2004
@@ -115,7 +115,7 @@ def as_map(buffer: Bytes, entries: MapEntries) -> pa.MapArray:
     """The maps, all values as text.
 
     Raises:
-        pa.ArrowInvalid: a text is not UTF-8.
+        pa.ArrowInvalid: a string is not UTF-8.
     """
     offsets = np.concatenate(([0], np.cumsum(entries.counts))).astype(np.int32)
     keys = slices(buffer, entries.key_starts, entries.key_ends).cast(pa.string())
@@ -200,7 +200,7 @@ def as_column(buffer: Bytes, found: MapEntries, kind: str, arrow_type: pa.DataTy
         arrow_type: of the column.
 
     Raises:
-        pa.ArrowInvalid: a text is not UTF-8.
+        pa.ArrowInvalid: a string is not UTF-8.
     """
     rows, values = _COLUMNS[kind](buffer, found)
     index = np.full(len(found.counts), -1)

@@ -1,8 +1,8 @@
 """Finding the sections of many messages at once.
 
 Messages that begin alike advance together, one section per step, so that the usual ones cost no
-Python each. A message of any other form is left to `segments.message.MessageView`, whose answers
-are the measure: a property test compares the two.
+Python call each. A message of any other form is left to `segments.message.MessageView`, which
+defines the right answer: a property test compares the two.
 
 Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 """
@@ -40,16 +40,16 @@ _OTHERS = (*range(_FIRST, _BODY), _FOOTER)
 _ONCE = (_PROPERTIES, _APPLICATION, _BODY)
 _NO_SECTION = 1 << 24  # heads from here on do not begin with the zero of a descriptor
 _HEAD_SIZE = 4  # the descriptor and the type of what it describes
-_FEW = 8  # so few messages alike are as fast one by one
+_FEW = 8  # as few messages as this are as fast one by one
 
 
 class Sections(NamedTuple):
     """Where the parts of some messages are, as positions in their buffer.
 
     Attributes:
-        body, body_end: of the body's bytes; of what is no AMQP 1.0 message, all of it.
+        body, body_end: of the body's bytes; where it is not an AMQP 1.0 message, all of it.
         properties, application: where the value of that section begins; -1 where there is none.
-        odd: messages for which the above says nothing; ask `view_of`.
+        odd: messages that the above does not describe; use `view_of`.
     """
 
     body: Numbers
@@ -176,7 +176,7 @@ def view_of(buffer: Bytes, start: int, end: int) -> MessageView:
 
 
 def body_of(view: MessageView) -> bytes:
-    """Its body; all its bytes when it is no AMQP 1.0 message, or a damaged one."""
+    """Its body; all its bytes when it is not an AMQP 1.0 message, or damaged."""
     try:
         return view.body
     except FormatError:

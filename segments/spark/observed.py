@@ -1,4 +1,4 @@
-"""What the filters in a stream's chunks really do: what a prediction is held against."""
+"""What the filters in a stream's chunks really do, to compare a prediction with."""
 
 from typing import NamedTuple
 

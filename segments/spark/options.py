@@ -33,7 +33,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a reader is told.
+    """Everything that a reader is given.
 
     Attributes:
         paths: of the streams' folders, or of folders of streams.
@@ -79,7 +79,7 @@ class Options:
         """What picks messages, None for all.
 
         Raises:
-            OptionError: both tags and sql were given, or the text is no selector.
+            OptionError: both tags and sql were given, or the text is not a selector.
         """
         if self.tags is not None and self.sql is not None:
             raise OptionError("the options tags and sql were both given, expected one of them")
@@ -113,7 +113,7 @@ class Options:
         try:
             prop = parse_property(self.filter_property)
         except SelectorError as error:
-            raise OptionError(f"filterProperty is no property: {error.reason}") from error
+            raise OptionError(f"filterProperty is not a property: {error.reason}") from error
         return selector.push_down(prop, is_strict=self.filter_contract == "strict")
 
     def _matcher(self, pushed: Pushdown) -> ChunkMatcher | None:
@@ -191,7 +191,7 @@ def _values(text: str) -> tuple[str, ...]:
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(value, str) for value in found):
-        raise ValueError('a JSON array of texts, as in ["HA", "UA"]')
+        raise ValueError('a JSON array of strings, as in ["HA", "UA"]')
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ from segments.spark.inventory import Gap, Listing, StreamFolder, content_of
 
 @dataclass(frozen=True, slots=True)
 class ChunkCriteria:
-    """What is asked for; each bound None where there is none.
+    """Which chunks to read; a bound that is None does not limit.
 
     Attributes:
         start_offset, end_offset: the end is not part of it.
@@ -71,7 +71,7 @@ def _may_match(listing: Listing, rows: Numbers, matcher: ChunkMatcher) -> Mask:
     for filter_size in np.unique(headers["filter_size"][~found]):
         same = np.flatnonzero(~found & (headers["filter_size"] == filter_size))
         found[same] = _bits_match(content, positions[same], int(filter_size), matcher)
-    for row in np.flatnonzero(~found):  # a filter that is damaged proves nothing
+    for row in np.flatnonzero(~found):  # a damaged filter proves nothing
         found[row] = not _is_sound(content, int(positions[row]), headers[row])
     return found
 

@@ -10,8 +10,8 @@ from segments.spark.replay import Row, added
 SIZES = (*range(MIN_FILTER_SIZE, 249, 8), MAX_FILTER_SIZE)
 SCALES = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 NEIGHBOURS = 7  # sizes on both sides of the best one that are tried as well
-_FLAT = 1.005  # costs within this are as good: the smallest size is taken, or none changed
-_WORTH_IT = 1.02  # another chunk limit has to save more than this
+_FLAT = 1.005  # costs within this count as equal: take the smallest size, or keep the present one
+_WORTH_IT = 1.02  # a different chunk limit has to save more than this
 MIN_RECORDS = 8  # fewer messages per chunk are not recommended
 
 
@@ -21,8 +21,8 @@ class Prices:
 
     Attributes:
         store: a byte that is stored beside the messages.
-        deliver: a byte that a reader gets in vain.
-        chunk: the work on a chunk, as bytes stored: writing, indexing, passing over it.
+        deliver: a byte that a reader gets needlessly.
+        chunk: the work on a chunk, as bytes stored: writing, indexing, skipping it.
     """
 
     store: float = 1.0

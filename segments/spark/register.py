@@ -1,4 +1,4 @@
-"""Telling a SparkSession of the source."""
+"""Registering the source with a SparkSession."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Let `spark.read.format("streamd")` and `spark.readStream.format("streamd")` be understood.
+    """Let `spark.read.format("streamd")` and `spark.readStream.format("streamd")` work.
 
     Args:
         spark: the session; its Python workers need this package installed.

@@ -42,7 +42,7 @@ class Row(NamedTuple):
     """What one candidate did to some chunks; sums, so that rows can be added.
 
     Attributes:
-        scale: chunks are so many times as large as now.
+        scale: how many times as large as now chunks are.
         size: bytes of a filter.
         is_newer: the chunks belong to the newer part of the history.
         chunks: how many there are.
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     delivered: float
 
     def times(self, factor: float) -> "Row":
-        """What so many histories like this one would give together."""
+        """What that many histories like this one would give together."""
         return Row(*self[:3], *(number * factor for number in self[3:]))
 
 
@@ -212,7 +212,7 @@ class Replay:
         member: Mask,
         size: int,
     ) -> npt.NDArray[np.float64]:
-        """For each chunk the weight of the readers that get it in vain."""
+        """For each chunk the weight of the readers that get it needlessly."""
         first, second = (bits_of(half, size)[history.values] for half in halves)
         one, two = (bits_of(half, size) for half in self._wanted)
         chunks = len(history.records)

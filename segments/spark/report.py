@@ -189,7 +189,7 @@ def _draw_rates(axes: "Axes", tuning: Tuning) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     axes.set_ylim(max(min(exact) / 2, 1e-5), 1)
-    axes.set_title("Chunks delivered in vain", loc="left")
+    axes.set_title("Chunks delivered needlessly", loc="left")
     axes.set_xlabel("filter size, bytes")
     axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     axes.grid(alpha=0.3)
@@ -214,7 +214,7 @@ def _draw_costs(axes: "Axes", tuning: Tuning) -> None:
         stored,
         vain,
         colors=("#d5dbdb", "#aeb6bf", "#f5cba7"),
-        labels=("work on chunks", "filters and headers stored", "delivered in vain"),
+        labels=("work on chunks", "filters and headers stored", "delivered needlessly"),
     )
     axes.plot(sizes, total, color=_LINE)
     for found, color, word in _marked(tuning):

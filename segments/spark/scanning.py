@@ -1,4 +1,4 @@
-"""`scan`: what to leave out said once, as options that skip chunks and as a condition."""
+"""`scan`: conditions given once, used both to skip chunks and to select messages."""
 
 import json
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ def scan(  # noqa: PLR0913 - each may be left out
     columns: Sequence[str] | None = None,
     properties: str = "",
 ) -> "DataFrame":
-    """Read a stream, without the chunks in which nothing can be that is asked for.
+    """Read a stream without the chunks that cannot hold anything that is asked for.
 
-    Every call loads the stream anew, so conditions of one query never leak into another.
+    Every call loads the stream again, so conditions of one query never leak into another.
 
     Args:
         spark: any session; the source is registered with it.
         path: a stream's folder, or a folder of streams.
-        offsets: the first one and the one behind the last.
-        times: of chunks, the first one and the one behind the last.
+        offsets: the first one and the one after the last.
+        times: of chunks, the first one and the one after the last.
         values: filter values. Chunks without them are not read.
         value_property: the application property that the values are of; its messages with other
             values are left out then, and it is a column. Without it all messages of the chunks

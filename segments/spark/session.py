@@ -1,6 +1,6 @@
 """A Spark of one's own: on this machine only, quiet, and gone when it is closed.
 
-Whoever has a SparkSession already uses that one, with `segments.spark.register`.
+A program that has a SparkSession already uses that one, with `segments.spark.register`.
 """
 
 import os
@@ -130,7 +130,7 @@ def _stop(session: "SparkSession") -> None:
     if process is not None:
         process.stdin.close()  # the JVM ends when this does
         process.wait()
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next one starts anew
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next one starts afresh
 
 
 @contextmanager

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEWER_SHARE = 0.3  # of the history, to test on
-_MIN_RATE, _MAX_RATE = 0.0001, 0.5  # no stream is told to aim for more, or for less
+_MIN_RATE, _MAX_RATE = 0.0001, 0.5  # no recommendation goes beyond these
 _NEWEST = 101  # chunks that tell the present filter size
 _EXPLORED_CHUNKS = 4_000  # on so many chunk limits are compared, on
 _REPLAYED_CHUNKS = 25_000  # so many filter sizes; the two that matter on all
@@ -258,7 +258,7 @@ def _workload(census: Census, given: Mapping[str, float] | None) -> tuple[Worklo
 
 def _nothing(name: str, filter_property: str | None) -> str:
     if filter_property:
-        return f"no message of stream {name} has a text as its property {filter_property}"
+        return f"no message of stream {name} has a string as its property {filter_property}"
     return (
         f"the chunks of stream {name} tell no filter values: publish with filter values, or name "
         "the property that they would be the values of, with --filter-property"

@@ -146,7 +146,7 @@ def _one_each(
 def _guessed(
     buffer: Bytes, starts: Numbers, ends: Numbers, entries: Numbers, chunks: Numbers
 ) -> _Lanes:
-    """Lanes of about _LANE entries, as far as it can be told where entries begin."""
+    """Lanes of about _LANE entries, as far as it is known where entries begin."""
     more = np.maximum(entries[chunks] // _LANE - 1, 0)  # lanes beside the first
     low, high = _lengths(buffer, starts[chunks], ends[chunks])
     width = high // 2 + _LENGTH_SIZE  # an entry begins in it, or is longer than usual

@@ -227,8 +227,8 @@ def _row(info: "StreamInfo") -> tuple[str, ...]:
 def info(name: str, uri: str, *, as_json: bool) -> None:
     """Show what is known of the stream NAME.
 
-    Of the filters of the newest 1,000 chunks: how many bits are set, and how often they let a chunk
-    pass in vain for a value that it does not hold, by their bits and as counted.
+    Of the filters of the newest 1,000 chunks: how many bits are set, and how often they needlessly
+    let a chunk pass for a value that it does not hold, by their bits and as counted.
 
     \b
     Example:

@@ -74,7 +74,7 @@ _RECORDED = "recorded"
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="What a byte costs that is delivered in vain.",
+    help="What a byte costs that is delivered needlessly.",
 )
 @click.option(
     "--chunk-price",
@@ -105,7 +105,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     """Find the filter size and chunk limit that fit the history of a stream best.
 
     NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
-    with or without a running server; --apply needs one. What is stored and delivered in vain is
+    with or without a running server; --apply needs one. What is stored and delivered needlessly is
     replayed on the filter values that the chunks have held. Needs the extra "spark":
     pip install 'streamd[spark]'.
 

@@ -356,7 +356,7 @@ class TestFailures:
                 client._connection.publishers.listeners[77] = producer
                 await producer.send(b"y")
                 with pytest.raises(
-                    PublishFailed, match="1 messages were not taken: publisher does"
+                    PublishFailed, match="1 messages were not accepted: publisher does"
                 ):
                     await producer.flush()
                 producer._publisher_id = 0

@@ -388,7 +388,7 @@ class TestMistakes:
                 "cannot connect to localhost:1: Connection refused",
                 1,
             ),
-            ("amqp://localhost", "'amqp://localhost' is no address of a stream server", 2),
+            ("amqp://localhost", "'amqp://localhost' is not an address of a stream server", 2),
         ],
     )
     def test_a_server_that_is_not_there(self, uri: str, reason: str, code: int) -> None:

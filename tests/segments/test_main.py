@@ -35,7 +35,7 @@ def test_a_filter_file_that_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}.filter").write_bytes(b"SFLT\0\0\0\1")
     result = run("verify", tmp_path)
     assert result.exit_code == 1
-    assert "the filter file is cut off; the server makes it anew" in result.output
+    assert "the filter file is cut off; the server rebuilds it" in result.output
 
 
 def test_dump_as_json(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_bad_input_says_what_is_wrong(spark: SparkSession, tmp_path: Path) -> No
         scan(spark, str(tmp_path))
     with pytest.raises(AnalysisException, match="there is no option startofset"):
         spark.read.format("streamd").option("startofset", "1").load(str(tmp_path))
-    with pytest.raises(AnalysisException, match="is no folder; give a stream's folder"):
+    with pytest.raises(AnalysisException, match="is not a folder; give a stream's folder"):
         spark.read.format("streamd").load(str(tmp_path / "no")).count()
     left = damaged_stream(tmp_path, position=54)
     reader = spark.read.format("streamd").option("columns", "offset")

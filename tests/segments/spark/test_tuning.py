@@ -258,7 +258,7 @@ def test_a_property_stands_in_where_chunks_tell_nothing(
     log.close()
     with pytest.raises(NothingToTune, match="tell no filter values: publish"):
         tune(spark, str(tmp_path))
-    with pytest.raises(NothingToTune, match="has a text as its property dest"):
+    with pytest.raises(NothingToTune, match="has a string as its property dest"):
         tune(spark, str(tmp_path), filter_property="dest")
     found = tune(spark, str(tmp_path), filter_property="carrier")
     assert (found.source, found.census.num_values, found.census.chunks) == ("carrier", 9, 30)
@@ -295,4 +295,4 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "has not recorded any subscription" in result.stderr
     (tmp_path / "asked.json").write_text('{"HA": 0}')
     result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
-    assert "cannot be read: it is no JSON object of filter values" in result.stderr
+    assert "cannot be read: it is not a JSON object of filter values" in result.stderr
