@@ -20,6 +20,8 @@ from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker, wall_clock_ms
 from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections.amqp091 import connection as amqp091
@@ -224,13 +226,16 @@ async def open_server(
         try:
             catalog = Catalog(config.data)
             contents = catalog.contents()
-            directory = UserDirectory(catalog)
-            await directory.open(config.user, config.password, DEFAULT_HOST)
+            writer = CatalogWriter(catalog)
+            directory = UserDirectory(writer)
+            await directory.open(catalog, config.user, config.password, DEFAULT_HOST)
         except CatalogError as error:
             raise StartError(str(error)) from error
+        except Refused as refused:
+            raise StartError(refused.details) from refused
         async with trio.open_nursery() as writers:
             flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
-            broker = Broker(config.data, catalog, writers, now_ms, config.max_streams, flusher)
+            broker = Broker(config.data, writer, writers, now_ms, config.max_streams, flusher)
             try:
                 await broker.open(contents)
                 yield Server(broker, directory, config)

@@ -1,20 +1,17 @@
-"""Changes to users, virtual hosts and permissions, with the rules that hold for all who ask.
+"""Changes that concern both the virtual hosts and the permissions of users.
 
 The stream protocol's Manage command and the HTTP API both come here.
 """
 
-from collections.abc import Collection
-
-from streamd.auth.users import ADMINISTRATOR, UserDirectory
+from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.catalog import PermissionRow
-from streamd.broker.errors import Reason, Refused
+from streamd.broker.catalog_rows import PermissionRow
 
 _EVERYTHING = (".*", ".*", ".*")
 
 
 class Administration:
-    """What administrators may change.
+    """Virtual hosts and permissions in them.
 
     Args:
         broker: the virtual hosts.
@@ -25,62 +22,40 @@ class Administration:
         self._broker = broker
         self._directory = directory
 
-    async def remove_user(self, name: str) -> None:
-        """Remove a user, unless nobody would be left to make new ones.
+    async def add_virtual_host(self, name: str, owner: str) -> bool:
+        """Add a virtual host unless it is there; its owner may do everything in it.
+
+        Returns:
+            Whether it is new.
 
         Raises:
-            Refused: there is none, it is the last administrator, or the catalog cannot be written.
+            Refused: there is no such owner, or the catalog cannot be written.
         """
-        self._check_stays_managed(name)
-        await self._directory.remove_user(name)
-
-    async def set_tags(self, name: str, tags: Collection[str]) -> None:
-        """Set a user's tags, all of them.
-
-        Raises:
-            Refused: it is the last administrator and would be none, or the catalog cannot be
-                written.
-        """
-        self.check_tags(name, tags)
-        await self._directory.put_user(name, tags=tags)
-
-    def check_tags(self, name: str, tags: Collection[str]) -> None:
-        """Raise Refused when nobody could manage any more once a user has these tags."""
-        if ADMINISTRATOR not in tags:
-            self._check_stays_managed(name)
-
-    def _check_stays_managed(self, name: str) -> None:
-        others = {u.name for u in self._directory.users() if ADMINISTRATOR in u.tags}
-        if others == {name}:
-            details = f"{name} is the last administrator: make another one first"
-            raise Refused(Reason.PRECONDITION_FAILED, details)
-
-    async def add_virtual_host(self, name: str, owner: str) -> None:
-        """Add a virtual host; who makes it may use it, as with RabbitMQ.
-
-        Raises:
-            Refused: the catalog cannot be written.
-        """
-        await self._broker.add_virtual_host(name)
-        await self._directory.put_permission(PermissionRow(owner, name, *_EVERYTHING))
+        async with self._broker.catalog.turn() as turn:
+            if name in self._broker.virtual_hosts:
+                return False
+            self._directory.check_user(owner)
+            row = PermissionRow(owner, name, *_EVERYTHING)
+            await self._broker.add_virtual_host(turn, name, lambda c: c.put_permission(row))
+            self._directory.add_permission(row)
+            return True
 
     async def remove_virtual_host(self, name: str) -> None:
-        """Remove a virtual host with all that is in it.
+        """Remove a virtual host with everything in it, and what users may do there.
 
         Raises:
             Refused: there is none, or the catalog cannot be written.
         """
-        await self._broker.remove_virtual_host(name)
-        self._directory.forget_virtual_host(name)
+        async with self._broker.catalog.turn() as turn:
+            await self._broker.remove_virtual_host(turn, name)
+            self._directory.forget_virtual_host(name)
 
     async def put_permission(self, row: PermissionRow) -> None:
         """Set what a user may do in a virtual host.
 
         Raises:
-            Refused: no such user or virtual host, a pattern is none, or the catalog cannot be
-                written.
+            Refused: no such user or virtual host, a pattern that cannot be compiled, or the
+                catalog cannot be written.
         """
-        if row.virtual_host not in self._broker.virtual_hosts:
-            details = f"there is no virtual host {row.virtual_host}"
-            raise Refused(Reason.PRECONDITION_FAILED, details)
-        await self._directory.put_permission(row)
+        check = self._broker.check_virtual_host
+        await self._directory.put_permission(row, lambda: check(row.virtual_host))

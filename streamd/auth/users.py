@@ -11,17 +11,18 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
 
 import trio
 
 from streamd.auth.passwords import check_password, hash_password, is_own
 from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
-from streamd.broker.catalog import Catalog, CatalogError, PermissionRow, UserRow
+from streamd.broker.catalog import Catalog
+from streamd.broker.catalog_rows import PermissionRow, UserRow
+from streamd.broker.catalog_writer import CatalogWriter, Turn
 from streamd.broker.errors import Reason, Refused
 
 logger = logging.getLogger(__name__)
@@ -86,39 +87,47 @@ def _matches(pattern: str, name: str) -> bool:
     return bool(pattern) and _compiled(pattern).search(name) is not None
 
 
+def _pass() -> None:
+    """Nothing to check."""
+
+
 class UserDirectory:
     """The users of a server and what they may do.
 
     Args:
-        catalog: where they are kept.
+        catalog: changes the catalog, in which they are kept.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: CatalogWriter) -> None:
         self._catalog = catalog
         self._users: dict[str, UserRow] = {}
         self._permissions: dict[tuple[str, str], PermissionRow] = {}
         self._known: dict[str, bytes] = {}  # user to keyed hash of the right password
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
-        self._changes = trio.Lock()
         self._throttle = LoginThrottle()
 
-    async def open(self, default_user: str, default_password: str, virtual_host: str) -> None:
+    async def open(
+        self, catalog: Catalog, default_user: str, default_password: str, virtual_host: str
+    ) -> None:
         """Read the catalog; a new one gets a first user, an administrator with all rights.
 
         Raises:
-            CatalogError: it cannot be used.
+            CatalogError: it cannot be read.
+            Refused: it cannot be written.
         """
-        users = await threads.in_thread(self._catalog.users)
-        if not users:
+        for user in await threads.in_thread(catalog.users):
+            self._users[user.name] = user
+        for row in await threads.in_thread(catalog.permissions):
+            self._permissions[row.user, row.virtual_host] = row
+        if not self._users:
             digest = await threads.in_thread(hash_password, default_password.encode())
             user = UserRow(default_user, digest, (ADMINISTRATOR,))
-            rights = [PermissionRow(default_user, virtual_host, ".*", ".*", ".*")]
-            await threads.in_thread(self._catalog.put_user, user, rights)
-            users = [user]
-        self._users = {user.name: user for user in users}
-        rows = await threads.in_thread(self._catalog.permissions)
-        self._permissions = {(row.user, row.virtual_host): row for row in rows}
+            rights = PermissionRow(default_user, virtual_host, ".*", ".*", ".*")
+            async with self._catalog.turn() as turn:
+                await turn.commit(lambda c: c.put_user(user), lambda c: c.put_permission(rights))
+                self._users[default_user] = user
+                self.add_permission(rights)
 
     # -- entering
 
@@ -162,11 +171,11 @@ class UserDirectory:
         """Replace a hash that came from RabbitMQ, now that the password is known."""
         async with self._checks:
             digest = await threads.in_thread(hash_password, password)
-        async with self._changes:
+        async with self._catalog.turn() as turn:
             if self._users.get(user.name) is not user:
                 return  # changed meanwhile
             try:
-                await self._keep(user._replace(password_hash=digest))
+                await self._keep(turn, user._replace(password_hash=digest))
             except Refused as refused:  # the old one still serves
                 logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
@@ -202,6 +211,8 @@ class UserDirectory:
         password: bytes | None = None,
         tags: Collection[str] | None = None,
         password_hash: str | None = None,
+        *,
+        is_new: bool | None = None,
     ) -> None:
         """Add a user or change one; None leaves what is as it is, in a new user nothing.
 
@@ -210,9 +221,11 @@ class UserDirectory:
             password: from now on; empty lets nobody in.
             tags: all of them.
             password_hash: instead of a password, as passwords.read_hash gives it.
+            is_new: whether there may be no such user yet, or has to be one; None for either.
 
         Raises:
-            Refused: bad name, or the catalog cannot be written.
+            Refused: bad name, there is such a user or none, no administrator would be left, or the
+                catalog cannot be written.
         """
         _check_name("user", name)
         if password:
@@ -220,37 +233,48 @@ class UserDirectory:
                 password_hash = await threads.in_thread(hash_password, password)
         elif password is not None:
             password_hash = ""
-        async with self._changes:
+        async with self._catalog.turn() as turn:
+            if is_new is not None:
+                (self.check_no_user if is_new else self.check_user)(name)
             user = self._users.get(name) or UserRow(name, "", ())
             if password_hash is not None:
                 user = user._replace(password_hash=password_hash)
             if tags is not None:
+                self.check_tags(name, tags)
                 user = user._replace(tags=tuple(sorted(set(tags))))
-            await self._keep(user)
+            await self._keep(turn, user)
             self._known.pop(name, None)
 
-    async def _keep(self, user: UserRow) -> None:
-        await self._change(self._catalog.put_user, user)
+    async def _keep(self, turn: Turn, user: UserRow) -> None:
+        await turn.commit(lambda catalog: catalog.put_user(user))
         self._users[user.name] = user
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user; its connections stay until they end.
+        """Remove a user, unless nobody would be left to make new ones.
+
+        Its connections stay until they end.
 
         Raises:
-            Refused: there is none, or the catalog cannot be written.
+            Refused: there is none, it is the last administrator, or the catalog cannot be written.
         """
-        async with self._changes:
-            self._check_user(name)
-            await self._change(self._catalog.remove_user, name)
+        async with self._catalog.turn() as turn:
+            self._check_stays_managed(name)
+            self.check_user(name)
+            await turn.commit(lambda catalog: catalog.remove_user(name))
             del self._users[name]
-        self._known.pop(name, None)
-        self._permissions = {key: p for key, p in self._permissions.items() if key[0] != name}
+            self._known.pop(name, None)
+            self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
 
-    async def put_permission(self, row: PermissionRow) -> None:
-        """Set what a user may do in a virtual host, which exists.
+    async def put_permission(self, row: PermissionRow, check: Callable[[], None] = _pass) -> None:
+        """Set what a user may do in a virtual host.
+
+        Args:
+            row: from now on.
+            check: raises Refused unless the virtual host exists; called in the turn of the change.
 
         Raises:
-            Refused: no such user, a pattern is none, or the catalog cannot be written.
+            Refused: no such user or virtual host, a pattern that cannot be compiled, or the
+                catalog cannot be written.
         """
         for pattern in row[2:]:
             try:
@@ -258,10 +282,11 @@ class UserDirectory:
             except re.error as error:
                 details = f"{pattern[:40]!r} is no regular expression: {error}"
                 raise Refused(Reason.PRECONDITION_FAILED, details) from error
-        async with self._changes:
-            self._check_user(row.user)
-            await self._change(self._catalog.put_permission, row)
-            self._permissions[row.user, row.virtual_host] = row
+        async with self._catalog.turn() as turn:
+            check()
+            self.check_user(row.user)
+            await turn.commit(lambda catalog: catalog.put_permission(row))
+            self.add_permission(row)
 
     async def remove_permission(self, user: str, virtual_host: str) -> None:
         """Take from a user what it may do in a virtual host.
@@ -269,26 +294,40 @@ class UserDirectory:
         Raises:
             Refused: it may do nothing there, or the catalog cannot be written.
         """
-        async with self._changes:
+        async with self._catalog.turn() as turn:
             if (user, virtual_host) not in self._permissions:
                 details = f"{user} has no permissions in {virtual_host}"
                 raise Refused(Reason.PRECONDITION_FAILED, details)
-            await self._change(self._catalog.remove_permission, user, virtual_host)
+            await turn.commit(lambda catalog: catalog.remove_permission(user, virtual_host))
             del self._permissions[user, virtual_host]
 
+    def add_permission(self, row: PermissionRow) -> None:
+        """Take what a user may do from now on; it is in the catalog."""
+        self._permissions[row.user, row.virtual_host] = row
+
     def forget_virtual_host(self, name: str) -> None:
-        """The virtual host is out of the catalog."""
+        """Drop what users may do in a virtual host; it is out of the catalog."""
         self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
 
-    def _check_user(self, name: str) -> None:
+    def check_user(self, name: str) -> None:
+        """Raise Refused unless there is such a user."""
         if name not in self._users:
             raise Refused(Reason.PRECONDITION_FAILED, f"there is no user {name}")
 
-    async def _change(self, change: Any, *values: object) -> None:  # noqa: ANN401 - of the catalog
-        try:
-            await threads.in_thread(change, *values)
-        except CatalogError as error:
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+    def check_no_user(self, name: str) -> None:
+        """Raise Refused when there is such a user."""
+        if name in self._users:
+            raise Refused(Reason.PRECONDITION_FAILED, f"there is a user {name} already")
+
+    def check_tags(self, name: str, tags: Collection[str]) -> None:
+        """Raise Refused when nobody could manage any more once a user has these tags."""
+        if ADMINISTRATOR not in tags:
+            self._check_stays_managed(name)
+
+    def _check_stays_managed(self, name: str) -> None:
+        if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:
+            details = f"{name} is the last administrator: make another one first"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def _check_name(what: str, name: str) -> None:

@@ -10,7 +10,9 @@ import trio
 
 from segments.disk import OsDisk
 from streamd.broker import threads
-from streamd.broker.catalog import Catalog, CatalogError, Contents, StreamRow
+from streamd.broker.catalog import Change, Contents
+from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.catalog_writer import CatalogWriter, Turn
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
@@ -36,7 +38,7 @@ class Broker:
 
     Args:
         data: the folder; exists.
-        catalog: of that folder; closed with the broker.
+        catalog: changes the catalog of that folder; closed with the broker.
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
         max_streams: that there may be, in all virtual hosts.
@@ -46,6 +48,7 @@ class Broker:
         virtual_hosts: by name.
         now_ms: the wall clock.
         data: the folder.
+        catalog: changes the catalog.
         rounds: at whose end streams write.
         poller: waits for connections; None on systems without one.
     """
@@ -53,7 +56,7 @@ class Broker:
     def __init__(
         self,
         data: str,
-        catalog: Catalog,
+        catalog: CatalogWriter,
         nursery: trio.Nursery,
         now_ms: Callable[[], int] = wall_clock_ms,
         max_streams: int = 10_000,
@@ -62,6 +65,7 @@ class Broker:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
+        self.catalog = catalog
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
         self._resources = ServerResources(
@@ -69,7 +73,6 @@ class Broker:
             catalog,
             nursery,
             now_ms,
-            trio.Lock(),
             Indexer(),
             flusher or Flusher(FlushMode.OS, 1),
             self.rounds,
@@ -102,36 +105,35 @@ class Broker:
         if self.poller is not None:
             self._resources.nursery.start_soon(self.poller.run)
 
-    async def add_virtual_host(self, name: str) -> VirtualHost:
-        """Add a virtual host; one that is there already stays as it is.
+    def check_virtual_host(self, name: str) -> None:
+        """Raise Refused where there is no virtual host of that name."""
+        if name not in self.virtual_hosts:
+            details = f"there is no virtual host {name}"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+
+    async def add_virtual_host(self, turn: Turn, name: str, *more: Change) -> None:
+        """Add a virtual host, of which there is none yet.
+
+        Args:
+            turn: in which it is done.
+            name: of it.
+            more: changes of the catalog that belong to it.
 
         Raises:
             Refused: the catalog cannot be written.
         """
-        async with self._resources.changes:
-            if name not in self.virtual_hosts:
-                await self._change(self._resources.catalog.add_virtual_host, name)
-                self.virtual_hosts[name] = VirtualHost(name, self._resources)
-        return self.virtual_hosts[name]
+        await turn.commit(lambda catalog: catalog.add_virtual_host(name), *more)
+        self.virtual_hosts[name] = VirtualHost(name, self._resources)
 
-    async def remove_virtual_host(self, name: str) -> None:
-        """Remove a virtual host with everything in it.
+    async def remove_virtual_host(self, turn: Turn, name: str) -> None:
+        """Remove a virtual host with everything in it, and what users may do there.
 
         Raises:
             Refused: there is none, or the catalog cannot be written.
         """
-        async with self._resources.changes:
-            if name not in self.virtual_hosts:
-                details = f"there is no virtual host {name}"
-                raise Refused(Reason.PRECONDITION_FAILED, details)
-            await self._change(self._resources.catalog.remove_virtual_host, name)
-            await self.virtual_hosts.pop(name).remove()
-
-    async def _change(self, change: Callable[[str], None], name: str) -> None:
-        try:
-            await threads.in_thread(change, name)
-        except CatalogError as error:
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+        self.check_virtual_host(name)
+        await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
+        await self.virtual_hosts.pop(name).remove()
 
     async def _expire_now_and_then(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import trio
 
-from streamd.broker.catalog import Catalog
+from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
@@ -18,22 +18,28 @@ class StreamQuota:
     Args:
         limit: the setting max_streams.
 
-    Attributes:
-        used: by streams that exist.
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+        self._limit = limit
+        self._used = 0
 
     def check(self, wanted: int) -> None:
         """Raise Refused unless so many more streams can be made."""
-        if self.used + wanted > self.limit:
+        if self._used + wanted > self._limit:
             details = (
-                f"there are {self.used:,} streams and {wanted:,} more are wanted, the setting "
-                f"max_streams allows {self.limit:,}"
+                f"there are {self._used:,} streams and {wanted:,} more are wanted, the setting "
+                f"max_streams allows {self._limit:,}"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
+
+    def count_new(self) -> None:
+        """There is one more."""
+        self._used += 1
+
+    def count_gone(self) -> None:
+        """There is one less."""
+        self._used -= 1
 
 
 class ServerResources(NamedTuple):
@@ -41,10 +47,9 @@ class ServerResources(NamedTuple):
 
     Attributes:
         data: the data folder.
-        catalog: of that folder.
+        catalog: changes the catalog of that folder.
         nursery: in which the writers of the streams run.
         now_ms: the wall clock.
-        changes: held while the catalog is changed.
         indexer: gives segments their filter indexes.
         flusher: gets what streams write onto the device.
         rounds: at whose end streams write.
@@ -52,10 +57,9 @@ class ServerResources(NamedTuple):
     """
 
     data: str
-    catalog: Catalog
+    catalog: CatalogWriter
     nursery: trio.Nursery
     now_ms: Callable[[], int]
-    changes: trio.Lock
     indexer: Indexer
     flusher: Flusher
     rounds: Rounds

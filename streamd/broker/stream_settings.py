@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from streamd.broker import threads
 from streamd.broker.arguments import policy_of, read_settings
-from streamd.broker.catalog import CatalogError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.resources import ServerResources
 from streamd.broker.standing_selectors import StandingSelector
@@ -36,15 +34,12 @@ class StreamSettings:
                 cannot be written.
         """
         changes = read_settings(pairs)
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             stream = self._host.find(name)
             row = self._host.row(name)
             row = row._replace(settings={**row.settings, **changes})
             policy = policy_of(row.effective)
-            try:
-                await threads.in_thread(self._resources.catalog.put_settings, row)
-            except CatalogError as error:
-                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+            await turn.commit(lambda catalog: catalog.put_settings(row))
             self._host.replace_row(row)
             stream.set_policy(policy)
         await stream.expire()
@@ -56,7 +51,7 @@ class StreamSettings:
             Refused: no such stream, too many groups, or the group's consumers rely on another
                 selector, or the catalog cannot be written.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             standing = self._host.find(name).standing
             standing.check_room(row)
             before = standing.find(row.group)
@@ -66,14 +61,13 @@ class StreamSettings:
             row = row._replace(since=self._host.find(name).log.next_offset)
             standing.put(row)
             try:
-                await threads.in_thread(
-                    self._resources.catalog.put_selector, self._host.name, name, row
-                )
-            except CatalogError as error:
+                host = self._host.name
+                await turn.commit(lambda catalog: catalog.put_selector(host, name, row))
+            except Refused:
                 standing.remove(row.group)
                 if before is not None:
                     standing.put(before)
-                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+                raise
 
     async def remove_selector(self, name: str, group: str) -> None:
         """Evaluate a group's selector no more.
@@ -82,16 +76,12 @@ class StreamSettings:
             Refused: no such stream or group, its consumers rely on it, or the catalog cannot be
                 written.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             standing = self._host.find(name).standing
             if standing.find(group) is None:
                 details = f"group {group} has no standing selector"
                 raise Refused(Reason.PRECONDITION_FAILED, details)
             standing.check_unused(group)
-            try:
-                await threads.in_thread(
-                    self._resources.catalog.remove_selector, self._host.name, name, group
-                )
-            except CatalogError as error:
-                raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+            host = self._host.name
+            await turn.commit(lambda catalog: catalog.remove_selector(host, name, group))
             standing.remove(group)

@@ -17,7 +17,10 @@ from segments.disk import OsDisk
 from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.arguments import Arguments, policy_of, read_arguments
-from streamd.broker.catalog import CatalogError, StreamRow, SuperStreamRow
+from streamd.broker.catalog import Change
+from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.catalog_writer import Turn
 from streamd.broker.checks import checked_name
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import contract_of
@@ -70,7 +73,7 @@ class VirtualHost:
         self._writers: dict[str, trio.CancelScope] = {}
         self._is_removed = False
         self.settings = StreamSettings(self, resources)
-        self.super_streams = SuperStreams(self, resources)
+        self.super_streams = SuperStreams(self)
         self.exchanges = Exchanges(self, resources)
 
     # -- opening
@@ -85,7 +88,7 @@ class VirtualHost:
             logger.error("stream %s is not available: %s", row.name, error)
             self._unavailable[row.name] = str(error)
             self._rows[row.name] = row
-            self._resources.quota.used += 1
+            self._resources.quota.count_new()
             return
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
@@ -113,7 +116,7 @@ class VirtualHost:
         )
         scope = trio.CancelScope()
         self._streams[row.name], self._rows[row.name] = stream, row
-        self._resources.quota.used += 1
+        self._resources.quota.count_new()
         self._writers[row.name] = scope
         self.exchanges.changed()
         self._resources.nursery.start_soon(_run_in, scope, stream)
@@ -178,9 +181,9 @@ class VirtualHost:
                 the disk refused.
         """
         row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             self._check_new(row)
-            await self._create([row])
+            await self._create(turn, [row])
         logger.info("created stream %s", row.name)
 
     def _check_new(self, row: StreamRow) -> None:
@@ -214,14 +217,15 @@ class VirtualHost:
         row = new_super_stream(self.name, name, routes)
         partitions = partitions_of(row)
         declared = read_arguments(arguments)
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             if self.exchanges.has(row.name):  # super streams are exchanges, too
                 raise Refused(Reason.ALREADY_EXISTS, row.name)
             for taken in set(self._rows).intersection(partitions):
                 raise Refused(Reason.ALREADY_EXISTS, taken)
             self.exchanges.check_room()
             self.exchanges.check_room_for_routes(len(partitions))
-            await self._create([StreamRow(self.name, n, declared) for n in partitions], row)
+            rows = [StreamRow(self.name, n, declared) for n in partitions]
+            await self._create(turn, rows, lambda catalog: catalog.put_super_stream(row))
             self.super_streams.add(row)
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
 
@@ -230,23 +234,28 @@ class VirtualHost:
         if self._is_removed:
             raise Refused(Reason.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
 
-    async def _create(
-        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None = None
-    ) -> None:
+    async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
+        """Create streams; `more` are changes of the catalog that belong to them.
+
+        Files first: a stream in the catalog always has its folder.
+        """
         self.check_there()
         self._resources.quota.check(len(rows))
         try:
-            logs = await threads.in_thread(self._create_files, rows, super_stream)
-        except (SegmentsError, CatalogError, OSError) as error:
+            logs = await threads.in_thread(self._create_files, rows)
+        except (SegmentsError, OSError) as error:
             logger.error("cannot create stream %s: %s", rows[0].name, error)
             raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+        try:
+            await turn.commit(lambda catalog: catalog.add_streams(rows), *more)
+        except BaseException as error:
+            logger.error("cannot create stream %s: %s", rows[0].name, error)
+            await threads.in_thread(self._remove_files, rows, logs)
+            raise
         for row, log in zip(rows, logs, strict=True):
             self._start(row, log)
 
-    def _create_files(
-        self, rows: Sequence[StreamRow], super_stream: SuperStreamRow | None
-    ) -> list[Log]:
-        """Files first: a stream in the catalog always has its folder."""
+    def _create_files(self, rows: Sequence[StreamRow]) -> list[Log]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the disk
             opening = [pool.submit(self._create_log, row) for row in rows]
         try:
@@ -255,14 +264,16 @@ class VirtualHost:
             # which had such a name before.
             for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
                 OsDisk().sync_folder(str(parent))
-            self._resources.catalog.add_streams(rows, super_stream)
         except BaseException:
-            for row, opened in zip(rows, opening, strict=True):
-                if opened.exception() is None:
-                    opened.result().abandon()
-                    OsDisk().remove_folder(self.folder(row.name))
+            made = [pair for pair in zip(rows, opening, strict=True) if not pair[1].exception()]
+            self._remove_files([row for row, _ in made], [opened.result() for _, opened in made])
             raise
         return logs
+
+    def _remove_files(self, rows: Iterable[StreamRow], logs: Iterable[Log]) -> None:
+        for row, log in zip(rows, logs, strict=True):
+            log.abandon()
+            OsDisk().remove_folder(self.folder(row.name))
 
     def _create_log(self, row: StreamRow) -> Log:
         folder = self.folder(row.name)
@@ -282,30 +293,34 @@ class VirtualHost:
         Raises:
             Refused: there is none, or the disk refused.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             if name not in self._rows:
                 raise Refused(Reason.NOT_FOUND, name)
-            gone = await self._delete([name])
-        logger.info("deleted stream %s", name)
-        answer()
-        self._tell(gone)
+            gone = await self._delete(turn, [name])
+            logger.info("deleted stream %s", name)
+            answer()
+            self._tell(gone)
 
     async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
         """Delete a super stream with its partitions; see `delete`."""
-        async with self._resources.changes:
-            row = self.super_streams.find(name)
-            gone = await self._delete(partitions_of(row), name)
-        logger.info("deleted super stream %s", name)
-        answer()
-        self._tell(gone)
+        async with self._resources.catalog.turn() as turn:
+            names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
+            gone = await self._delete(turn, names, name)
+            logger.info("deleted super stream %s", name)
+            answer()
+            self._tell(gone)
 
-    async def _delete(self, names: Sequence[str], super_stream: str | None = None) -> list[Stream]:
+    async def _delete(
+        self, turn: Turn, names: Sequence[str], super_stream: str | None = None
+    ) -> list[Stream]:
         """Delete streams that exist; returns those that somebody may use."""
-        remove = self._resources.catalog.remove_streams
-        try:
-            await threads.in_thread(remove, self.name, names, super_stream)
-        except CatalogError as error:
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+
+        def remove(catalog: Transaction) -> None:
+            catalog.remove_streams(self.name, names)
+            if super_stream is not None:
+                catalog.remove_super_stream(self.name, super_stream)
+
+        await turn.commit(remove)
         await self._stop(names)
         gone = [stream for name in names if (stream := self._forget(name)) is not None]
         self.super_streams.forget(names, super_stream)
@@ -320,7 +335,7 @@ class VirtualHost:
 
     def _forget(self, name: str) -> Stream | None:
         del self._rows[name]
-        self._resources.quota.used -= 1
+        self._resources.quota.count_gone()
         self._unavailable.pop(name, None)
         stream = self._streams.pop(name, None)
         if stream is not None:

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from streamd.auth.users import Right
 from streamd.broker.arguments import Arguments, describe_arguments
-from streamd.broker.catalog import SuperStreamRow
+from streamd.broker.catalog_rows import SuperStreamRow
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.super_streams import partitions_of

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
-from streamd.broker.catalog import PermissionRow, UserRow
+from streamd.broker.catalog_rows import PermissionRow, UserRow
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import (
@@ -74,7 +74,7 @@ class UserPaths:
         caller_of(request).require_administrator()
         name = part(request, "user")
         found(self._directory.find_user(name))
-        await self._service.administration.remove_user(name)
+        await self._service.directory.remove_user(name)
         return done()
 
     # -- permissions
@@ -154,8 +154,7 @@ async def put_host(service: Service, caller: Caller, name: str) -> bool:
         return False
     if not name or not name.isprintable() or len(name.encode()) > 255:  # noqa: PLR2004 - as AMQP
         raise BadRequest("a virtual host's name has 1 to 255 printable bytes")
-    await service.administration.add_virtual_host(name, caller.name)
-    return True
+    return await service.administration.add_virtual_host(name, caller.name)
 
 
 async def put_user(service: Service, name: str, body: Row) -> None:
@@ -168,7 +167,7 @@ async def put_user(service: Service, name: str, body: Row) -> None:
     if "tags" not in body:
         raise BadRequest("tags_not_present")
     tags = texts(body, "tags")
-    service.administration.check_tags(name, tags)
+    service.directory.check_tags(name, tags)
     password_hash = password = None
     if "password" in body:
         password = text(body, "password").encode()

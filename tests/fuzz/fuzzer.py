@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from streamd.broker.catalog import PermissionRow
+from streamd.auth.administration import Administration
 from streamd.http_api import serving
 from tests.fuzz import conversations
 from tests.fuzz.mutate import changed, in_pieces
@@ -226,10 +226,9 @@ class _Witness:
 
     @classmethod
     async def make(cls, server: Harness) -> "_Witness":
-        access, everything = server.server.directory, (".*", ".*", ".*")
-        await server.server.broker.add_virtual_host(_INNOCENT)
-        await access.put_user(_INNOCENT, b"guest", ())
-        await access.put_permission(PermissionRow(_INNOCENT, _INNOCENT, *everything))
+        broker, directory = server.server.broker, server.server.directory
+        await directory.put_user(_INNOCENT, b"guest", ())
+        await Administration(broker, directory).add_virtual_host(_INNOCENT, _INNOCENT)
         peer = server.connect()
         await peer.log_in(user=_INNOCENT, virtual_host=_INNOCENT)
         await peer.create(_INNOCENT)

@@ -396,7 +396,7 @@ async def test_nothing_leads_to_a_super_stream_that_is_gone(tmp_path: Path, whol
 async def test_bindings_to_nothing_that_a_catalog_has_are_passed_over(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
         route = RouteRow("/", "amq.fanout", "gone", True, "", {})
-        server.server.broker._resources.catalog.exchanges.add_route(route)
+        server.server.broker.catalog._catalog.apply(lambda rows: rows.add_route(route))
     async with harness(tmp_path) as server:
         assert await Http(server).get("bindings") == []
         assert (await Http(server).get("definitions"))["bindings"] == []
@@ -412,7 +412,7 @@ async def test_a_virtual_host_that_is_being_deleted_takes_no_exchanges(tmp_path:
             path, body = f"exchanges/other/{name}", {"arguments": arguments}
             answers.append(await http.code("PUT", path, body))
 
-        async with trio.open_nursery() as nursery, server.server.broker._resources.changes:
+        async with trio.open_nursery() as nursery, server.server.broker.catalog.turn():
             nursery.start_soon(http.code, "DELETE", "vhosts/other")
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(ask, "super", {})

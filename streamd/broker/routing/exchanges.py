@@ -4,11 +4,10 @@ A super stream is a durable direct exchange here, its partitions are its binding
 host has the default exchange, which leads to each stream by its name, and five of RabbitMQ's.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
-from streamd.broker import threads
-from streamd.broker.catalog import CatalogError
+from streamd.broker.catalog_writer import Turn
 from streamd.broker.checks import checked_key
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.resources import ServerResources
@@ -176,7 +175,7 @@ class Exchanges:
         """
         check_lengths(row)
         can_be_super = row == as_super_stream(self._host.name, row.name)
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             self._host.check_there()
             check_not_default(row.name)
             if self.has(row.name):
@@ -187,10 +186,10 @@ class Exchanges:
             check_not_reserved(row.name)
             self.check_room()
             if can_be_super and super_stream:
-                await self._host.super_streams.declare(row.name)
+                await self._host.super_streams.declare(turn, row.name)
                 return True
             if row.is_durable:
-                await self._write(self._resources.catalog.exchanges.add, row)
+                await turn.commit(lambda catalog: catalog.add_exchange(row))
             self._rows[row.name] = row
             self.changed()
             return True
@@ -218,19 +217,20 @@ class Exchanges:
         Raises:
             Refused: it is in use, is there in every virtual host, or the disk refused.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             check_not_default(name)
             check_not_reserved(name)
             if if_unused and self.routes_from(name):
                 details = f"exchange '{name}' in vhost '{self._host.name}' in use"
                 raise Refused(Reason.PRECONDITION_FAILED, details)
             if name in self._host.super_streams:
-                await self._host.super_streams.drop(name)
+                await self._host.super_streams.drop(turn, name)
             elif name in self._rows:
-                await self._remove(name)
+                await self._remove(turn, name)
 
-    async def _remove(self, name: str) -> None:
-        await self._write(self._resources.catalog.exchanges.remove, self._host.name, name)
+    async def _remove(self, turn: Turn, name: str) -> None:
+        host = self._host.name
+        await turn.commit(lambda catalog: catalog.remove_exchange(host, name))
         self._rows.pop(name, None)
         self._routes.pop(name, None)
         self._drop_routes_to({name}, to_exchange=True)
@@ -246,11 +246,11 @@ class Exchanges:
             Refused: one of its ends is missing or may not be bound, it has bad arguments, there
                 are too many, or the disk refused.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             self._host.check_there()
             self._check_ends(route)
             if self._is_partition(route):
-                return await self._host.super_streams.bind(route)
+                return await self._host.super_streams.bind(turn, route)
             routes = self._routes.setdefault(route.source, {})
             if _identity(route) in routes:
                 return route
@@ -263,7 +263,7 @@ class Exchanges:
             check_arguments(route)
             self.check_room_for_routes(1)
             if self.is_kept(route):
-                await self._write(self._resources.catalog.exchanges.add_route, route)
+                await turn.commit(lambda catalog: catalog.add_route(route))
             routes[_identity(route)] = route
             self.changed()
             return route
@@ -274,20 +274,20 @@ class Exchanges:
         Raises:
             Refused: one of its ends is missing or cannot be unbound, or the disk refused.
         """
-        async with self._resources.changes:
+        async with self._resources.catalog.turn() as turn:
             self._check_ends(route)
             if self._is_partition(route):
-                await self._host.super_streams.unbind(route)
+                await self._host.super_streams.unbind(turn, route)
                 return
             routes = self._routes.get(route.source, {})
             if _identity(route) not in routes:
                 return
-            await self._write(self._resources.catalog.exchanges.remove_route, route)
+            await turn.commit(lambda catalog: catalog.remove_route(route))
             del routes[_identity(route)]
             self.changed()
             row = self._rows.get(route.source)
             if row is not None and row.auto_delete and not routes:
-                await self._remove(route.source)
+                await self._remove(turn, route.source)
 
     def _check_ends(self, route: RouteRow) -> None:
         check_not_default(route.source)
@@ -306,12 +306,6 @@ class Exchanges:
         """Whether a binding is for longer than this run of the server: both its ends are."""
         ends = [route.source, *([route.destination] if route.to_exchange else [])]
         return all(self.find(name).is_durable for name in ends)
-
-    async def _write(self, change: Callable[..., None], *values: Any) -> None:  # noqa: ANN401
-        try:
-            await threads.in_thread(change, *values)
-        except CatalogError as error:
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     def forget_streams(self, names: Collection[str], super_stream: str | None = None) -> None:
         """Streams are gone, and a super stream, in the catalog too."""

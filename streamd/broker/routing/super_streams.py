@@ -1,19 +1,18 @@
 """The super streams of one virtual host, and how they change partition by partition.
 
 To AMQP a super stream is an exchange and its partitions are bindings. That side is `Exchanges`,
-which comes here with the lock on changes held.
+which comes here in the turn of a change.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
-from streamd.broker import threads
-from streamd.broker.catalog import Binding, CatalogError, SuperStreamRow
+from streamd.broker.catalog_rows import Binding, SuperStreamRow
+from streamd.broker.catalog_writer import Turn
 from streamd.broker.checks import MAX_PARTITIONS, check_number, checked_key, checked_name
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import NO_PARTITION
-from streamd.broker.resources import ServerResources
 from streamd.broker.routing.matching import Headers, RouteRow
 
 if TYPE_CHECKING:
@@ -26,16 +25,14 @@ _MAX_ORDER = (1 << 31) - 1
 
 
 class SuperStreams:
-    """Found, declared, bound, dropped. Who changes something holds the lock on changes.
+    """Found, declared, bound, dropped.
 
     Args:
         host: the virtual host.
-        resources: the catalog.
     """
 
-    def __init__(self, host: "VirtualHost", resources: ServerResources) -> None:
+    def __init__(self, host: "VirtualHost") -> None:
         self._host = host
-        self._resources = resources
         self._rows: dict[str, SuperStreamRow] = {}
 
     # -- finding
@@ -85,15 +82,15 @@ class SuperStreams:
         self._rows[row.name] = row
         self._host.exchanges.changed()
 
-    async def declare(self, name: str) -> None:
+    async def declare(self, turn: Turn, name: str) -> None:
         """Add one that has no partitions yet.
 
         Raises:
             Refused: bad name, or the disk refused.
         """
-        await self._put(SuperStreamRow(self._host.name, checked_name(name), ()))
+        await self._put(turn, SuperStreamRow(self._host.name, checked_name(name), ()))
 
-    async def bind(self, route: RouteRow) -> RouteRow:
+    async def bind(self, turn: Turn, route: RouteRow) -> RouteRow:
         """Make a stream a partition; without an order, or with one that is taken, the last.
 
         One that is a partition already stays in its place when there is no order.
@@ -119,10 +116,10 @@ class SuperStreams:
             order = max(taken, default=-1) + 1
         binding = Binding(checked_key(route.key), route.destination, order)
         bindings = sorted([*others, binding], key=lambda b: b.order)
-        await self._put(row._replace(bindings=tuple(bindings)))
+        await self._put(turn, row._replace(bindings=tuple(bindings)))
         return _as_route(row, binding)
 
-    async def unbind(self, route: RouteRow) -> None:
+    async def unbind(self, turn: Turn, route: RouteRow) -> None:
         """Have a stream be no partition any more, where it is one.
 
         Raises:
@@ -131,27 +128,22 @@ class SuperStreams:
         row = self.find(route.source)
         others = _without(row, route)
         if others != row.bindings:
-            await self._put(row._replace(bindings=others))
+            await self._put(turn, row._replace(bindings=others))
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, turn: Turn, name: str) -> None:
         """Remove one and leave the streams that were its partitions.
 
         Raises:
             Refused: the disk refused.
         """
-        await self._write(self._resources.catalog.remove_streams, self._host.name, (), name)
+        host = self._host.name
+        await turn.commit(lambda catalog: catalog.remove_super_stream(host, name))
         self.forget((), name)
         logger.info("removed super stream %s, its streams stay", name)
 
-    async def _put(self, row: SuperStreamRow) -> None:
-        await self._write(self._resources.catalog.put_super_stream, row)
+    async def _put(self, turn: Turn, row: SuperStreamRow) -> None:
+        await turn.commit(lambda catalog: catalog.put_super_stream(row))
         self.add(row)
-
-    async def _write(self, change: Callable[..., None], *values: Any) -> None:  # noqa: ANN401
-        try:
-            await threads.in_thread(change, *values)
-        except CatalogError as error:
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
     def forget(self, streams: Collection[str], name: str | None = None) -> None:
         """Streams are gone, and a super stream, in the catalog too."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from segments.selector import Dialect
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
-from streamd.broker.catalog import PermissionRow
+from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.standing_selectors import parse_standing
 from streamd.connections.stream.context import Context, Handlers
@@ -79,42 +79,39 @@ class Management:
 
     async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
         name, tags = _text(arguments, "name"), arguments.get("tags", "").split()
-        if self._directory.is_user(name):
-            raise Refused(Reason.PRECONDITION_FAILED, f"there is a user {name} already")
-        await self._directory.put_user(name, _text(arguments, "password").encode(), tags)
+        self._directory.check_no_user(name)
+        password = _text(arguments, "password").encode()
+        await self._directory.put_user(name, password, tags, is_new=True)
         return ()
 
     async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
         return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._directory.users()]
 
     async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
-        await self._administration.remove_user(_text(arguments, "name"))
+        await self._directory.remove_user(_text(arguments, "name"))
         return ()
 
     async def _set_tags(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
-        self._check_user(name)
-        await self._administration.set_tags(name, arguments.get("tags", "").split())
+        tags = arguments.get("tags", "").split()
+        await self._directory.put_user(name, tags=tags, is_new=False)
         return ()
 
     async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
-        self._check_user(name)
-        await self._directory.put_user(name, _text(arguments, "password").encode())
+        self._directory.check_user(name)
+        password = _text(arguments, "password").encode()
+        await self._directory.put_user(name, password, is_new=False)
         return ()
-
-    def _check_user(self, name: str) -> None:
-        if not self._directory.is_user(name):
-            raise Refused(Reason.PRECONDITION_FAILED, f"there is no user {name}")
 
     # -- virtual hosts
 
     async def _add_host(self, arguments: Arguments) -> Iterable[Row]:
         name = _text(arguments, "name")
-        if name in self._broker.virtual_hosts:
+        user = self._context.rights.user
+        if not await self._administration.add_virtual_host(name, user):
             details = f"there is a virtual host {name} already"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        await self._administration.add_virtual_host(name, self._context.rights.user)
         return ()
 
     async def _list_hosts(self, _arguments: Arguments) -> Iterable[Row]:

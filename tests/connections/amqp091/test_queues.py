@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.catalog import PermissionRow
+from streamd.broker.catalog_rows import PermissionRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.values import Field, text_field

@@ -1,0 +1,143 @@
+"""What one change of the catalog writes; see catalog.Catalog for how it becomes lasting."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+
+from streamd.broker.catalog_rows import PermissionRow, StreamRow, SuperStreamRow, UserRow
+from streamd.broker.routing.matching import ExchangeRow, RouteRow, arguments_text
+from streamd.broker.standing_selectors import StandingSelector
+
+_TABLES_OF_A_HOST = (
+    *("streams", "super_streams", "bindings", "standing_selectors", "permissions"),
+    *("exchanges", "routes"),
+)
+_ROUTE_COLUMNS = ("virtual_host", "source", "destination", "to_exchange", "key", "arguments")
+
+
+class Transaction:
+    """Writes rows; all that is written through it lasts, or nothing does.
+
+    Args:
+        db: in a transaction.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    # -- streams
+
+    def add_streams(self, rows: Iterable[StreamRow]) -> None:
+        """Add streams, which have no settings yet."""
+        values = [(row.virtual_host, row.name, json.dumps(row.arguments)) for row in rows]
+        insert = "INSERT INTO streams (virtual_host, name, arguments) VALUES (?, ?, ?)"
+        self._db.executemany(insert, values)
+
+    def put_settings(self, row: StreamRow) -> None:
+        """Replace a stream's settings."""
+        values = (json.dumps(dict(row.settings)), row.virtual_host, row.name)
+        update = "UPDATE streams SET settings = ? WHERE virtual_host = ? AND name = ?"
+        self._db.execute(update, values)
+
+    def remove_streams(self, virtual_host: str, names: Iterable[str]) -> None:
+        """Remove streams with their selectors and the bindings that lead to them."""
+        for name in names:
+            self._delete("streams", virtual_host=virtual_host, name=name)
+            for table in ("bindings", "standing_selectors"):
+                self._delete(table, virtual_host=virtual_host, stream=name)
+            self._remove_routes_to(virtual_host, name, to_exchange=False)
+
+    def put_selector(self, virtual_host: str, stream: str, row: StandingSelector) -> None:
+        """Add a group's selector or replace it."""
+        insert = "INSERT OR REPLACE INTO standing_selectors VALUES (?, ?, ?, ?, ?, ?)"
+        self._db.execute(insert, (virtual_host, stream, *row))
+
+    def remove_selector(self, virtual_host: str, stream: str, group: str) -> None:
+        """Remove a group's selector."""
+        where = {"virtual_host": virtual_host, "stream": stream, "consumers": group}
+        self._delete("standing_selectors", **where)
+
+    # -- super streams, exchanges and bindings
+
+    def put_super_stream(self, row: SuperStreamRow) -> None:
+        """Add a super stream of streams that exist, or replace it."""
+        host, name, bindings = row
+        self._remove_super_stream(host, name)
+        self._db.execute("INSERT INTO super_streams VALUES (?, ?)", (host, name))
+        values = [(host, name, order, key, stream) for key, stream, order in bindings]
+        self._db.executemany("INSERT INTO bindings VALUES (?, ?, ?, ?, ?)", values)
+
+    def remove_super_stream(self, virtual_host: str, name: str) -> None:
+        """Remove a super stream with the bindings from it and to it; its streams stay."""
+        self._remove_super_stream(virtual_host, name)
+        self._remove_routes_of(virtual_host, name)
+
+    def _remove_super_stream(self, virtual_host: str, name: str) -> None:
+        self._delete("super_streams", virtual_host=virtual_host, name=name)
+        self._delete("bindings", virtual_host=virtual_host, super_stream=name)
+
+    def add_exchange(self, row: ExchangeRow) -> None:
+        """Add an exchange."""
+        host, name, kind, _, auto_delete, internal, alternate = row
+        values = (host, name, kind, auto_delete, internal, alternate)
+        self._db.execute("INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def remove_exchange(self, virtual_host: str, name: str) -> None:
+        """Remove an exchange with the bindings from it and to it."""
+        self._delete("exchanges", virtual_host=virtual_host, name=name)
+        self._remove_routes_of(virtual_host, name)
+
+    def add_route(self, row: RouteRow) -> None:
+        """Add a binding."""
+        values = (*row[:5], arguments_text(row.arguments))
+        self._db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def remove_route(self, row: RouteRow) -> None:
+        """Remove a binding."""
+        values = (*row[:5], arguments_text(row.arguments))
+        self._delete("routes", **dict(zip(_ROUTE_COLUMNS, values, strict=True)))
+
+    def _remove_routes_of(self, virtual_host: str, exchange: str) -> None:
+        self._delete("routes", virtual_host=virtual_host, source=exchange)
+        self._remove_routes_to(virtual_host, exchange, to_exchange=True)
+
+    def _remove_routes_to(self, virtual_host: str, name: str, *, to_exchange: bool) -> None:
+        where = {"virtual_host": virtual_host, "destination": name, "to_exchange": to_exchange}
+        self._delete("routes", **where)
+
+    # -- virtual hosts
+
+    def add_virtual_host(self, name: str) -> None:
+        """Add a virtual host."""
+        self._db.execute("INSERT INTO virtual_hosts VALUES (?)", (name,))
+
+    def remove_virtual_host(self, name: str) -> None:
+        """Remove a virtual host with everything in it, and what users may do there."""
+        self._delete("virtual_hosts", name=name)
+        for table in _TABLES_OF_A_HOST:
+            self._delete(table, virtual_host=name)
+
+    # -- users
+
+    def put_user(self, user: UserRow) -> None:
+        """Add a user or replace one."""
+        values = (user.name, user.password_hash, json.dumps(user.tags))
+        self._db.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", values)
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user and what it may do."""
+        self._delete("users", name=name)
+        self._delete("permissions", user=name)
+
+    def put_permission(self, permission: PermissionRow) -> None:
+        """Set what a user may do in a virtual host."""
+        self._db.execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", permission)
+
+    def remove_permission(self, user: str, virtual_host: str) -> None:
+        """Take from a user what it may do in a virtual host."""
+        self._delete("permissions", user=user, virtual_host=virtual_host)
+
+    def _delete(self, table: str, **where: object) -> None:
+        condition = " AND ".join(f"{column} = ?" for column in where)
+        statement = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - names of ours alone
+        self._db.execute(statement, tuple(where.values()))

@@ -1,0 +1,67 @@
+"""The one way to change the catalog while the server runs.
+
+A change has a turn of its own, in the order in which the changes asked for one. In its turn it
+
+1. looks whether it can be done: nothing that it finds can change before it is through;
+2. commits its rows, all or none;
+3. carries out in memory and on the disk what follows from them.
+
+Cancelling the task that asked for the change has an effect while it waits for its turn, and after
+its turn, not within: the catalog, the memory and the folders are as before the change or as after
+it, also when the connection that asked is reset meanwhile. So nothing may be waited for in a turn
+that depends on a peer.
+
+The commit is the only step that waits for the device. Should it be worth while, changes that
+depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
+each; `Turn.commit` would then return when the commit is made that holds the change.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from streamd.broker import threads
+from streamd.broker.catalog import Catalog, CatalogError, Change
+from streamd.broker.errors import Reason, Refused
+
+
+class Turn:
+    """The turn of one change; see the module."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def commit(self, *changes: Change) -> None:
+        """Write all of it; on return it is on the disk.
+
+        Raises:
+            Refused: the catalog cannot be written; nothing is changed in it.
+        """
+        try:
+            await threads.in_thread(self._catalog.apply, *changes)
+        except CatalogError as error:
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+
+
+class CatalogWriter:
+    """Gives turns.
+
+    Args:
+        catalog: nobody else changes it.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = trio.Lock()  # first come, first served
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Turn]:
+        """Wait for a turn; the change is made in this block, which cannot be cancelled."""
+        async with self._lock:
+            with trio.CancelScope(shield=True):
+                yield Turn(self._catalog)
+
+    def close(self) -> None:
+        """Release the catalog."""
+        self._catalog.close()

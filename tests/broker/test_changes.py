@@ -1,0 +1,255 @@
+"""Changes from many clients at once, and from clients that vanish in the middle of one."""
+
+import itertools
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+
+from streamd.auth.administration import Administration
+from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.errors import Refused
+from streamd.broker.routing.matching import RouteRow
+from streamd.broker.routing.rules import as_super_stream
+from streamd.broker.standing_selectors import parse_standing
+from streamd.config import Config
+from streamd.server import open_server
+from tests.support.server import Harness, harness
+
+Action: TypeAlias = Callable[[Harness], Awaitable[object]]
+
+
+def administration(server: Harness) -> Administration:
+    return Administration(server.server.broker, server.server.directory)
+
+
+def state(server: Harness) -> dict[str, Any]:
+    """What there is in memory; the folders of streams have to be those of the streams."""
+    hosts = server.server.broker.virtual_hosts
+    folders = {folder.parent.name.replace("%2F", "/"): set[str]() for folder in _folders(server)}
+    for folder in _folders(server):
+        folders[folder.parent.name.replace("%2F", "/")].add(folder.name)
+    assert folders == {name: set(host.names()) for name, host in hosts.items() if host.names()}
+    assert server.server.broker._resources.quota._used == len(_folders(server))
+    return {
+        "streams": {n: [host.row(s) for s in host.names()] for n, host in hosts.items()},
+        "exchanges": {n: host.exchanges.rows() for n, host in hosts.items()},
+        "super streams": {n: host.super_streams.rows() for n, host in hosts.items()},
+        "bindings": {
+            n: [
+                sorted(map(str, host.exchanges.routes_from(row.name)))
+                for row in host.exchanges.rows()
+            ]
+            for n, host in hosts.items()
+        },
+        "selectors": {
+            (n, s): host.find(s).standing.rows() for n, host in hosts.items() for s in host.names()
+        },
+        "users": [(user.name, user.tags) for user in server.server.directory.users()],
+        "permissions": server.server.directory.permissions(),
+    }
+
+
+def _folders(server: Harness) -> list[Path]:
+    return list(server.data.glob("streams/*/*"))
+
+
+async def prepare(server: Harness) -> None:
+    host = server.host
+    await host.create("s", [])
+    await host.create_super_stream("i", [("0", "i-0"), ("1", "i-1")], [])
+    await host.exchanges.bind(RouteRow("/", "i", "i-0", False, "again", {}))
+    await host.exchanges.bind(RouteRow("/", "amq.topic", "s", False, "#", {}))
+    await host.exchanges.bind(RouteRow("/", "amq.topic", "i", True, "#", {}))
+    await host.settings.put_selector("s", parse_standing("g", "union", "a = 1"))
+    await administration(server).add_virtual_host("other", "guest")
+    other = server.server.broker.virtual_hosts["other"]
+    await other.create("o", [])
+    await other.create_super_stream("p", [("0", "p-0")], [])
+
+
+def _nothing() -> None:
+    pass
+
+
+ACTIONS: dict[str, Action] = {
+    "create": lambda server: server.host.create("new", [("max-age", "1h")]),
+    "create_super_stream": lambda server: server.host.create_super_stream(
+        "j", [("0", "j-0"), ("1", "j-1")], []
+    ),
+    "delete": lambda server: server.host.delete("s", _nothing),
+    "delete a partition": lambda server: server.host.delete("i-0", _nothing),
+    "delete_super_stream": lambda server: server.host.delete_super_stream("i", _nothing),
+    "set_arguments": lambda server: server.host.settings.set_arguments("s", [("max-age", "1h")]),
+    "put_selector": lambda server: server.host.settings.put_selector(
+        "s", parse_standing("h", "union", "b = 1")
+    ),
+    "remove_selector": lambda server: server.host.settings.remove_selector("s", "g"),
+    "declare": lambda server: server.host.exchanges.declare(
+        as_super_stream("/", "x"), super_stream=False
+    ),
+    "declare a super stream": lambda server: server.host.exchanges.declare(
+        as_super_stream("/", "x"), super_stream=True
+    ),
+    "drop": lambda server: server.host.exchanges.delete("i", if_unused=False),
+    "bind": lambda server: server.host.exchanges.bind(RouteRow("/", "i", "s", False, "k", {})),
+    "unbind": lambda server: server.host.exchanges.unbind(
+        RouteRow("/", "i", "i-0", False, "again", {})
+    ),
+    "add_virtual_host": lambda server: administration(server).add_virtual_host("v", "guest"),
+    "remove_virtual_host": lambda server: administration(server).remove_virtual_host("other"),
+    "put_user": lambda server: server.server.directory.put_user("ada", b"x", ["management"]),
+    "remove_user": lambda server: server.server.directory.remove_user("bob"),
+    "put_permission": lambda server: administration(server).put_permission(
+        PermissionRow("bob", "other", "", "", ".*")
+    ),
+}
+
+
+async def steps(server: Harness, action: Action, number: int) -> bool:
+    """Carry an action out, cancelled after a number of steps; whether it was through by then."""
+    is_through = False
+
+    async def act() -> None:
+        nonlocal is_through
+        await action(server)
+        is_through = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(act)
+        for _ in range(number):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        was_through = is_through
+        nursery.cancel_scope.cancel()
+    return was_through
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+async def test_cancelled_at_each_step(tmp_path: Path, name: str) -> None:
+    """The state is that before or that after, in memory, in the catalog and on the disk."""
+    found = []
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        async with harness(folder) as server:
+            await prepare(server)
+            await server.server.directory.put_user("bob", b"x", [])
+            if number == 0:
+                found.append(state(server))
+            was_through = await steps(server, ACTIONS[name], number)
+            found.append(state(server))
+        async with harness(folder) as server:
+            assert state(server) == found[-1]
+        if was_through:
+            break
+    before, after = found[0], found[-1]
+    assert before != after
+    assert all(one in (before, after) for one in found)
+    assert found.index(after) >= 2, "cancelled at once, it should not have happened"
+
+
+async def _outcome(action: Callable[[], Awaitable[object]]) -> str:
+    try:
+        await action()
+    except Refused as refused:
+        return refused.reason.name
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *itertools.combinations_with_replacement(
+            ["create", "delete", "create_super_stream", "delete_super_stream"], 2
+        ),
+        ("declare", "declare a super stream"),
+        ("drop", "bind"),
+        ("delete_super_stream", "bind"),
+        ("delete a partition", "delete_super_stream"),
+        ("put_permission", "remove_user"),
+        ("put_permission", "remove_virtual_host"),
+        ("add_virtual_host", "add_virtual_host"),
+        ("remove_virtual_host", "remove_virtual_host"),
+        ("set_arguments", "delete"),
+        ("put_selector", "delete"),
+    ],
+)
+async def test_two_at_once_are_as_one_after_the_other(tmp_path: Path, one: str, other: str) -> None:
+    async def run(folder: Path, order: tuple[str, str], lead: int | None) -> Any:
+        """Both; the second begins when the first has made some steps, None when it is through."""
+        outcomes: dict[int, str] = {}
+
+        async def act(number: int, name: str) -> None:
+            outcomes[number] = await _outcome(lambda: ACTIONS[name](server))
+
+        async with harness(folder) as server:
+            await prepare(server)
+            await server.server.directory.put_user("bob", b"x", [])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(act, 0, order[0])
+                for _ in range(lead or 0):
+                    await trio.lowlevel.checkpoint()
+                if lead is None:
+                    await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(act, 1, order[1])
+            found = state(server)
+        async with harness(folder) as server:
+            assert state(server) == found
+        return sorted(outcomes.values()), found
+
+    orders = [(one, other), (other, one)]
+    allowed = [await run(tmp_path / f"{n}", order, None) for n, order in enumerate(orders)]
+    for (n, order), lead in itertools.product(enumerate(orders), range(0, 6, 2)):
+        assert await run(tmp_path / f"{n}-{lead}", order, lead) in allowed
+
+
+async def test_two_administrators_do_not_remove_each_other(server: Harness) -> None:
+    directory = server.server.directory
+    await directory.put_user("ada", b"x", ["administrator"])
+    outcomes: list[str] = []
+
+    async def remove(name: str) -> None:
+        outcomes.append(await _outcome(lambda: directory.remove_user(name)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(remove, "ada")
+        nursery.start_soon(remove, "guest")
+    assert sorted(outcomes) == ["PRECONDITION_FAILED", "done"]
+
+
+async def test_the_catalog_cannot_be_written(tmp_path: Path) -> None:
+    """Every change is refused then, and leaves everything as it was."""
+    async with harness(tmp_path) as server:
+        await prepare(server)
+        await server.server.directory.put_user("bob", b"x", [])
+        before = state(server)
+        catalog = server.server.broker.catalog._catalog
+        catalog._db.execute("PRAGMA query_only = 1")
+        for name, action in ACTIONS.items():
+            assert await _outcome(partial(action, server)) == "INTERNAL_ERROR", name
+            assert state(server) == before, name
+        catalog._db.execute("PRAGMA query_only = 0")
+        await server.host.create("new", [])
+
+
+def test_streams_and_users_at_once_in_threads(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+
+    async def act(action: Callable[[], Awaitable[object]]) -> None:
+        outcomes.append(await _outcome(action))
+
+    async def main() -> None:
+        async with open_server(Config(data=str(tmp_path))) as server:
+            host, directory = server.broker.virtual_hosts["/"], server.directory
+            async with trio.open_nursery() as nursery:
+                for number in range(40):
+                    name = f"n{number}"
+                    nursery.start_soon(act, lambda name=name: host.create(name, []))
+                    nursery.start_soon(act, lambda name=name: directory.put_user(name, tags=[]))
+            assert len(host.names()) == 40
+            assert len(directory.users()) == 41
+
+    trio.run(main)
+    assert outcomes == ["done"] * 80
