@@ -252,7 +252,7 @@ async def test_exchanges_and_bindings(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchanges, "MAX_EXCHANGES", 7)  # five are there
-    monkeypatch.setattr(exchanges, "MAX_ROUTES", 3)
+    monkeypatch.setattr(exchanges, "MAX_BINDINGS", 3)
     amqp, http = await open_peer(server), Http(server)
     assert await peer.code(c.CreateSuperStream, "s", ("p0", "p1"), ("0", "1"), ()) == OK
     exchange = m.ExchangeDeclare(0, "x", "headers", False, True, False, False, False, {})

@@ -83,12 +83,10 @@ class Broker:
         """Open what the catalog knows."""
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
-        for super_stream in contents.super_streams:
-            self.virtual_hosts[super_stream.virtual_host].super_streams.add(super_stream)
         for host in self.virtual_hosts.values():
             host.exchanges.load(
                 (row for row in contents.exchanges if row.virtual_host == host.name),
-                (row for row in contents.routes if row.virtual_host == host.name),
+                (row for row in contents.bindings if row.virtual_host == host.name),
             )
         rows = contents.streams
         limiter = trio.CapacityLimiter(_AT_ONCE)

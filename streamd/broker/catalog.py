@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from streamd.broker.catalog_rows import Binding, PermissionRow, StreamRow, SuperStreamRow, UserRow
+from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.catalog_schema import VERSION, migrate
 from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.routing.matching import ExchangeRow, RouteRow
+from streamd.broker.routing.matching import Binding, ExchangeRow
+from streamd.broker.routing.partitions import partition_binding
 from streamd.broker.standing_selectors import StandingSelector
 
 DEFAULT_HOST = "/"
@@ -38,10 +39,9 @@ class Contents(NamedTuple):
 
     virtual_hosts: list[str]
     streams: list[StreamRow]
-    super_streams: list[SuperStreamRow]
     selectors: dict[tuple[str, str], list[StandingSelector]]
     exchanges: list[ExchangeRow]
-    routes: list[RouteRow]
+    bindings: list[Binding]
 
 
 class Catalog:
@@ -117,10 +117,9 @@ class Catalog:
         return Contents(
             hosts,
             streams,
-            self.super_streams(),
             self.selectors(),
             self.exchanges(),
-            self.routes(),
+            self.bindings(),
         )
 
     # -- streams
@@ -134,34 +133,25 @@ class Catalog:
             for host, name, arguments, settings in rows
         ]
 
-    def super_streams(self) -> list[SuperStreamRow]:
-        """All super streams, by virtual host and name."""
-        bindings: dict[tuple[str, str], list[Binding]] = {}
-        for host, name in self._rows("SELECT virtual_host, name FROM super_streams ORDER BY 1, 2"):
-            bindings[host, name] = []
-        columns = "virtual_host, super_stream, key, stream, position"
-        for host, name, key, stream, order in self._rows(
-            f"SELECT {columns} FROM bindings ORDER BY 1, 2, position"  # noqa: S608 - ours
-        ):
-            bindings[host, name].append(Binding(key, stream, int(order)))
-        return [SuperStreamRow(*key, tuple(found)) for key, found in bindings.items()]
-
     def exchanges(self) -> list[ExchangeRow]:
-        """Durable exchanges, by virtual host and name."""
-        columns = "virtual_host, name, kind, auto_delete, internal, alternate"
-        found = self._rows(f"SELECT {columns} FROM exchanges ORDER BY 1, 2")  # noqa: S608 - ours
+        """Durable exchanges and super streams, by virtual host and name."""
+        columns = "virtual_host, name, type, auto_delete, internal, alternate, super_stream"
+        rows = self._rows(f"SELECT {columns} FROM exchanges ORDER BY 1, 2")  # noqa: S608 - ours
         return [
-            ExchangeRow(host, name, kind, True, bool(auto_delete), bool(internal), alternate)
-            for host, name, kind, auto_delete, internal, alternate in found
+            ExchangeRow(host, name, how, True, bool(auto), bool(internal), alternate, bool(is_one))
+            for host, name, how, auto, internal, alternate, is_one in rows
         ]
 
-    def routes(self) -> list[RouteRow]:
-        """All bindings, by virtual host and source."""
-        columns = "virtual_host, source, destination, to_exchange, key, arguments"
+    def bindings(self) -> list[Binding]:
+        """All bindings, by virtual host and source; partitions first, in their order."""
+        columns = "virtual_host, source, destination, to_exchange, key, arguments, position"
+        order = "1, 2, position IS NULL, position, 3, 5"
         return [
-            RouteRow(host, source, destination, bool(to_exchange), key, json.loads(arguments))
-            for host, source, destination, to_exchange, key, arguments in self._rows(
-                f"SELECT {columns} FROM routes ORDER BY 1, 2, 3, 5"  # noqa: S608 - ours
+            Binding(host, source, destination, bool(to_exchange), key, json.loads(arguments))
+            if position is None
+            else partition_binding(host, source, destination, key, position)
+            for host, source, destination, to_exchange, key, arguments, position in self._rows(
+                f"SELECT {columns} FROM bindings ORDER BY {order}"  # noqa: S608 - ours
             )
         ]
 

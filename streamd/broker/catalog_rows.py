@@ -13,7 +13,7 @@ class StreamRow(NamedTuple):
         virtual_host: where it is.
         name: of it.
         arguments: what it was declared with, and is declared with again.
-        settings: what was changed since, by the same names; an empty text is the default.
+        settings: what was changed since, by the same names; an empty string is the default.
     """
 
     virtual_host: str
@@ -23,31 +23,9 @@ class StreamRow(NamedTuple):
 
     @property
     def effective(self) -> Arguments:
-        """What holds for it now."""
+        """The arguments that hold for it now."""
         together = {**self.arguments, **self.settings}
         return {name: value for name, value in together.items() if value != ""}
-
-
-class Binding(NamedTuple):
-    """A routing key and the partition that it leads to.
-
-    Attributes:
-        key: of the route.
-        stream: the partition.
-        order: partitions are in this order; each has its own.
-    """
-
-    key: str
-    stream: str
-    order: int
-
-
-class SuperStreamRow(NamedTuple):
-    """One super stream; its partitions in their order."""
-
-    virtual_host: str
-    name: str
-    bindings: tuple[Binding, ...]
 
 
 class UserRow(NamedTuple):
@@ -62,7 +40,7 @@ class UserRow(NamedTuple):
 
 
 class PermissionRow(NamedTuple):
-    """What a user may do in a virtual host: patterns on the names of streams."""
+    """The rights of a user in a virtual host: patterns on the names of streams."""
 
     user: str
     virtual_host: str

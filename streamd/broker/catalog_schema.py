@@ -5,7 +5,7 @@ Each version added a script; what an old version wrote is never written in anoth
 
 import sqlite3
 
-VERSION = 5
+VERSION = 6
 _SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
@@ -76,7 +76,45 @@ CREATE TABLE routes (
     PRIMARY KEY (virtual_host, source, destination, to_exchange, key, arguments)
 ) WITHOUT ROWID;
 """
-_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)
+# A super stream is an exchange, too, and its partitions are bindings with a position.
+_SCHEMA_6 = """
+ALTER TABLE exchanges RENAME TO old_exchanges;
+ALTER TABLE bindings RENAME TO old_partitions;
+CREATE TABLE exchanges (
+    virtual_host TEXT NOT NULL,
+    name TEXT NOT NULL,
+    type TEXT NOT NULL,
+    auto_delete INTEGER NOT NULL,
+    internal INTEGER NOT NULL,
+    alternate TEXT NOT NULL,
+    super_stream INTEGER NOT NULL,
+    PRIMARY KEY (virtual_host, name)
+) WITHOUT ROWID;
+CREATE TABLE bindings (
+    virtual_host TEXT NOT NULL,
+    source TEXT NOT NULL,
+    destination TEXT NOT NULL,
+    to_exchange INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    position INTEGER,
+    PRIMARY KEY (virtual_host, source, destination, to_exchange, key, arguments)
+) WITHOUT ROWID;
+INSERT INTO exchanges
+    SELECT virtual_host, name, kind, auto_delete, internal, alternate, 0 FROM old_exchanges;
+INSERT OR REPLACE INTO exchanges
+    SELECT virtual_host, name, 'direct', 0, 0, '', 1 FROM super_streams;
+INSERT OR IGNORE INTO bindings
+    SELECT virtual_host, super_stream, stream, 0, key, '{}', position FROM old_partitions
+    ORDER BY position;
+INSERT OR IGNORE INTO bindings
+    SELECT virtual_host, source, destination, to_exchange, key, arguments, NULL FROM routes;
+DROP TABLE old_exchanges;
+DROP TABLE old_partitions;
+DROP TABLE super_streams;
+DROP TABLE routes;
+"""
+_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

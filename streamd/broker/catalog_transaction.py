@@ -4,15 +4,11 @@ import json
 import sqlite3
 from collections.abc import Iterable
 
-from streamd.broker.catalog_rows import PermissionRow, StreamRow, SuperStreamRow, UserRow
-from streamd.broker.routing.matching import ExchangeRow, RouteRow, arguments_text
+from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
+from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow, arguments_text
 from streamd.broker.standing_selectors import StandingSelector
 
-_TABLES_OF_A_HOST = (
-    *("streams", "super_streams", "bindings", "standing_selectors", "permissions"),
-    *("exchanges", "routes"),
-)
-_ROUTE_COLUMNS = ("virtual_host", "source", "destination", "to_exchange", "key", "arguments")
+_TABLES_OF_A_HOST = ("streams", "exchanges", "bindings", "standing_selectors", "permissions")
 
 
 class Transaction:
@@ -43,9 +39,8 @@ class Transaction:
         """Remove streams with their selectors and the bindings that lead to them."""
         for name in names:
             self._delete("streams", virtual_host=virtual_host, name=name)
-            for table in ("bindings", "standing_selectors"):
-                self._delete(table, virtual_host=virtual_host, stream=name)
-            self._remove_routes_to(virtual_host, name, to_exchange=False)
+            self._delete("standing_selectors", virtual_host=virtual_host, stream=name)
+            self._remove_bindings_to(virtual_host, name, to_exchange=False)
 
     def put_selector(self, virtual_host: str, stream: str, row: StandingSelector) -> None:
         """Add a group's selector or replace it."""
@@ -57,53 +52,33 @@ class Transaction:
         where = {"virtual_host": virtual_host, "stream": stream, "consumers": group}
         self._delete("standing_selectors", **where)
 
-    # -- super streams, exchanges and bindings
-
-    def put_super_stream(self, row: SuperStreamRow) -> None:
-        """Add a super stream of streams that exist, or replace it."""
-        host, name, bindings = row
-        self._remove_super_stream(host, name)
-        self._db.execute("INSERT INTO super_streams VALUES (?, ?)", (host, name))
-        values = [(host, name, order, key, stream) for key, stream, order in bindings]
-        self._db.executemany("INSERT INTO bindings VALUES (?, ?, ?, ?, ?)", values)
-
-    def remove_super_stream(self, virtual_host: str, name: str) -> None:
-        """Remove a super stream with the bindings from it and to it; its streams stay."""
-        self._remove_super_stream(virtual_host, name)
-        self._remove_routes_of(virtual_host, name)
-
-    def _remove_super_stream(self, virtual_host: str, name: str) -> None:
-        self._delete("super_streams", virtual_host=virtual_host, name=name)
-        self._delete("bindings", virtual_host=virtual_host, super_stream=name)
+    # -- exchanges and bindings, super streams and partitions
 
     def add_exchange(self, row: ExchangeRow) -> None:
-        """Add an exchange."""
-        host, name, kind, _, auto_delete, internal, alternate = row
-        values = (host, name, kind, auto_delete, internal, alternate)
-        self._db.execute("INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?)", values)
+        """Add a durable exchange."""
+        host, name, exchange_type, _, auto_delete, internal, alternate, super_stream = row
+        values = (host, name, exchange_type, auto_delete, internal, alternate, super_stream)
+        self._db.execute("INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
     def remove_exchange(self, virtual_host: str, name: str) -> None:
         """Remove an exchange with the bindings from it and to it."""
         self._delete("exchanges", virtual_host=virtual_host, name=name)
-        self._remove_routes_of(virtual_host, name)
+        self._delete("bindings", virtual_host=virtual_host, source=name)
+        self._remove_bindings_to(virtual_host, name, to_exchange=True)
 
-    def add_route(self, row: RouteRow) -> None:
-        """Add a binding."""
-        values = (*row[:5], arguments_text(row.arguments))
-        self._db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?, ?, ?, ?, ?)", values)
+    def put_binding(self, row: Binding) -> None:
+        """Add a binding; a partition that is there gets this position."""
+        values = (*_key_of(row).values(), row.position)
+        insert = "INSERT OR REPLACE INTO bindings VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._db.execute(insert, values)
 
-    def remove_route(self, row: RouteRow) -> None:
+    def remove_binding(self, row: Binding) -> None:
         """Remove a binding."""
-        values = (*row[:5], arguments_text(row.arguments))
-        self._delete("routes", **dict(zip(_ROUTE_COLUMNS, values, strict=True)))
+        self._delete("bindings", **_key_of(row))
 
-    def _remove_routes_of(self, virtual_host: str, exchange: str) -> None:
-        self._delete("routes", virtual_host=virtual_host, source=exchange)
-        self._remove_routes_to(virtual_host, exchange, to_exchange=True)
-
-    def _remove_routes_to(self, virtual_host: str, name: str, *, to_exchange: bool) -> None:
+    def _remove_bindings_to(self, virtual_host: str, name: str, *, to_exchange: bool) -> None:
         where = {"virtual_host": virtual_host, "destination": name, "to_exchange": to_exchange}
-        self._delete("routes", **where)
+        self._delete("bindings", **where)
 
     # -- virtual hosts
 
@@ -130,14 +105,27 @@ class Transaction:
         self._delete("permissions", user=name)
 
     def put_permission(self, permission: PermissionRow) -> None:
-        """Set what a user may do in a virtual host."""
+        """Set the rights of a user in a virtual host."""
         self._db.execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", permission)
 
     def remove_permission(self, user: str, virtual_host: str) -> None:
-        """Take from a user what it may do in a virtual host."""
+        """Take from a user its rights in a virtual host."""
         self._delete("permissions", user=user, virtual_host=virtual_host)
 
     def _delete(self, table: str, **where: object) -> None:
         condition = " AND ".join(f"{column} = ?" for column in where)
         statement = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - names of ours alone
         self._db.execute(statement, tuple(where.values()))
+
+
+def _key_of(row: Binding) -> dict[str, object]:
+    """The columns that tell bindings apart, in their order; a partition may change its position."""
+    arguments = row.arguments if row.position is None else NO_HEADERS
+    return {
+        "virtual_host": row.virtual_host,
+        "source": row.source,
+        "destination": row.destination,
+        "to_exchange": row.to_exchange,
+        "key": row.key,
+        "arguments": arguments_text(arguments),
+    }

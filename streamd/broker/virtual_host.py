@@ -2,8 +2,9 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -29,10 +30,13 @@ from streamd.broker.groups import Groups
 from streamd.broker.names import stream_folder
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
-from streamd.broker.routing.super_streams import SuperStreams, new_super_stream, partitions_of
+from streamd.broker.routing.partitions import bindings_of, new_super_stream, partitions_of
+from streamd.broker.routing.rules import as_super_stream
+from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.stream import Stream
 from streamd.broker.stream_settings import StreamSettings
+from streamd.broker.stream_table import StreamTable
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ _AT_ONCE = 16  # streams that are created at the same time
 
 
 class StreamObserver(Protocol):
-    """Somebody who uses streams and must know when one is gone."""
+    """Uses streams and must know when one is gone."""
 
     def stream_is_gone(self, stream: Stream) -> None:
         """The stream was deleted or cannot be used any more."""
@@ -53,28 +57,43 @@ class StreamObserver(Protocol):
 class VirtualHost:
     """One virtual host.
 
+    Args:
+        name: of it.
+        resources: that all virtual hosts share.
+
     Attributes:
         name: of it.
-        observers: who is told when a stream is gone.
         groups: the single active consumers.
         settings: changes to streams that exist.
-        super_streams: which streams are partitions of what.
-        exchanges: of AMQP 0-9-1.
+        exchanges: of AMQP 0-9-1, super streams included.
+        super_streams: those of the exchanges that have partitions.
     """
 
     def __init__(self, name: str, resources: ServerResources) -> None:
         self.name = name
-        self.observers: set[StreamObserver] = set()
         self.groups = Groups()
         self._resources = resources
-        self._streams: dict[str, Stream] = {}
-        self._rows: dict[str, StreamRow] = {}
-        self._unavailable: dict[str, str] = {}
+        self._streams = StreamTable(name)
+        self._observers: set[StreamObserver] = set()
         self._writers: dict[str, trio.CancelScope] = {}
-        self._is_removed = False
-        self.settings = StreamSettings(self, resources)
-        self.super_streams = SuperStreams(self)
-        self.exchanges = Exchanges(self, resources)
+        self.settings = StreamSettings(name, self._streams, resources.catalog)
+        self.exchanges = Exchanges(name, self._streams, resources.catalog)
+        self.super_streams = SuperStreams(name, self.exchanges)
+
+    # -- observers
+
+    @property
+    def observers(self) -> frozenset[StreamObserver]:
+        """All that learn when a stream is gone."""
+        return frozenset(self._observers)
+
+    def add_observer(self, observer: StreamObserver) -> None:
+        """From now on, tell an observer when a stream is gone."""
+        self._observers.add(observer)
+
+    def remove_observer(self, observer: StreamObserver) -> None:
+        """Tell an observer no more; one that is unknown is ignored."""
+        self._observers.discard(observer)
 
     # -- opening
 
@@ -86,8 +105,7 @@ class VirtualHost:
             )
         except (SegmentsError, OSError) as error:
             logger.error("stream %s is not available: %s", row.name, error)
-            self._unavailable[row.name] = str(error)
-            self._rows[row.name] = row
+            self._streams.add_unavailable(row, str(error))
             self._resources.quota.count_new()
             return
         for line in log.report.steps:
@@ -115,10 +133,10 @@ class VirtualHost:
             row.name, log, shared.now_ms, shared.rounds, shared.flusher, contract, standing
         )
         scope = trio.CancelScope()
-        self._streams[row.name], self._rows[row.name] = stream, row
+        self._streams.add(row, stream)
         self._resources.quota.count_new()
         self._writers[row.name] = scope
-        self.exchanges.changed()
+        self.exchanges.note_change()
         self._resources.nursery.start_soon(_run_in, scope, stream)
         return stream
 
@@ -130,33 +148,27 @@ class VirtualHost:
 
     def names(self) -> list[str]:
         """All streams, available or not, in order of their names."""
-        return sorted(self._rows)
+        return self._streams.names()
 
     def has_stream(self, name: str) -> bool:
         """Whether there is a stream of that name, available or not."""
-        return name in self._rows
+        return name in self._streams
 
     def streams(self) -> list[Stream]:
         """All streams that are available."""
-        return list(self._streams.values())
+        return self._streams.all_open()
 
     def alarms(self) -> dict[str, str]:
         """What keeps streams from taking messages, by name."""
-        return self._unavailable | {
-            name: stream.alarm for name, stream in self._streams.items() if stream.alarm
-        }
+        return self._streams.alarms()
 
     def arguments(self, name: str) -> Arguments:
-        """What stream `name`, which exists, was declared with."""
-        return self._rows[name].arguments
+        """The arguments that stream `name`, which exists, was declared with."""
+        return self._streams.arguments(name)
 
     def row(self, name: str) -> StreamRow:
         """What the catalog has of stream `name`, which exists."""
-        return self._rows[name]
-
-    def replace_row(self, row: StreamRow) -> None:
-        """The catalog has it otherwise now."""
-        self._rows[row.name] = row
+        return self._streams.row(name)
 
     def find(self, name: str) -> Stream:
         """The stream `name`.
@@ -164,12 +176,7 @@ class VirtualHost:
         Raises:
             Refused: there is none, or it is not available.
         """
-        stream = self._streams.get(name)
-        if stream is not None:
-            return stream
-        if name in self._unavailable:
-            raise Refused(Reason.NOT_AVAILABLE, self._unavailable[name])
-        raise Refused(Reason.NOT_FOUND, name)
+        return self._streams.find(name)
 
     # -- creating
 
@@ -187,7 +194,7 @@ class VirtualHost:
         logger.info("created stream %s", row.name)
 
     def _check_new(self, row: StreamRow) -> None:
-        existing = self._rows.get(row.name)
+        existing = self._streams.find_row(row.name)
         if existing is None:
             return
         if existing.arguments == row.arguments:
@@ -200,46 +207,48 @@ class VirtualHost:
     async def create_super_stream(
         self,
         name: str,
-        routes: Iterable[tuple[str, str]],
+        keys: Iterable[tuple[str, str]],
         arguments: Iterable[tuple[str, str]],
     ) -> None:
         """Create a super stream and its partitions, all or none.
 
         Args:
             name: of the super stream.
-            routes: routing key and partition, in order.
+            keys: routing key and partition, in order.
             arguments: of every partition.
 
         Raises:
             Refused: bad names or arguments, too many partitions or one twice, it or one of them
                 exists, or the disk refused.
         """
-        row = new_super_stream(self.name, name, routes)
+        row = new_super_stream(self.name, name, keys)
         partitions = partitions_of(row)
         declared = read_arguments(arguments)
+        exchange, bindings = as_super_stream(self.name, row.name), bindings_of(row)
+
+        def add(catalog: Transaction) -> None:
+            catalog.add_exchange(exchange)
+            for binding in bindings:
+                catalog.put_binding(binding)
+
         async with self._resources.catalog.turn() as turn:
             if self.exchanges.has(row.name):  # super streams are exchanges, too
                 raise Refused(Reason.ALREADY_EXISTS, row.name)
-            for taken in set(self._rows).intersection(partitions):
+            for taken in filter(self.has_stream, partitions):
                 raise Refused(Reason.ALREADY_EXISTS, taken)
             self.exchanges.check_room()
-            self.exchanges.check_room_for_routes(len(partitions))
+            self.exchanges.check_room_for_bindings(len(partitions))
             rows = [StreamRow(self.name, n, declared) for n in partitions]
-            await self._create(turn, rows, lambda catalog: catalog.put_super_stream(row))
-            self.super_streams.add(row)
+            await self._create(turn, rows, add)
+            self.exchanges.add(exchange, bindings)
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
-
-    def check_there(self) -> None:
-        """Raise Refused when the virtual host was deleted: nothing is added to it any more."""
-        if self._is_removed:
-            raise Refused(Reason.INTERNAL_ERROR, f"the virtual host {self.name} is gone")
 
     async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
         """Create streams; `more` are changes of the catalog that belong to them.
 
         Files first: a stream in the catalog always has its folder.
         """
-        self.check_there()
+        self._streams.check_there()
         self._resources.quota.check(len(rows))
         try:
             logs = await threads.in_thread(self._create_files, rows)
@@ -294,7 +303,7 @@ class VirtualHost:
             Refused: there is none, or the disk refused.
         """
         async with self._resources.catalog.turn() as turn:
-            if name not in self._rows:
+            if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
             gone = await self._delete(turn, [name])
             logger.info("deleted stream %s", name)
@@ -318,26 +327,26 @@ class VirtualHost:
         def remove(catalog: Transaction) -> None:
             catalog.remove_streams(self.name, names)
             if super_stream is not None:
-                catalog.remove_super_stream(self.name, super_stream)
+                catalog.remove_exchange(self.name, super_stream)
 
         await turn.commit(remove)
         await self._stop(names)
         gone = [stream for name in names if (stream := self._forget(name)) is not None]
-        self.super_streams.forget(names, super_stream)
+        if super_stream is not None:
+            self.exchanges.forget(super_stream)
+        self.exchanges.forget_streams(names)
         return gone
 
     async def _stop(self, names: Iterable[str]) -> None:
         """Nothing is written into the folders of streams after this: they may be others' soon."""
         for name in names:
-            stream = self._streams.get(name)
+            stream = self._streams.find_open(name)
             if stream is not None:
                 await stream.stop()
 
     def _forget(self, name: str) -> Stream | None:
-        del self._rows[name]
+        stream = self._streams.remove(name)
         self._resources.quota.count_gone()
-        self._unavailable.pop(name, None)
-        stream = self._streams.pop(name, None)
         if stream is not None:
             self._writers.pop(name).cancel()
             stream.remove()
@@ -359,28 +368,30 @@ class VirtualHost:
     def _tell(self, gone: Iterable[Stream]) -> None:
         for stream in gone:
             self.groups.stream_is_gone(stream.name)
-            for observer in list(self.observers):
-                observer.stream_is_gone(stream)
+            for observer in self.observers:
+                with _reported(observer):
+                    observer.stream_is_gone(stream)
 
     async def remove(self) -> None:
-        """The virtual host is out of the catalog: drop everything in it."""
-        self.super_streams.clear()
-        self._is_removed = True
+        """Drop everything in it: the virtual host is out of the catalog."""
+        self._streams.close()
+        self.exchanges.clear()
         await self._stop(self.names())
         self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
-        for observer in list(self.observers):
-            observer.host_is_gone()
+        for observer in self.observers:
+            with _reported(observer):
+                observer.host_is_gone()
 
     # -- all streams
 
     async def expire(self) -> None:
         """Apply age limits to streams that nobody writes to."""
-        for stream in list(self._streams.values()):
+        for stream in self.streams():
             await stream.expire()
 
     def close(self) -> None:
         """Write what is pending and release all files."""
-        for stream in self._streams.values():
+        for stream in self.streams():
             try:
                 stream.log.close()
             except SegmentsError as error:
@@ -403,6 +414,15 @@ def _report_damage(name: str, segment: Segment, damage: Damage) -> None:
         lost,
         damage.first_offset,
     )
+
+
+@contextmanager
+def _reported(observer: StreamObserver) -> Iterator[None]:
+    """A fault in one connection keeps no others from learning that a stream is gone."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s could not be told that a stream is gone", observer)
 
 
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.users import Right
-from streamd.broker.routing.matching import RouteRow, arguments_text
+from streamd.broker.routing.matching import Binding, arguments_text
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.exchanges import exchange_part
@@ -65,13 +65,13 @@ class BindingPaths:
 
     async def _list(self, request: Request) -> Response:
         hosts = hosts_of(self._hosts, request)
-        routes = [route for host in hosts for route in await _routes(host)]
-        return await listing(request, routes, binding_row)
+        bindings = [binding for host in hosts for binding in await _bindings(host)]
+        return await listing(request, bindings, binding_row)
 
     async def _list_from(self, request: Request) -> Response:
         host = host_of(self._hosts, request)
-        routes = host.exchanges.routes_from(exchange_part(request, "name"))
-        return await listing(request, routes, binding_row)
+        bindings = host.exchanges.bindings_from(exchange_part(request, "name"))
+        return await listing(request, bindings, binding_row)
 
     async def _list_to_exchange(self, request: Request) -> Response:
         return await self._list_to(request, exchange_part(request, "name"), to_exchange=True)
@@ -82,8 +82,10 @@ class BindingPaths:
     async def _list_to(self, request: Request, name: str, *, to_exchange: bool) -> Response:
         host = host_of(self._hosts, request)
         ends = (name, to_exchange)
-        routes = await _routes(host, lambda route: (route.destination, route.to_exchange) == ends)
-        return await listing(request, routes, binding_row)
+        bindings = await _bindings(
+            host, lambda binding: (binding.destination, binding.to_exchange) == ends
+        )
+        return await listing(request, bindings, binding_row)
 
     async def _list_between(self, request: Request) -> Response:
         host, wanted = self._ends(request)
@@ -98,8 +100,8 @@ class BindingPaths:
     async def _bind(self, request: Request) -> Response:
         host, ends = self._ends(request)
         _require(request, ends)
-        route = await bind(host, ends, await read_body(request))
-        last = [route.destination, properties_key(route)]
+        binding = await bind(host, ends, await read_body(request))
+        last = [binding.destination, properties_key(binding)]
         return done(is_new=True, location="/".join(quote(name, safe="") for name in last))
 
     async def _unbind(self, request: Request) -> Response:
@@ -108,7 +110,7 @@ class BindingPaths:
         await host.exchanges.unbind(_find(host, ends, part(request, "key")))
         return done()
 
-    def _ends(self, request: Request) -> tuple[VirtualHost, RouteRow]:
+    def _ends(self, request: Request) -> tuple[VirtualHost, Binding]:
         """Where, and a binding without key and arguments between what is in the path."""
         host, kind = host_of(self._hosts, request), part(request, "kind")
         if kind not in _KINDS:
@@ -116,48 +118,48 @@ class BindingPaths:
         to_exchange = _KINDS[kind]
         destination = (exchange_part if to_exchange else part)(request, "destination")
         source = exchange_part(request, "source")
-        return host, RouteRow(host.name, source, destination, to_exchange, "", {})
+        return host, Binding(host.name, source, destination, to_exchange, "", {})
 
 
-def _require(request: Request, ends: RouteRow) -> None:
+def _require(request: Request, ends: Binding) -> None:
     caller = caller_of(request)
     caller.require(Right.READ, ends.virtual_host, ends.source)
     caller.require(Right.WRITE, ends.virtual_host, ends.destination)
 
 
-async def _routes(
-    host: VirtualHost, is_wanted: Callable[[RouteRow], bool] | None = None
-) -> list[RouteRow]:
+async def _bindings(
+    host: VirtualHost, is_wanted: Callable[[Binding], bool] | None = None
+) -> list[Binding]:
     """The bindings of all exchanges, or those of them that are wanted."""
-    found: list[RouteRow] = []
+    found: list[Binding] = []
     for row in host.exchanges.rows():
-        found += filter(is_wanted, host.exchanges.routes_from(row.name))
+        found += filter(is_wanted, host.exchanges.bindings_from(row.name))
         await trio.lowlevel.checkpoint()  # there can be 100,000: messages flow meanwhile
     return found
 
 
-def _between(host: VirtualHost, ends: RouteRow) -> list[RouteRow]:
-    routes = host.exchanges.routes_from(ends.source)
-    return [route for route in routes if route[:4] == ends[:4]]
+def _between(host: VirtualHost, ends: Binding) -> list[Binding]:
+    bindings = host.exchanges.bindings_from(ends.source)
+    return [binding for binding in bindings if binding[:4] == ends[:4]]
 
 
-def _find(host: VirtualHost, ends: RouteRow, key: str) -> RouteRow:
+def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
     """The binding with that properties_key, or the only one with that routing key.
 
     Raises:
         NotFound: there is none.
     """
-    routes = _between(host, ends)
-    for route in routes:
-        if properties_key(route) == key:
-            return route
-    same_key = [route for route in routes if route.key == key]
+    bindings = _between(host, ends)
+    for binding in bindings:
+        if properties_key(binding) == key:
+            return binding
+    same_key = [binding for binding in bindings if binding.key == key]
     if len(same_key) != 1:
         raise NotFound
     return same_key[0]
 
 
-async def bind(host: VirtualHost, ends: RouteRow, body: Row) -> RouteRow:
+async def bind(host: VirtualHost, ends: Binding, body: Row) -> Binding:
     """Make a binding as definitions and requests describe it.
 
     Args:
@@ -180,31 +182,31 @@ async def bind(host: VirtualHost, ends: RouteRow, body: Row) -> RouteRow:
     return await host.exchanges.bind(ends._replace(key=key, arguments=arguments))
 
 
-def binding_row(route: RouteRow) -> Row:
+def binding_row(binding: Binding) -> Row:
     """A binding as RabbitMQ shows it."""
-    return declared_binding(route) | {"properties_key": properties_key(route)}
+    return declared_binding(binding) | {"properties_key": properties_key(binding)}
 
 
-def declared_binding(route: RouteRow) -> Row:
+def declared_binding(binding: Binding) -> Row:
     """A binding as definitions have it."""
     return {
-        "source": route.source,
-        "vhost": route.virtual_host,
-        "destination": route.destination,
-        "destination_type": _NAMES[route.to_exchange],
-        "routing_key": route.key,
-        "arguments": dict(route.arguments),
+        "source": binding.source,
+        "vhost": binding.virtual_host,
+        "destination": binding.destination,
+        "destination_type": _NAMES[binding.to_exchange],
+        "routing_key": binding.key,
+        "arguments": dict(binding.arguments),
     }
 
 
-def properties_key(route: RouteRow) -> str:
+def properties_key(binding: Binding) -> str:
     """What tells bindings between the same two apart: the key, and a hash of the arguments.
 
     Source: rabbitmq/rabbitmq-server, rabbit_mgmt_format.erl; the hash is our own.
     """
-    key = quote(route.key, safe="").replace("~", "%7E")
-    if not route.arguments:
+    key = quote(binding.key, safe="").replace("~", "%7E")
+    if not binding.arguments:
         return key or "~"
-    raw = arguments_text(route.arguments).encode()
+    raw = arguments_text(binding.arguments).encode()
     digest = hashlib.blake2b(raw, digest_size=_HASH_BYTES).digest()
     return f"{key}~{urlsafe_b64encode(digest).decode()}"

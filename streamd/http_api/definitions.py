@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.broker.errors import Refused
-from streamd.broker.routing.matching import NO_HEADERS, RouteRow
+from streamd.broker.routing.matching import NO_HEADERS, Binding
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.bindings import bind, declared_binding
@@ -173,7 +173,7 @@ class DefinitionPaths:
         if kind not in ("queue", "exchange"):
             return f"{about}: its destination_type is neither queue nor exchange"
         to_exchange = kind == "exchange"
-        ends = RouteRow(host.name, source, destination, to_exchange, "", NO_HEADERS)
+        ends = Binding(host.name, source, destination, to_exchange, "", NO_HEADERS)
         if not host.exchanges.has(source):
             return f"{about}: there is no exchange {source}"
         if not (host.exchanges.has if to_exchange else host.has_stream)(destination):
@@ -209,8 +209,8 @@ async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
         if exchange.is_durable and not is_built_in(exchange.name):
             exchanges.append(exchange_row(host, exchange))
         if exchange.name != DEFAULT_EXCHANGE:
-            routes = filter(host.exchanges.is_kept, host.exchanges.routes_from(exchange.name))
-            bindings += map(declared_binding, routes)
+            kept = filter(host.exchanges.is_kept, host.exchanges.bindings_from(exchange.name))
+            bindings += map(declared_binding, kept)
         await trio.lowlevel.checkpoint()
     return {"queues": queues, "exchanges": exchanges, "bindings": bindings}
 

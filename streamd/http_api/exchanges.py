@@ -11,14 +11,14 @@ from starlette.routing import Route
 
 from streamd.auth.users import Right
 from streamd.broker.errors import Refused
-from streamd.broker.routing.matching import ExchangeRow, Kind
+from streamd.broker.routing.matching import ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import (
     ALTERNATE,
     DEFAULT_EXCHANGE,
     RESERVED_PREFIX,
     SUPER_STREAM,
-    as_super_stream,
-    kind_of,
+    could_be_super_stream,
+    exchange_type,
 )
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
@@ -107,7 +107,7 @@ async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
     row = ExchangeRow(
         host.name,
         name,
-        _kind(body),
+        _type(body),
         flag(body, "durable", default=True),
         flag(body, "auto_delete", default=False),
         flag(body, "internal", default=False),
@@ -117,8 +117,8 @@ async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
     if SUPER_STREAM in arguments:
         is_super_stream = flag(arguments, SUPER_STREAM, default=True)
     elif not host.exchanges.has(name):
-        is_super_stream = row == as_super_stream(host.name, name)
-    if is_super_stream and row != as_super_stream(host.name, name):
+        is_super_stream = could_be_super_stream(row)
+    if is_super_stream and not could_be_super_stream(row):
         raise NotServed(
             f"{SUPER_STREAM} is true: a super stream is direct and durable, neither auto-delete "
             f"nor internal, and has no {ALTERNATE}"
@@ -126,9 +126,9 @@ async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
     return await host.exchanges.declare(row, super_stream=is_super_stream)
 
 
-def _kind(body: Row) -> Kind:
+def _type(body: Row) -> ExchangeType:
     try:
-        return kind_of(text(body, "type", Kind.DIRECT))
+        return exchange_type(text(body, "type", ExchangeType.DIRECT))
     except Refused as refused:
         raise NotServed(refused.details) from refused
 
@@ -137,12 +137,12 @@ def exchange_row(host: VirtualHost, row: ExchangeRow) -> Row:
     """An exchange as RabbitMQ shows it."""
     name = row.name
     arguments: Row = {ALTERNATE: row.alternate} if row.alternate else {}
-    if row == as_super_stream(host.name, name) and not is_built_in(name):
-        arguments[SUPER_STREAM] = name in host.super_streams
+    if could_be_super_stream(row) and not is_built_in(name):
+        arguments[SUPER_STREAM] = row.is_super_stream
     return {
         "name": name,
         "vhost": host.name,
-        "type": row.kind,
+        "type": row.type,
         "durable": row.is_durable,
         "auto_delete": row.auto_delete,
         "internal": row.is_internal,

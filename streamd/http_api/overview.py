@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd import __version__
-from streamd.broker.routing.matching import Kind
+from streamd.broker.routing.matching import ExchangeType
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.http_api.caller import caller_of
@@ -67,7 +67,7 @@ class OverviewPaths:
                 "cluster_name": NODE,
                 "node": NODE,
                 "default_queue_type": "stream",
-                "exchange_types": [{"name": kind, "enabled": True} for kind in Kind],
+                "exchange_types": [{"name": name, "enabled": True} for name in ExchangeType],
                 "message_stats": {},
                 "queue_totals": message_counts(messages),
                 "object_totals": {

@@ -8,10 +8,9 @@ from starlette.routing import Route
 
 from streamd.auth.users import Right
 from streamd.broker.arguments import Arguments, describe_arguments
-from streamd.broker.catalog_rows import SuperStreamRow
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.routing.super_streams import partitions_of
+from streamd.broker.routing.partitions import SuperStreamRow, partitions_of
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.registry import ConsumerFacts, LiveConnection
@@ -279,5 +278,5 @@ def _figures(stream: Stream) -> Row:
 
 
 def _super_stream_row(row: SuperStreamRow) -> Row:
-    partitions = [{"routing_key": b.key, "stream": b.stream} for b in row.bindings]
+    partitions = [{"routing_key": p.key, "stream": p.stream} for p in row.partitions]
     return {"name": row.name, "vhost": row.virtual_host, "partitions": partitions}

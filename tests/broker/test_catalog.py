@@ -11,6 +11,11 @@ from streamd.broker import catalog as catalog_module
 from streamd.broker.catalog import Catalog, CatalogError
 from streamd.broker.catalog_rows import StreamRow, UserRow
 from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.routing.matching import Binding, ExchangeRow
+from streamd.broker.routing.rules import as_super_stream
+from streamd.broker.standing_selectors import StandingSelector
+from streamd.wire.stream import commands as c
+from tests.support.server import OK, harness
 
 
 @pytest.fixture
@@ -86,3 +91,112 @@ def test_a_commit_waits_for_other_programs(
     timer.join()
     assert names(catalog) == ["a", "b", "c", "d"]
     assert len(tries) > 1
+
+
+# -- older versions
+
+
+_ORDER = "x-stream-partition-order"
+_PARTITIONS = [
+    Binding("/", "super", "p-1", False, "b", {_ORDER: 0}, 0),
+    Binding("/", "super", "p-0", False, "a", {_ORDER: 1}, 1),
+    Binding("/", "super", "p-1", False, "again", {_ORDER: 5}, 5),
+]
+_OTHERS = [Binding("other", "super", "o", False, "0", {_ORDER: 0}, 0)]
+_SUPER_STREAMS = [as_super_stream("/", "empty"), as_super_stream("/", "super")]
+_EXCHANGES = [
+    ExchangeRow("/", "x", "topic", True, True, False, ""),
+    ExchangeRow("/", "y", "headers", True, False, True, "super"),
+]
+
+
+def write_old(folder: Path, version: int) -> None:
+    """A catalog as a program that knew this version wrote it."""
+    vector = Path(__file__).parent.parent / "vectors" / "catalogs" / f"version-{version}.sql"
+    db = sqlite3.connect(folder / "catalog.sqlite")
+    db.executescript(vector.read_text())
+    db.close()
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
+    write_old(tmp_path, version)
+    for _ in range(2):
+        catalog = Catalog(str(tmp_path))
+        found, users, permissions = catalog.contents(), catalog.users(), catalog.permissions()
+        catalog.close()
+        settings = {"max-age": ""} if version >= 4 else {}
+        streams = [("/", f"p-{n}", {}, {}) for n in range(3)]
+        streams.append(("/", "s", {"max-age": 3600}, settings))
+        selectors = {("/", "s"): [StandingSelector("g", "union", "a = 1", 7)]}
+        if version == 1:
+            assert found == (["/"], streams, {}, [], [])
+            assert (users, permissions) == ([], [])
+            continue
+        assert found.virtual_hosts == ["/", "other"]
+        assert found.streams == [*streams, ("other", "o", {}, {})]
+        assert found.selectors == (selectors if version >= 3 else {})
+        exchanges = _EXCHANGES if version >= 5 else []
+        assert found.exchanges == [*_SUPER_STREAMS, *exchanges, as_super_stream("other", "super")]
+        if version < 5:
+            assert found.bindings == [*_PARTITIONS, *_OTHERS]
+        else:
+            assert found.bindings == [
+                Binding("/", "amq.fanout", "s", False, "k", {}),
+                *_PARTITIONS,
+                Binding("/", "super", "y", True, "a", {}),
+                Binding("/", "x", "s", False, "a.#", {}),
+                Binding("/", "x", "super", True, "#", {}),
+                Binding("/", "y", "s", False, "", {"a": 1.0}),
+                Binding("/", "y", "s", False, "", {"a": 1}),
+                *_OTHERS,
+            ]
+        assert [user.name for user in users] == ["guest"]
+        assert permissions == [("guest", "/", ".*", ".*", ".*")]
+
+
+def test_a_new_catalog_has_the_tables_of_one_taken_over(tmp_path: Path) -> None:
+    found = []
+    for version in range(6):
+        folder = tmp_path / str(version)
+        folder.mkdir()
+        if version:
+            write_old(folder, version)
+        catalog = Catalog(str(folder))
+        found.append(set(catalog._rows("SELECT type, name, sql FROM sqlite_master")))
+        catalog.close()
+    assert found == [found[0]] * 6
+
+
+def test_a_catalog_that_cannot_be_taken_over_stays_as_it_is(tmp_path: Path) -> None:
+    write_old(tmp_path, 5)
+    db = sqlite3.connect(tmp_path / "catalog.sqlite")
+    db.execute("CREATE TABLE old_partitions (taken)")
+    before = list(db.iterdump())
+    with pytest.raises(CatalogError, match="there is already another table"):
+        Catalog(str(tmp_path))
+    assert list(db.iterdump()) == before
+    assert db.execute("PRAGMA user_version").fetchone() == (5,)
+    db.close()
+
+
+async def test_an_older_super_stream_serves(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        for name in ("s", "p-0", "p-1", "p-2"):
+            await server.host.create(name, [])
+    (tmp_path / "catalog.sqlite").unlink()
+    write_old(tmp_path, 5)
+    db = sqlite3.connect(tmp_path / "catalog.sqlite")
+    db.execute("DELETE FROM users")  # so that there is a password for guest
+    db.commit()
+    db.close()
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        assert (await peer.ask(c.Partitions, "super")).streams == ("p-1", "p-0", "p-1")
+        assert (await peer.ask(c.Route, "again", "super")).streams == ("p-1",)
+        assert server.host.exchanges.reach("x", ["a"], {}) == ["s", "p-0"]
+        assert await peer.code(c.DeleteSuperStream, "super") == OK
+        assert server.host.names() == ["p-2", "s"]
+        assert server.host.exchanges.reach("x", ["a"], {}) == ["s"]
+    async with harness(tmp_path) as server:
+        assert [row.name for row in server.host.super_streams.rows()] == ["empty"]

@@ -10,9 +10,10 @@ import pytest
 import trio
 
 from streamd.auth.administration import Administration
+from streamd.broker import threads
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.errors import Refused
-from streamd.broker.routing.matching import RouteRow
+from streamd.broker.routing.matching import Binding
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.standing_selectors import parse_standing
 from streamd.config import Config
@@ -40,7 +41,7 @@ def state(server: Harness) -> dict[str, Any]:
         "super streams": {n: host.super_streams.rows() for n, host in hosts.items()},
         "bindings": {
             n: [
-                sorted(map(str, host.exchanges.routes_from(row.name)))
+                sorted(map(str, host.exchanges.bindings_from(row.name)))
                 for row in host.exchanges.rows()
             ]
             for n, host in hosts.items()
@@ -61,9 +62,9 @@ async def prepare(server: Harness) -> None:
     host = server.host
     await host.create("s", [])
     await host.create_super_stream("i", [("0", "i-0"), ("1", "i-1")], [])
-    await host.exchanges.bind(RouteRow("/", "i", "i-0", False, "again", {}))
-    await host.exchanges.bind(RouteRow("/", "amq.topic", "s", False, "#", {}))
-    await host.exchanges.bind(RouteRow("/", "amq.topic", "i", True, "#", {}))
+    await host.exchanges.bind(Binding("/", "i", "i-0", False, "again", {}))
+    await host.exchanges.bind(Binding("/", "amq.topic", "s", False, "#", {}))
+    await host.exchanges.bind(Binding("/", "amq.topic", "i", True, "#", {}))
     await host.settings.put_selector("s", parse_standing("g", "union", "a = 1"))
     await administration(server).add_virtual_host("other", "guest")
     other = server.server.broker.virtual_hosts["other"]
@@ -95,9 +96,9 @@ ACTIONS: dict[str, Action] = {
         as_super_stream("/", "x"), super_stream=True
     ),
     "drop": lambda server: server.host.exchanges.delete("i", if_unused=False),
-    "bind": lambda server: server.host.exchanges.bind(RouteRow("/", "i", "s", False, "k", {})),
+    "bind": lambda server: server.host.exchanges.bind(Binding("/", "i", "s", False, "k", {})),
     "unbind": lambda server: server.host.exchanges.unbind(
-        RouteRow("/", "i", "i-0", False, "again", {})
+        Binding("/", "i", "i-0", False, "again", {})
     ),
     "add_virtual_host": lambda server: administration(server).add_virtual_host("v", "guest"),
     "remove_virtual_host": lambda server: administration(server).remove_virtual_host("other"),
@@ -107,6 +108,14 @@ ACTIONS: dict[str, Action] = {
         PermissionRow("bob", "other", "", "", ".*")
     ),
 }
+
+
+async def like_a_thread(work: Callable[..., Any], *arguments: object) -> Any:
+    """Cancelled meanwhile, as it is with a thread that is not abandoned, the caller goes on."""
+    await trio.lowlevel.checkpoint()
+    result = work(*arguments)
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    return result
 
 
 async def steps(server: Harness, action: Action, number: int) -> bool:
@@ -128,7 +137,9 @@ async def steps(server: Harness, action: Action, number: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-async def test_cancelled_at_each_step(tmp_path: Path, name: str) -> None:
+async def test_cancelled_at_each_step(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state is that before or that after, in memory, in the catalog and on the disk."""
     found = []
     for number in itertools.count():
@@ -138,6 +149,7 @@ async def test_cancelled_at_each_step(tmp_path: Path, name: str) -> None:
             await server.server.directory.put_user("bob", b"x", [])
             if number == 0:
                 found.append(state(server))
+            monkeypatch.setattr(threads, "in_thread", like_a_thread)
             was_through = await steps(server, ACTIONS[name], number)
             found.append(state(server))
         async with harness(folder) as server:

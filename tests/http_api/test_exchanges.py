@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock
 
-from streamd.broker.routing.matching import RouteRow
+from streamd.broker.routing.matching import Binding
 from streamd.config import MAX_NAME_BYTES
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
@@ -395,8 +395,8 @@ async def test_nothing_leads_to_a_super_stream_that_is_gone(tmp_path: Path, whol
 
 async def test_bindings_to_nothing_that_a_catalog_has_are_passed_over(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
-        route = RouteRow("/", "amq.fanout", "gone", True, "", {})
-        server.server.broker.catalog._catalog.apply(lambda rows: rows.add_route(route))
+        binding = Binding("/", "amq.fanout", "gone", True, "", {})
+        server.server.broker.catalog._catalog.apply(lambda rows: rows.put_binding(binding))
     async with harness(tmp_path) as server:
         assert await Http(server).get("bindings") == []
         assert (await Http(server).get("definitions"))["bindings"] == []

@@ -8,8 +8,8 @@ from segments.filter_demand import MAX_VALUES
 from segments.filter_index import MAX_KEYS, MAX_POSTINGS
 from segments.policy import MAX_CHUNK_BYTES
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
-from streamd.broker.routing.exchanges import MAX_EXCHANGES, MAX_ROUTES
-from streamd.broker.routing.rules import MAX_ROUTE_BYTES
+from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
+from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
 from streamd.config import (
     MAX_IDS,
     MAX_NAME_BYTES,
@@ -84,7 +84,7 @@ def stream(config: Config) -> int:
 def virtual_host() -> int:
     """What is declared in a virtual host besides its streams."""
     row = REFERENCE + 4 * MAX_NAME_BYTES
-    return MAX_EXCHANGES * row + MAX_ROUTES * (row + TEXT * MAX_ROUTE_BYTES)
+    return MAX_EXCHANGES * row + MAX_BINDINGS * (row + TEXT * MAX_ARGUMENTS_BYTES)
 
 
 def everything(config: Config) -> int:

@@ -1,49 +1,51 @@
 """The exchanges of one virtual host, their bindings, and where a message goes.
 
-A super stream is a durable direct exchange here, its partitions are its bindings. Every virtual
-host has the default exchange, which leads to each stream by its name, and five of RabbitMQ's.
+A super stream is a durable direct exchange, its partitions are its bindings, in their order. Every
+virtual host has the default exchange, which leads to each stream by its name, and five of
+RabbitMQ's.
 """
 
+import logging
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from streamd.broker.catalog_writer import Turn
-from streamd.broker.checks import checked_key
+from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.checks import checked_key, checked_name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.resources import ServerResources
 from streamd.broker.routing.matching import (
     NO_HEADERS,
+    Binding,
     ExchangeRow,
+    ExchangeType,
     Headers,
-    Kind,
-    RouteRow,
     arguments_text,
     follows,
 )
+from streamd.broker.routing.partitions import placed
 from streamd.broker.routing.rules import (
     DEFAULT_EXCHANGE,
-    as_super_stream,
     check_arguments,
     check_lengths,
     check_not_default,
     check_not_reserved,
     check_same,
-    check_same_super,
+    could_be_super_stream,
 )
+from streamd.broker.stream_table import StreamTable
 
-if TYPE_CHECKING:
-    from streamd.broker.virtual_host import VirtualHost
+logger = logging.getLogger(__name__)
 
 _BUILT_IN = (
-    ("amq.direct", Kind.DIRECT),
-    ("amq.fanout", Kind.FANOUT),
-    ("amq.topic", Kind.TOPIC),
-    ("amq.headers", Kind.HEADERS),
-    ("amq.match", Kind.HEADERS),
+    ("amq.direct", ExchangeType.DIRECT),
+    ("amq.fanout", ExchangeType.FANOUT),
+    ("amq.topic", ExchangeType.TOPIC),
+    ("amq.headers", ExchangeType.HEADERS),
+    ("amq.match", ExchangeType.HEADERS),
 )
 MAX_EXCHANGES = 10_000  # of a virtual host, super streams included
-MAX_ROUTES = 100_000  # bindings of all of them
-_MAX_ROUTES_FROM_ONE = 10_000
+MAX_BINDINGS = 100_000  # of all of them
+_MAX_BINDINGS_FROM_ONE = 10_000
 
 _Identity: TypeAlias = tuple[str, bool, str, str]
 
@@ -52,32 +54,35 @@ class Exchanges:
     """Declared, bound, followed.
 
     Args:
-        host: the virtual host.
-        resources: the catalog, and who may change it.
+        virtual_host: the name of it.
+        streams: those that can be bound.
+        catalog: changes the catalog.
 
     Attributes:
         version: another one after every change to where messages may go; streams included.
     """
 
-    def __init__(self, host: "VirtualHost", resources: ServerResources) -> None:
+    def __init__(self, virtual_host: str, streams: StreamTable, catalog: CatalogWriter) -> None:
         self.version = 0
-        self._host = host
-        self._resources = resources
-        self._routes: dict[str, dict[_Identity, RouteRow]] = {}
+        self._virtual_host = virtual_host
+        self._streams = streams
+        self._catalog = catalog
+        self._bindings: dict[str, dict[_Identity, Binding]] = {}
         self._rows: dict[str, ExchangeRow] = {
-            name: ExchangeRow(host.name, name, kind, True, False, False, "")
-            for name, kind in _BUILT_IN
+            name: ExchangeRow(virtual_host, name, exchange_type, True, False, False, "")
+            for name, exchange_type in _BUILT_IN
         }
 
-    def load(self, rows: Iterable[ExchangeRow], routes: Iterable[RouteRow]) -> None:
-        """Take what the catalog has."""
+    def load(self, rows: Iterable[ExchangeRow], bindings: Iterable[Binding]) -> None:
+        """Take what the catalog has; partitions in their order."""
         self._rows |= {row.name: row for row in rows}
-        for route in routes:
-            # Versions before this one left bindings to super streams that were deleted.
-            if not route.to_exchange or self.has(route.destination):
-                self._routes.setdefault(route.source, {})[_identity(route)] = route
+        for binding in bindings:
+            # Older versions left bindings to super streams that were deleted.
+            if not binding.to_exchange or self.has(binding.destination):
+                self._bindings.setdefault(binding.source, {})[self._identity(binding)] = binding
+        self.note_change()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Where messages may go is not what it was."""
         self.version += 1
 
@@ -92,33 +97,34 @@ class Exchanges:
         row = self._rows.get(name)
         if row is not None:
             return row
-        if name in self._host.super_streams:
-            return as_super_stream(self._host.name, name)
+        host = self._virtual_host
         if name == DEFAULT_EXCHANGE:
-            return ExchangeRow(self._host.name, name, Kind.DIRECT, True, False, False, "")
-        details = f"no exchange '{name}' in vhost '{self._host.name}'"
-        raise Refused(Reason.NOT_FOUND, details)
+            return ExchangeRow(host, name, ExchangeType.DIRECT, True, False, False, "")
+        raise Refused(Reason.NOT_FOUND, f"no exchange '{name}' in vhost '{host}'")
 
     def has(self, name: str) -> bool:
         """Whether there is an exchange of that name."""
-        return name in self._rows or name in self._host.super_streams or name == DEFAULT_EXCHANGE
+        return name in self._rows or name == DEFAULT_EXCHANGE
+
+    def is_super_stream(self, name: str) -> bool:
+        """Whether there is a super stream of that name."""
+        row = self._rows.get(name)
+        return row is not None and row.is_super_stream
 
     def rows(self) -> list[ExchangeRow]:
         """All of them, the default exchange and super streams too, by name."""
-        super_streams = (row.name for row in self._host.super_streams.rows())
-        return [self.find(name) for name in sorted([DEFAULT_EXCHANGE, *self._rows, *super_streams])]
+        return [self.find(name) for name in sorted([DEFAULT_EXCHANGE, *self._rows])]
 
     def num_exchanges(self) -> int:
         """How many there are, but for the default exchange."""
-        return len(self._rows) + len(self._host.super_streams)
+        return len(self._rows)
 
-    def routes_from(self, name: str) -> list[RouteRow]:
-        """The bindings of an exchange; partitions, and each stream's to the default one, too."""
+    def bindings_from(self, name: str) -> list[Binding]:
+        """The bindings of an exchange; partitions in their order, before others."""
         if name == DEFAULT_EXCHANGE:
-            host = self._host
-            return [RouteRow(host.name, name, s, False, s, NO_HEADERS) for s in host.names()]
-        found = self._host.super_streams.routes_from(name)
-        return [*found, *self._routes.get(name, {}).values()]
+            host = self._virtual_host
+            return [Binding(host, name, s, False, s, NO_HEADERS) for s in self._streams.names()]
+        return list(self._bindings.get(name, {}).values())
 
     def reach(self, name: str, keys: Collection[str], headers: Headers) -> list[str]:
         """The streams that a message published to an exchange goes to, each once.
@@ -137,10 +143,11 @@ class Exchanges:
             if current in seen:
                 continue
             seen.add(current)
-            kind, alternate = self._kind(current)
-            followed = [r for r in self.routes_from(current) if follows(kind, r, keys, headers)]
-            found.update(dict.fromkeys(r.destination for r in followed if not r.to_exchange))
-            waiting += [r.destination for r in followed if r.to_exchange]
+            exchange_type, alternate = self._rule(current)
+            bindings = self.bindings_from(current)
+            followed = [b for b in bindings if follows(exchange_type, b, keys, headers)]
+            found.update(dict.fromkeys(b.destination for b in followed if not b.to_exchange))
+            waiting += [b.destination for b in followed if b.to_exchange]
             if not followed and alternate:
                 waiting.append(alternate)
         return list(found)
@@ -148,21 +155,21 @@ class Exchanges:
     def looks_at_headers(self, name: str) -> bool:
         """Whether it is not the routing key alone that tells where a message goes."""
         row = self._rows.get(name)
-        if row is not None and (row.alternate or row.kind == Kind.HEADERS):
+        if row is not None and (row.alternate or row.type == ExchangeType.HEADERS):
             return True
-        return any(route.to_exchange for route in self._routes.get(name, {}).values())
+        return any(binding.to_exchange for binding in self._bindings.get(name, {}).values())
 
-    def _kind(self, name: str) -> tuple[str, str]:
+    def _rule(self, name: str) -> tuple[str, str]:
         row = self._rows.get(name)
-        return (row.kind, row.alternate) if row else (Kind.DIRECT, "")
+        return (row.type, row.alternate) if row else (ExchangeType.DIRECT, "")
 
-    # -- changing
+    # -- exchanges
 
     async def declare(self, row: ExchangeRow, *, super_stream: bool | None = None) -> bool:
         """Add an exchange; one that is there has to be the same.
 
         Args:
-            row: what it is to be.
+            row: the exchange.
             super_stream: whether it is to be a super stream, where it can be one; None when that
                 was not said: a new one is none then, one that is there stays what it is.
 
@@ -174,25 +181,37 @@ class Exchanges:
                 refused.
         """
         check_lengths(row)
-        can_be_super = row == as_super_stream(self._host.name, row.name)
-        async with self._resources.catalog.turn() as turn:
-            self._host.check_there()
+        is_super_stream = bool(super_stream) and could_be_super_stream(row)
+        row = row._replace(is_super_stream=is_super_stream)
+        async with self._catalog.turn() as turn:
+            self._streams.check_there()
             check_not_default(row.name)
             if self.has(row.name):
-                check_same(self.find(row.name), row)
-                if can_be_super and super_stream is not None:
-                    check_same_super(row, row.name in self._host.super_streams, super_stream)
+                self._check_same(row, is_said=super_stream is not None)
                 return False
             check_not_reserved(row.name)
             self.check_room()
-            if can_be_super and super_stream:
-                await self._host.super_streams.declare(turn, row.name)
-                return True
+            if is_super_stream:
+                row = row._replace(name=checked_name(row.name))
+                if self.has(row.name):
+                    raise Refused(Reason.ALREADY_EXISTS, row.name)
             if row.is_durable:
                 await turn.commit(lambda catalog: catalog.add_exchange(row))
-            self._rows[row.name] = row
-            self.changed()
+            self.add(row)
             return True
+
+    def _check_same(self, row: ExchangeRow, *, is_said: bool) -> None:
+        known = self._rows[row.name]
+        if not is_said or not could_be_super_stream(row):
+            row = row._replace(is_super_stream=known.is_super_stream)
+        check_same(known, row)
+
+    def add(self, row: ExchangeRow, bindings: Iterable[Binding] = ()) -> None:
+        """Take an exchange with its bindings; it is in the catalog, if it is durable."""
+        self._rows[row.name] = row
+        for binding in bindings:
+            self._bindings.setdefault(row.name, {})[self._identity(binding)] = binding
+        self.note_change()
 
     def check_room(self) -> None:
         """Raise Refused when there cannot be another exchange or super stream."""
@@ -200,12 +219,11 @@ class Exchanges:
             details = f"there are {MAX_EXCHANGES:,} exchanges, the most of a virtual host"
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
-    def check_room_for_routes(self, wanted: int) -> None:
+    def check_room_for_bindings(self, wanted: int) -> None:
         """Raise Refused when there cannot be so many more bindings."""
-        used = self._host.super_streams.num_partitions() + sum(map(len, self._routes.values()))
-        if used + wanted > MAX_ROUTES:
+        if sum(map(len, self._bindings.values())) + wanted > MAX_BINDINGS:
             details = (
-                f"there would be more than {MAX_ROUTES:,} bindings, the most of a virtual host"
+                f"there would be more than {MAX_BINDINGS:,} bindings, the most of a virtual host"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
@@ -217,26 +235,29 @@ class Exchanges:
         Raises:
             Refused: it is in use, is there in every virtual host, or the disk refused.
         """
-        async with self._resources.catalog.turn() as turn:
+        async with self._catalog.turn() as turn:
             check_not_default(name)
             check_not_reserved(name)
-            if if_unused and self.routes_from(name):
-                details = f"exchange '{name}' in vhost '{self._host.name}' in use"
+            if if_unused and self.bindings_from(name):
+                details = f"exchange '{name}' in vhost '{self._virtual_host}' in use"
                 raise Refused(Reason.PRECONDITION_FAILED, details)
-            if name in self._host.super_streams:
-                await self._host.super_streams.drop(turn, name)
-            elif name in self._rows:
-                await self._remove(turn, name)
+            if name not in self._rows:
+                return
+            if self.is_super_stream(name):
+                logger.info("removing super stream %s, its streams stay", name)
+            await turn.commit(lambda catalog: catalog.remove_exchange(self._virtual_host, name))
+            self.forget(name)
 
-    async def _remove(self, turn: Turn, name: str) -> None:
-        host = self._host.name
-        await turn.commit(lambda catalog: catalog.remove_exchange(host, name))
+    def forget(self, name: str) -> None:
+        """Drop an exchange, and the bindings from it and to it; it is out of the catalog."""
         self._rows.pop(name, None)
-        self._routes.pop(name, None)
-        self._drop_routes_to({name}, to_exchange=True)
-        self.changed()
+        self._bindings.pop(name, None)
+        self._drop_bindings_to({name}, to_exchange=True)
+        self.note_change()
 
-    async def bind(self, route: RouteRow) -> RouteRow:
+    # -- bindings
+
+    async def bind(self, wanted: Binding) -> Binding:
         """Add a binding; one that is there stays. A stream bound to a super stream is a partition.
 
         Returns:
@@ -246,84 +267,115 @@ class Exchanges:
             Refused: one of its ends is missing or may not be bound, it has bad arguments, there
                 are too many, or the disk refused.
         """
-        async with self._resources.catalog.turn() as turn:
-            self._host.check_there()
-            self._check_ends(route)
-            if self._is_partition(route):
-                return await self._host.super_streams.bind(turn, route)
-            routes = self._routes.setdefault(route.source, {})
-            if _identity(route) in routes:
-                return route
-            if len(routes) >= _MAX_ROUTES_FROM_ONE:
-                details = (
-                    f"{route.source} has {_MAX_ROUTES_FROM_ONE:,} bindings, the most there can be"
-                )
-                raise Refused(Reason.PRECONDITION_FAILED, details)
-            checked_key(route.key)
-            check_arguments(route)
-            self.check_room_for_routes(1)
-            if self.is_kept(route):
-                await turn.commit(lambda catalog: catalog.add_route(route))
-            routes[_identity(route)] = route
-            self.changed()
-            return route
+        async with self._catalog.turn() as turn:
+            self._streams.check_there()
+            self._check_ends(wanted)
+            known = self._bindings.get(wanted.source, {}).get(self._identity(wanted))
+            if self._is_partition(wanted):
+                binding = self._placed(wanted, known)
+            else:
+                binding = known or self._checked(wanted)
+            if binding == known:
+                return binding
+            if self.is_kept(binding):
+                await turn.commit(lambda catalog: catalog.put_binding(binding))
+            self._put(binding)
+            return binding
 
-    async def unbind(self, route: RouteRow) -> None:
+    def _placed(self, wanted: Binding, known: Binding | None) -> Binding:
+        partitions = [b for b in self.bindings_from(wanted.source) if b.position is not None]
+        binding = placed(wanted, known, [b for b in partitions if b != known])
+        if known is None:
+            self.check_room_for_bindings(1)
+        return binding
+
+    def _checked(self, wanted: Binding) -> Binding:
+        if len(self._bindings.get(wanted.source, ())) >= _MAX_BINDINGS_FROM_ONE:
+            most = f"{_MAX_BINDINGS_FROM_ONE:,} bindings, the most there can be"
+            raise Refused(Reason.PRECONDITION_FAILED, f"{wanted.source} has {most}")
+        checked_key(wanted.key)
+        check_arguments(wanted)
+        self.check_room_for_bindings(1)
+        return wanted
+
+    def _put(self, binding: Binding) -> None:
+        bindings = self._bindings.setdefault(binding.source, {})
+        bindings[self._identity(binding)] = binding
+        if binding.position is not None:
+            ordered = sorted(bindings.items(), key=lambda item: _place(item[1]))
+            self._bindings[binding.source] = dict(ordered)
+        self.note_change()
+
+    async def unbind(self, wanted: Binding) -> None:
         """Remove a binding where there is one between these ends.
 
         Raises:
             Refused: one of its ends is missing or cannot be unbound, or the disk refused.
         """
-        async with self._resources.catalog.turn() as turn:
-            self._check_ends(route)
-            if self._is_partition(route):
-                await self._host.super_streams.unbind(turn, route)
+        async with self._catalog.turn() as turn:
+            self._check_ends(wanted)
+            source, identity = wanted.source, self._identity(wanted)
+            bindings = self._bindings.get(source, {})
+            if identity not in bindings:
                 return
-            routes = self._routes.get(route.source, {})
-            if _identity(route) not in routes:
-                return
-            await turn.commit(lambda catalog: catalog.remove_route(route))
-            del routes[_identity(route)]
-            self.changed()
-            row = self._rows.get(route.source)
-            if row is not None and row.auto_delete and not routes:
-                await self._remove(turn, route.source)
+            binding = bindings[identity]
+            is_last = len(bindings) == 1 and self._rows[source].auto_delete
 
-    def _check_ends(self, route: RouteRow) -> None:
-        check_not_default(route.source)
-        self.find(route.source)
-        if route.to_exchange:
-            check_not_default(route.destination)
-            self.find(route.destination)
-        elif not self._host.has_stream(route.destination):
-            details = f"no queue '{route.destination}' in vhost '{self._host.name}'"
+            def remove(catalog: Transaction) -> None:
+                catalog.remove_binding(binding)
+                if is_last:
+                    catalog.remove_exchange(self._virtual_host, source)
+
+            await turn.commit(remove)
+            del bindings[identity]
+            self.note_change()
+            if is_last:
+                self.forget(source)
+
+    def _check_ends(self, binding: Binding) -> None:
+        check_not_default(binding.source)
+        self.find(binding.source)
+        if binding.to_exchange:
+            check_not_default(binding.destination)
+            self.find(binding.destination)
+        elif binding.destination not in self._streams:
+            details = f"no queue '{binding.destination}' in vhost '{self._virtual_host}'"
             raise Refused(Reason.NOT_FOUND, details)
 
-    def _is_partition(self, route: RouteRow) -> bool:
-        return route.source in self._host.super_streams and not route.to_exchange
+    def _is_partition(self, binding: Binding) -> bool:
+        return not binding.to_exchange and self.is_super_stream(binding.source)
 
-    def is_kept(self, route: RouteRow) -> bool:
+    def _identity(self, binding: Binding) -> _Identity:
+        """Tells the bindings of one exchange apart; a partition may have another order."""
+        arguments = "" if self._is_partition(binding) else arguments_text(binding.arguments)
+        return binding.destination, binding.to_exchange, binding.key, arguments
+
+    def is_kept(self, binding: Binding) -> bool:
         """Whether a binding is for longer than this run of the server: both its ends are."""
-        ends = [route.source, *([route.destination] if route.to_exchange else [])]
+        ends = [binding.source, *([binding.destination] if binding.to_exchange else [])]
         return all(self.find(name).is_durable for name in ends)
 
-    def forget_streams(self, names: Collection[str], super_stream: str | None = None) -> None:
-        """Streams are gone, and a super stream, in the catalog too."""
-        if super_stream is not None:
-            self._routes.pop(super_stream, None)
-            self._drop_routes_to({super_stream}, to_exchange=True)
-        self._drop_routes_to(set(names), to_exchange=False)
-        self.changed()
+    def forget_streams(self, names: Collection[str]) -> None:
+        """Drop the bindings to streams that are gone, in the catalog too."""
+        self._drop_bindings_to(set(names), to_exchange=False)
+        self.note_change()
 
-    def _drop_routes_to(self, names: set[str], *, to_exchange: bool) -> None:
-        for source, routes in self._routes.items():
-            self._routes[source] = {
-                identity: route
-                for identity, route in routes.items()
-                if route.to_exchange != to_exchange or route.destination not in names
+    def clear(self) -> None:
+        """Drop everything that was declared or bound: the virtual host is gone."""
+        built_in = {name for name, _ in _BUILT_IN}
+        self._rows = {name: row for name, row in self._rows.items() if name in built_in}
+        self._bindings.clear()
+        self.note_change()
+
+    def _drop_bindings_to(self, names: set[str], *, to_exchange: bool) -> None:
+        for source, bindings in self._bindings.items():
+            self._bindings[source] = {
+                identity: binding
+                for identity, binding in bindings.items()
+                if binding.to_exchange != to_exchange or binding.destination not in names
             }
 
 
-def _identity(route: RouteRow) -> _Identity:
-    """What tells the bindings of one exchange apart."""
-    return route.destination, route.to_exchange, route.key, arguments_text(route.arguments)
+def _place(binding: Binding) -> tuple[bool, int]:
+    """Partitions come first, in their order, then bindings to exchanges, as they were made."""
+    return binding.position is None, binding.position or 0

@@ -16,8 +16,8 @@ NO_HEADERS: Headers = MappingProxyType({})
 MATCH = "x-match"  # an argument of a binding: all or any, with-x to look at x- headers too
 
 
-class Kind(StrEnum):
-    """The kinds of exchanges."""
+class ExchangeType(StrEnum):
+    """How an exchange routes."""
 
     DIRECT = "direct"
     FANOUT = "fanout"
@@ -31,23 +31,25 @@ class ExchangeRow(NamedTuple):
     Attributes:
         virtual_host: where it is.
         name: of it.
-        kind: how it routes.
+        type: how it routes, an ExchangeType.
         is_durable: it survives a restart.
         auto_delete: it goes when its last binding goes.
         is_internal: only other exchanges may send to it.
         alternate: the exchange that gets what this one routes nowhere; empty for none.
+        is_super_stream: streams bound to it are partitions of a super stream, in their order.
     """
 
     virtual_host: str
     name: str
-    kind: str
+    type: str
     is_durable: bool
     auto_delete: bool
     is_internal: bool
     alternate: str
+    is_super_stream: bool = False
 
 
-class RouteRow(NamedTuple):
+class Binding(NamedTuple):
     """One binding: from an exchange to a stream, or to another exchange.
 
     Attributes:
@@ -56,7 +58,8 @@ class RouteRow(NamedTuple):
         destination: the name of the stream or exchange.
         to_exchange: which of the two.
         key: a routing key, or a pattern of a topic.
-        arguments: what headers have to be.
+        arguments: what headers have to be; of a partition, its position.
+        position: of a partition in its super stream, where each has its own; None for others.
     """
 
     virtual_host: str
@@ -65,21 +68,22 @@ class RouteRow(NamedTuple):
     to_exchange: bool
     key: str
     arguments: Headers
+    position: int | None = None
 
 
 def arguments_text(arguments: Headers) -> str:
-    """Arguments as one text; equal for equal ones, where 1, 1.0 and true are three."""
+    """Arguments as one string; equal for equal ones, where 1, 1.0 and true are three."""
     return json.dumps(dict(arguments), sort_keys=True)
 
 
-def follows(kind: str, route: RouteRow, keys: Collection[str], headers: Headers) -> bool:
+def follows(exchange_type: str, binding: Binding, keys: Collection[str], headers: Headers) -> bool:
     """Whether a message with these routing keys and headers follows a binding."""
-    if kind == Kind.DIRECT:
-        return route.key in keys
-    if kind == Kind.TOPIC:
-        return any(topic_matches(route.key, key) for key in keys)
-    if kind == Kind.HEADERS:
-        return headers_match(route.arguments, headers)
+    if exchange_type == ExchangeType.DIRECT:
+        return binding.key in keys
+    if exchange_type == ExchangeType.TOPIC:
+        return any(topic_matches(binding.key, key) for key in keys)
+    if exchange_type == ExchangeType.HEADERS:
+        return headers_match(binding.arguments, headers)
     return True
 
 

@@ -4,12 +4,13 @@ import math
 
 from streamd.broker.checks import check_length
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.routing.matching import ExchangeRow, Kind, RouteRow
+from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 
 DEFAULT_EXCHANGE = ""
 RESERVED_PREFIX = "amq."
 ALTERNATE, SUPER_STREAM = "alternate-exchange", "x-super-stream"  # arguments of an exchange
-MAX_ROUTE_BYTES = 1_024  # of a binding's arguments
+_ARGUMENTS = {"alternate": ALTERNATE, "is_super_stream": SUPER_STREAM}
+MAX_ARGUMENTS_BYTES = 1_024  # of a binding's arguments
 
 
 class ReservedName(Refused):
@@ -31,16 +32,16 @@ def check_not_reserved(name: str) -> None:
         raise ReservedName(f"exchange name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
 
 
-def check_arguments(route: RouteRow) -> None:
-    """Raise Refused when a binding's arguments are too long, or no JSON."""
-    size = sum(len(name) + len(str(value)) for name, value in route.arguments.items())
-    if size > MAX_ROUTE_BYTES:
+def check_arguments(binding: Binding) -> None:
+    """Raise Refused when a binding's arguments are too long, or cannot be JSON."""
+    size = sum(len(name) + len(str(value)) for name, value in binding.arguments.items())
+    if size > MAX_ARGUMENTS_BYTES:
         details = (
             f"the binding's arguments have {size:,} characters, expected at most "
-            f"{MAX_ROUTE_BYTES:,}"
+            f"{MAX_ARGUMENTS_BYTES:,}"
         )
         raise Refused(Reason.PRECONDITION_FAILED, details)
-    for name, value in route.arguments.items():
+    for name, value in binding.arguments.items():
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
             details = f"the binding's argument '{name}' is no UTF-8 text"
             raise Refused(Reason.PRECONDITION_FAILED, details)
@@ -49,22 +50,27 @@ def check_arguments(route: RouteRow) -> None:
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
-def kind_of(text: str) -> Kind:
-    """The kind of exchange that is meant.
+def exchange_type(name: str) -> ExchangeType:
+    """The type of exchange of that name.
 
     Raises:
-        Refused: there is none of that name.
+        Refused: there is none.
     """
     try:
-        return Kind(text)
+        return ExchangeType(name)
     except ValueError:
-        details = f"invalid exchange type '{text[:40]}'; there are {', '.join(Kind)}"
+        details = f"invalid exchange type '{name[:40]}'; there are {', '.join(ExchangeType)}"
         raise Refused(Reason.PRECONDITION_FAILED, details) from None
 
 
 def as_super_stream(virtual_host: str, name: str) -> ExchangeRow:
     """A super stream as an exchange."""
-    return ExchangeRow(virtual_host, name, Kind.DIRECT, True, False, False, "")
+    return ExchangeRow(virtual_host, name, ExchangeType.DIRECT, True, False, False, "", True)
+
+
+def could_be_super_stream(row: ExchangeRow) -> bool:
+    """Whether an exchange has the properties that each super stream has."""
+    return row._replace(is_super_stream=True) == as_super_stream(row.virtual_host, row.name)
 
 
 def check_lengths(row: ExchangeRow) -> None:
@@ -77,25 +83,9 @@ def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:
     """Raise Refused when an exchange is to be declared again as another one."""
     for field, was, now in zip(ExchangeRow._fields, known, wanted, strict=True):
         if was != now:
-            name = {"kind": "type", "alternate": ALTERNATE}.get(field, field)
+            name = _ARGUMENTS.get(field, field)
             details = (
                 f"inequivalent arg '{name.removeprefix('is_')}' for exchange '{known.name}' in "
                 f"vhost '{known.virtual_host}': received '{now}' but current is '{was}'"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
-
-
-def check_same_super(row: ExchangeRow, was: bool, now: bool) -> None:
-    """Raise Refused when an exchange that may be a super stream is to be the other thing.
-
-    Args:
-        row: the exchange.
-        was: whether it is a super stream.
-        now: whether it is to be one.
-    """
-    if was != now:
-        details = (
-            f"inequivalent arg '{SUPER_STREAM}' for exchange '{row.name}' in vhost "
-            f"'{row.virtual_host}': received '{now}' but current is '{was}'"
-        )
-        raise Refused(Reason.PRECONDITION_FAILED, details)

@@ -4,8 +4,8 @@ Source: amqp091 reference, 1.9 and 1.10.
 """
 
 from streamd.auth.users import Right
-from streamd.broker.routing.matching import ExchangeRow, RouteRow
-from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, kind_of
+from streamd.broker.routing.matching import Binding, ExchangeRow
+from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, exchange_type
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers, without_line_ends
 from streamd.connections.amqp091.faults import refusals
@@ -50,7 +50,7 @@ class ExchangeMethods:
         row = ExchangeRow(
             self._host.name,
             name,
-            kind_of(method.kind),
+            exchange_type(method.kind),
             method.durable,
             method.auto_delete,
             method.internal,
@@ -69,21 +69,21 @@ class ExchangeMethods:
 
     async def _bind(self, channel: Channel, method: m.ExchangeBind) -> None:
         with refusals():
-            await self._host.exchanges.bind(self._route(method))
+            await self._host.exchanges.bind(self._binding(method))
         self._context.answer(channel, m.ExchangeBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.ExchangeUnbind) -> None:
         with refusals():
-            await self._host.exchanges.unbind(self._route(method))
+            await self._host.exchanges.unbind(self._binding(method))
         self._context.answer(channel, m.ExchangeUnbindOk(), nowait=method.nowait)
 
-    def _route(self, method: m.ExchangeBind | m.ExchangeUnbind) -> RouteRow:
+    def _binding(self, method: m.ExchangeBind | m.ExchangeUnbind) -> Binding:
         """The binding that is meant, which the user may make."""
         source, destination = map(without_line_ends, (method.source, method.destination))
         self._context.require(Right.WRITE, "exchange", destination)
         self._context.require(Right.READ, "exchange", source)
         arguments = plain_table(method.arguments)
-        return RouteRow(self._host.name, source, destination, True, method.key, arguments)
+        return Binding(self._host.name, source, destination, True, method.key, arguments)
 
 
 def _text(field: Field | None) -> str:

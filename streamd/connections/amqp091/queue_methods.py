@@ -7,7 +7,7 @@ import logging
 
 from streamd.auth.users import Right
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.routing.matching import RouteRow
+from streamd.broker.routing.matching import Binding
 from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers, without_line_ends
@@ -146,15 +146,15 @@ class Queues:
 
     async def _bind(self, channel: Channel, method: m.QueueBind) -> None:
         with refusals():
-            await self._host.exchanges.bind(self._route(channel, method))
+            await self._host.exchanges.bind(self._binding(channel, method))
         self._context.answer(channel, m.QueueBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.QueueUnbind) -> None:
         with refusals():
-            await self._host.exchanges.unbind(self._route(channel, method))
+            await self._host.exchanges.unbind(self._binding(channel, method))
         self._context.answer(channel, m.QueueUnbindOk())
 
-    def _route(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> RouteRow:
+    def _binding(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> Binding:
         """The binding that is meant, which the user may make."""
         host, source = self._host, without_line_ends(method.exchange)
         name = self._context.queue_name(channel, method.queue)
@@ -163,7 +163,7 @@ class Queues:
             key = name
         self._context.require(Right.WRITE, "queue", name)
         self._context.require(Right.READ, "exchange", source)
-        return RouteRow(host.name, source, name, False, key, plain_table(method.arguments))
+        return Binding(host.name, source, name, False, key, plain_table(method.arguments))
 
 
 def _check_flags(name: str, method: m.QueueDeclare) -> None:

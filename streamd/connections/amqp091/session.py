@@ -47,7 +47,7 @@ class Session:
         }
         parts = (self._consuming, Queues(context), ExchangeMethods(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
-        context.host.observers.add(self)
+        context.host.add_observer(self)
 
     @property
     def must_end(self) -> bool:
@@ -162,7 +162,7 @@ class Session:
 
     def close(self) -> None:
         """The connection ended: give everything back."""
-        self._context.host.observers.discard(self)
+        self._context.host.remove_observer(self)
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()

@@ -57,7 +57,7 @@ class Session:
         parts = (self._publishers, self._consumers, Streams(context), Management(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
-        context.host.observers.add(self)
+        context.host.add_observer(self)
 
     def handle_at_once(self, command: c.ClientCommand) -> bool:
         """Carry out a command that needs no waiting; False when it does, and nothing was done.
@@ -107,7 +107,7 @@ class Session:
 
     def close(self) -> None:
         """The connection ended: give everything back."""
-        self._context.host.observers.discard(self)
+        self._context.host.remove_observer(self)
         self._context.delivery.close()
         self._publishers.close()
 

@@ -13,7 +13,7 @@ from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.checks import check_number, checked_name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.routing.super_streams import partitions_of
+from streamd.broker.routing.partitions import partitions_of
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
@@ -138,7 +138,7 @@ class Streams:
         try:
             rights.require(Right.WRITE, command.super_stream)
             found = self._context.host.super_streams.find(command.super_stream)
-            routed = tuple(b.stream for b in found.bindings if b.key == command.routing_key)
+            routed = tuple(p.stream for p in found.partitions if p.key == command.routing_key)
             for name in routed:
                 rights.require(Right.WRITE, name)
             streams = routed
