@@ -8,7 +8,7 @@ caller.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segments import recovery
@@ -44,6 +44,16 @@ class RecoveryReport:
     losses: tuple[str, ...]
 
 
+class LogObserver:
+    """Learns what happens to a log while it is read. This one ignores it."""
+
+    def index_requested(self, log: "Log") -> None:
+        """A filter index is requested; see `Log.take_index_requests`."""
+
+    def damage_found(self, segment: Segment, damage: Damage) -> None:
+        """A reader has found damage."""
+
+
 class Log:
     """A stream's log, open for appending and reading. Made by `Log.open`.
 
@@ -58,12 +68,17 @@ class Log:
         filter_demand: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
-        on_index_requested: called when a filter index is requested; see `take_index_requests`.
-        on_damage: called when a reader finds damage.
     """
 
     def __init__(
-        self, disk: Disk, folder: str, policy: LogPolicy, plan: Plan, *, commits_on_flush: bool
+        self,
+        disk: Disk,
+        folder: str,
+        policy: LogPolicy,
+        plan: Plan,
+        observer: LogObserver,
+        *,
+        commits_on_flush: bool,
     ) -> None:
         self._disk = disk
         self.folder = folder
@@ -84,10 +99,9 @@ class Log:
         self._state = FlushState(self._writer, plan, has_new_names=not has_tail)
         self.is_closed = False
         self._index_requests: list[Segment] = []
-        self.on_index_requested: Callable[[Log], None] = lambda _log: None
-        self.on_damage: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
+        self._observer = observer
         for segment in self.segments:
-            segment.on_damage = self._report_damage
+            segment.report_damage_to(observer.damage_found)
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = Journal.open(disk, folder)
         self.tracking, notes = restore_tracking(self._journal, self.segments, plan.checkpoint)
@@ -99,6 +113,7 @@ class Log:
         folder: str,
         policy: LogPolicy | None = None,
         disk: Disk | None = None,
+        observer: LogObserver | None = None,
         *,
         commits_on_flush: bool = False,
     ) -> "Log":
@@ -110,6 +125,7 @@ class Log:
             folder: of the stream.
             policy: its limits.
             disk: where the folder is; default the operating system's.
+            observer: learns what happens while it is read; default nobody.
             commits_on_flush: readers get to see what is appended after the flush that covers it;
                 else at once.
 
@@ -122,7 +138,9 @@ class Log:
         disk.make_folder(folder)
         plan = recovery.examine(disk, folder)
         plan.apply(disk)
-        log = cls(disk, folder, policy or LogPolicy(), plan, commits_on_flush=commits_on_flush)
+        observer = observer or LogObserver()
+        policy = policy or LogPolicy()
+        log = cls(disk, folder, policy, plan, observer, commits_on_flush=commits_on_flush)
         log.flush(with_checkpoint=True)
         return log
 
@@ -254,13 +272,10 @@ class Log:
     def _roll(self) -> None:
         """Seal the newest segment and start the next."""
         writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
-        writer.segment.on_damage = self._report_damage
+        writer.segment.report_damage_to(self._observer.damage_found)
         self._state.rolled(self._writer, writer)
         self._writer.close()
         self._writer = writer
-
-    def _report_damage(self, segment: Segment, damage: Damage) -> None:
-        self.on_damage(segment, damage)
 
     def store_offset(self, reference: bytes, offset: int) -> None:
         """Remember how far a consumer has come; written with the next `write_tracking`.
@@ -333,7 +348,7 @@ class Log:
                 one.index_requested = True
                 self._index_requests.append(one)
         if self._index_requests:
-            self.on_index_requested(self)
+            self._observer.index_requested(self)
 
     def take_index_requests(self) -> list[Segment]:
         """Segments that need a filter index, or have one in memory that can be written."""

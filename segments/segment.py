@@ -43,6 +43,10 @@ def parse_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
+def _ignore(_segment: "Segment", _damage: Damage) -> None:
+    """Damage that nobody wants to hear of."""
+
+
 class Segment:
     """What is known of one segment.
 
@@ -57,7 +61,6 @@ class Segment:
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
         index_requested: `filters` have been asked for.
-        on_damage: called with damage that a reader found.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -74,9 +77,25 @@ class Segment:
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
         self.index_requested = False
-        self.on_damage: Callable[[Segment, Damage], None] = lambda _segment, _damage: None
+        self._report: Callable[[Segment, Damage], None] = _ignore
         self._file: File | None = None
         self._users = 0
+
+    def report_damage_to(self, report: "Callable[[Segment, Damage], None]") -> None:
+        """Call `report` with damage that a reader finds from now on."""
+        self._report = report
+
+    def index_failed(self) -> None:
+        """Its filter index could not be built: chunks are looked at one by one for good."""
+        self.filters, self.is_indexable = None, False
+
+    def drop_filters(self) -> None:
+        """Release its filter index, until one is requested again."""
+        self.filters = None
+
+    def index_done(self) -> None:
+        """A request for its filter index is over, with success or without."""
+        self.index_requested = False
 
     def path(self, suffix: str = SEGMENT_SUFFIX) -> str:
         """Path of the segment file or one beside it."""
@@ -123,7 +142,7 @@ class Segment:
                     break
         damage = Damage(position, end, offset, next_offset)
         self.damage[position] = damage
-        self.on_damage(self, damage)
+        self._report(self, damage)
         return damage
 
     def mark_all_damaged(self) -> None:
@@ -131,7 +150,7 @@ class Segment:
         damage = Damage(FILE_HEADER_SIZE, self.size, self.base_offset, self.next_offset)
         if self.damage != {damage.position: damage}:
             self.damage = {damage.position: damage}
-            self.on_damage(self, damage)
+            self._report(self, damage)
 
     @property
     def num_lost(self) -> int:

@@ -32,7 +32,7 @@ class Indexer:
         self._mapped: deque[ref[Segment]] = deque()
         self._most_mapped = most_mapped()
 
-    def wanted(self, log: Log) -> None:
+    def index_requested(self, log: Log) -> None:
         """A log has segments that want an index, or that are sealed with one in memory."""
         self._logs[log.folder] = log
         self._work.set()
@@ -45,7 +45,7 @@ class Indexer:
             for log in logs.values():
                 for segment in log.take_index_requests():
                     await self._give(log, segment)
-                    segment.index_requested = False
+                    segment.index_done()
 
     async def _give(self, log: Log, segment: Segment) -> None:
         size = log.indexed_size(segment)
@@ -59,11 +59,11 @@ class Indexer:
         except SegmentsError as error:
             if log.keeps(segment):  # retention, or a deletion, may have been faster
                 logger.warning("no filter index for %s: %s", segment.path(), error)
-            segment.filters, segment.is_indexable = None, False
+            segment.index_failed()
             return
         except Exception:  # a bug: filters are slower without, and right
             logger.exception("no filter index for %s", segment.path())
-            segment.filters, segment.is_indexable = None, False
+            segment.index_failed()
             return
         if log.is_closed:
             return  # in a folder that may be another stream's by now
@@ -81,7 +81,7 @@ class Indexer:
         while len(self._mapped) > self._most_mapped:
             oldest = self._mapped.popleft()()
             if oldest is not None and oldest is not segment:
-                oldest.filters = None
+                oldest.drop_filters()
 
 
 def most_mapped() -> int:

@@ -5,16 +5,16 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
 import trio
 
-from segments import Log, LogPolicy, SegmentsError
+from segments import Log, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
+from segments.log import LogObserver
 from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.arguments import Arguments, policy_of, read_arguments
@@ -27,6 +27,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import contract_of
 from streamd.broker.flusher import FlushMode
 from streamd.broker.groups import Groups
+from streamd.broker.indexer import Indexer
 from streamd.broker.names import stream_folder
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
@@ -100,9 +101,7 @@ class VirtualHost:
     async def open_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
         try:
-            log = await threads.in_thread(
-                self._open_existing, self.folder(row.name), policy_of(row.effective)
-            )
+            log = await threads.in_thread(self._open_existing, row)
         except (SegmentsError, OSError) as error:
             logger.error("stream %s is not available: %s", row.name, error)
             self._streams.add_unavailable(row, str(error))
@@ -115,19 +114,22 @@ class VirtualHost:
         stream = self._start(row, log, standing)
         await stream.expire()
 
-    def _open_existing(self, folder: str, policy: LogPolicy) -> Log:
+    def _open_existing(self, row: StreamRow) -> Log:
+        folder = self.folder(row.name)
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"its folder {folder} is missing")
-        return self._open_log(folder, policy)
+        return self._open_log(row)
 
-    def _open_log(self, folder: str, policy: LogPolicy) -> Log:
-        commits_on_flush = self._resources.flusher.mode is FlushMode.ALWAYS
-        return Log.open(folder, policy, commits_on_flush=commits_on_flush)
+    def _open_log(self, row: StreamRow) -> Log:
+        return Log.open(
+            self.folder(row.name),
+            policy_of(row.effective),
+            observer=_LogObserver(row.name, self._resources.indexer),
+            commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
+        )
 
     def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
         contract = contract_of(row.arguments)
-        log.on_index_requested = self._resources.indexer.wanted
-        log.on_damage = partial(_report_damage, row.name)
         shared = self._resources
         stream = Stream(
             row.name, log, shared.now_ms, shared.rounds, shared.flusher, contract, standing
@@ -288,7 +290,7 @@ class VirtualHost:
         folder = self.folder(row.name)
         if Path(folder).exists():  # left by a stop half-way, while this server runs
             OsDisk().remove_folder(folder)
-        return self._open_log(folder, policy_of(row.effective))
+        return self._open_log(row)
 
     # -- deleting
 
@@ -403,17 +405,34 @@ def trash_folder(data: str) -> Path:
     return Path(data, _TRASH)
 
 
-def _report_damage(name: str, segment: Segment, damage: Damage) -> None:
-    lost = damage.next_offset - damage.first_offset
-    logger.error(
-        "stream %s: %s is damaged at byte %s, a reader came upon it: %s messages from offset %s on "
-        "are lost; look at the disk, and at `python -m segments verify`",
-        name,
-        segment.path(),
-        damage.position,
-        lost,
-        damage.first_offset,
-    )
+class _LogObserver(LogObserver):
+    """Passes requests on to the indexer, and reports damage.
+
+    Args:
+        name: of the stream.
+        indexer: builds filter indexes.
+    """
+
+    def __init__(self, name: str, indexer: Indexer) -> None:
+        self._name = name
+        self._indexer = indexer
+
+    def index_requested(self, log: Log) -> None:
+        """See LogObserver."""
+        self._indexer.index_requested(log)
+
+    def damage_found(self, segment: Segment, damage: Damage) -> None:
+        """See LogObserver."""
+        lost = damage.next_offset - damage.first_offset
+        logger.error(
+            "stream %s: %s is damaged at byte %s, a reader came upon it: %s messages from offset "
+            "%s on are lost; look at the disk, and at `python -m segments verify`",
+            self._name,
+            segment.path(),
+            damage.position,
+            lost,
+            damage.first_offset,
+        )
 
 
 @contextmanager
