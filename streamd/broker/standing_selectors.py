@@ -9,7 +9,8 @@ Source: RocketMQ's precomputed filter (message-filtering reference, 5), for chun
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from segments import ChunkBuilder, ChunkMatcher
@@ -98,6 +99,7 @@ class StandingSelectors:
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
         self._users: Counter[str] = Counter()
         self._rows: dict[str, StandingSelector] = {}
+        self._changing: dict[str, StandingSelector | None] = {}
         for row in rows:
             self._rows[row.group] = row
         self._matchers = self._compiled()
@@ -137,20 +139,32 @@ class StandingSelectors:
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
-    def put(self, row: StandingSelector) -> None:
-        """Evaluate a selector from now on."""
-        self._rows[row.group] = row
-        self._matchers = self._compiled()
+    @contextmanager
+    def changing(self, group: str, row: StandingSelector | None) -> Iterator[None]:
+        """In this block the catalog is changed; when that succeeds, the selector is another one.
 
-    def remove(self, group: str) -> None:
-        """Evaluate a group's selector no more."""
-        self._rows.pop(group, None)
+        Until it is known whether it does, both the old and the new selector are evaluated, so that
+        no chunk goes without a token that it needs, and no consumer can come to rely on either.
+
+        Args:
+            group: has no consumers.
+            row: its selector from now on; None for none.
+        """
+        self._changing[group] = row
         self._matchers = self._compiled()
+        try:
+            yield
+            if row is None:
+                del self._rows[group]
+            else:
+                self._rows[group] = row
+        finally:
+            del self._changing[group]
+            self._matchers = self._compiled()
 
     def _compiled(self) -> MatcherSet[bytes] | None:
-        if not self._rows:
-            return None
-        return MatcherSet({row.token: row.parse() for row in self._rows.values()})
+        rows = [*self._rows.values(), *filter(None, self._changing.values())]
+        return MatcherSet({row.token: row.parse() for row in rows}) if rows else None
 
     def matcher(self, group: str, selector: str) -> ChunkMatcher:
         """Which chunks a consumer of a group needs.
@@ -160,11 +174,14 @@ class StandingSelectors:
             selector: what it thinks its selector is, canonical; empty when it does not say.
 
         Raises:
-            Refused: the group has registered none, or another one.
+            Refused: the group has registered none, or another one, or is changing it.
         """
         row = self._rows.get(group)
         if row is None:
             details = f"group {group} has no standing selector"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        if group in self._changing:
+            details = f"the standing selector of group {group} is being changed: try again"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         if selector and selector != row.text:
             details = f"group {group} has registered {row.text}, a consumer comes with {selector}"

@@ -56,17 +56,11 @@ class StreamSettings:
             before = standing.find(row.group)
             if before is not None and before.token == row.token:
                 return
-            # Evaluated first, stamped then: no chunk from `since` on goes without.
+            # Evaluated from here on, before anything else is written.
             row = row._replace(since=self._streams.find(name).log.next_offset)
-            standing.put(row)
-            try:
-                host = self._virtual_host
+            host = self._virtual_host
+            with standing.changing(row.group, row):
                 await turn.commit(lambda catalog: catalog.put_selector(host, name, row))
-            except Refused:
-                standing.remove(row.group)
-                if before is not None:
-                    standing.put(before)
-                raise
 
     async def remove_selector(self, name: str, group: str) -> None:
         """Evaluate a group's selector no more.
@@ -82,5 +76,5 @@ class StreamSettings:
                 raise Refused(Reason.PRECONDITION_FAILED, details)
             standing.check_unused(group)
             host = self._virtual_host
-            await turn.commit(lambda catalog: catalog.remove_selector(host, name, group))
-            standing.remove(group)
+            with standing.changing(group, None):
+                await turn.commit(lambda catalog: catalog.remove_selector(host, name, group))

@@ -309,8 +309,7 @@ class VirtualHost:
                 raise Refused(Reason.NOT_FOUND, name)
             gone = await self._delete(turn, [name])
             logger.info("deleted stream %s", name)
-            answer()
-            self._tell(gone)
+            self._answer_and_tell(answer, gone)
 
     async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
         """Delete a super stream with its partitions; see `delete`."""
@@ -318,8 +317,7 @@ class VirtualHost:
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
             gone = await self._delete(turn, names, name)
             logger.info("deleted super stream %s", name)
-            answer()
-            self._tell(gone)
+            self._answer_and_tell(answer, gone)
 
     async def _delete(
         self, turn: Turn, names: Sequence[str], super_stream: str | None = None
@@ -366,6 +364,12 @@ class VirtualHost:
             logger.warning("files of the deleted stream %s are left: %s", name, error)
         else:
             self._resources.nursery.start_soon(_empty_trash, str(trash))
+
+    def _answer_and_tell(self, answer: Callable[[], None], gone: Iterable[Stream]) -> None:
+        try:
+            answer()
+        finally:  # others have to know even if the peer that asked can get no answer
+            self._tell(gone)
 
     def _tell(self, gone: Iterable[Stream]) -> None:
         for stream in gone:

@@ -1,13 +1,17 @@
 """Filter contracts, standing selectors, and filters that find nothing: the server's part."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 from segments.codec import FILE_HEADER_SIZE, decode_blocks, decode_chunk_header
 from segments.compression import GZIP, NO_COMPRESSION, pack
 from segments.format_constants import FILTER_VALUE
 from segments.message import Message
+from streamd.broker import threads
 from streamd.broker.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -252,6 +256,29 @@ class TestStanding:
         await must(peer, "selector.delete", stream="s", group="g")
         answer = await manage(peer, "selector.delete", stream="s", group="g")
         assert "no standing selector" in answer.reason
+
+    async def test_nobody_comes_to_rely_on_one_that_is_being_removed(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await peer.create("s")
+        await register(peer)
+        other = await server.peer()
+        is_committing, may_go_on = trio.Event(), trio.Event()
+
+        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+            is_committing.set()
+            await may_go_on.wait()
+            return work(*arguments)
+
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        arguments = (Pair("stream", "s"), Pair("group", "g"))
+        await peer.send(c.Manage(9, "selector.delete", arguments))
+        await is_committing.wait()
+        group = (Pair("selector-group", "g"),)
+        assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
+        may_go_on.set()
+        assert (await peer.expect(c.ManageResponse)).code == OK
+        assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
 
     async def test_a_consumer_that_leaves_without_a_word(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")

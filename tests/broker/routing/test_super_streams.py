@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from streamd.broker.routing.matching import Binding
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.server import FIRST, OK, Harness, Peer, harness
 
@@ -39,6 +40,15 @@ async def test_from_creating_to_deleting(server: Harness, peer: Peer) -> None:
     assert await partitions(peer) == (NO_STREAM, ())
     assert await peer.code(c.StreamStats, "i-0") == NO_STREAM
     assert await peer.code(c.DeleteSuperStream, "i") == NO_STREAM
+
+
+async def test_a_partition_under_two_keys(server: Harness, peer: Peer) -> None:
+    assert await peer.code(c.CreateSuperStream, "i", NAMES, KEYS) == OK
+    await server.host.exchanges.bind(Binding("/", "i", "i-1", False, "again", {}))
+    assert await route(peer, "again") == (OK, ("i-1",))
+    assert await partitions(peer) == (OK, (*NAMES, "i-1"))
+    assert await peer.code(c.DeleteSuperStream, "i") == OK
+    assert server.host.names() == []
 
 
 async def test_unknown(peer: Peer) -> None:
