@@ -212,7 +212,7 @@ class LogWriter:
             for builder in builders:
                 self._standing.mark(builder)
                 # A consumer may come to wait while this is being flushed.
-                if self._waiters.have_keys or self._log.commits_on_flush:
+                if self._waiters.by_key or self._log.commits_on_flush:
                     self._waiters.note(builder.keys)
             self._log.append(builders, self._now_ms())
         finally:
@@ -260,7 +260,10 @@ class LogWriter:
         """What was written is as safe as promised: confirm it, and wake those it is for."""
         confirms, self._confirms = self._confirms, {}
         for publisher, ids in confirms.items():
-            self._confirm(publisher, b"".join(ids))
+            try:
+                publisher.confirm(b"".join(ids))
+            except Exception:  # a bug of its connection: it stays there
+                logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
         log = self._log
         if log.committed_offset != self._told_offset:
             self._told_offset = log.committed_offset
@@ -276,12 +279,6 @@ class LogWriter:
         """Whether a new segment has begun since this was asked last."""
         has_rolled, self.has_rolled = self.has_rolled, False
         return has_rolled
-
-    def _confirm(self, publisher: Publisher, ids: bytes) -> None:
-        try:
-            publisher.confirm(ids)
-        except Exception:  # a bug of its connection: it stays there
-            logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
 
     def _refuse(self, publisher: Publisher, ids: bytes, reason: Reason) -> None:
         try:

@@ -159,8 +159,12 @@ class Stream:
     def _write_in_round(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
         writer = self._writer
-        if writer.state is not WriterState.FULL:  # then the task tries, now and then
-            self._write()
+        if (
+            writer.state is not WriterState.FULL  # then the task tries, now and then
+            and writer.write()
+            and self._flushing is not None
+        ):
+            self._flushing.wrote(self)
         if writer.has_rolled or writer.state is WriterState.FULL or self.log.commits_on_flush:
             self._work.set()
 

@@ -34,24 +34,23 @@ class Waiter(Protocol):
 
 
 class Waiters:
-    """The waiters of one stream."""
+    """The waiters of one stream.
+
+    Attributes:
+        by_key: those that wait for keys; while there are none, `note` is not needed.
+    """
 
     def __init__(self) -> None:
         self._for_all: set[Waiter] = set()
-        self._for_key: dict[bytes, set[Waiter]] = {}
+        self.by_key: dict[bytes, set[Waiter]] = {}
         self._new_keys: set[bytes] = set()
 
     def __len__(self) -> int:
         """How many waiters there are; one with several keys counts once."""
-        return len(self._for_all.union(*self._for_key.values()))
+        return len(self._for_all.union(*self.by_key.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._for_all or self._for_key)
-
-    @property
-    def have_keys(self) -> bool:
-        """Whether anybody waits for keys: else `note` is not needed."""
-        return bool(self._for_key)
+        return bool(self._for_all or self.by_key)
 
     def add(self, waiter: Waiter) -> None:
         """Wake `waiter` once when more is committed that may be for it.
@@ -62,17 +61,17 @@ class Waiters:
             self._for_all.add(waiter)
             return
         for key in waiter.keys or (_NO_KEY,):
-            self._for_key.setdefault(key, set()).add(waiter)
+            self.by_key.setdefault(key, set()).add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Do not wake it."""
         self._for_all.discard(waiter)
         for key in waiter.keys or (_NO_KEY,):
-            waiting = self._for_key.get(key)
+            waiting = self.by_key.get(key)
             if waiting is not None:
                 waiting.discard(waiter)
                 if not waiting:
-                    del self._for_key[key]
+                    del self.by_key[key]
 
     def note(self, keys: Iterable[bytes]) -> None:
         """A chunk with these keys is written; the next `wake` is for it, too."""
@@ -80,18 +79,18 @@ class Waiters:
 
     def wake(self) -> None:
         """What was noted is committed: wake those it is for."""
-        if not (self._for_all or self._for_key):
+        if not (self._for_all or self.by_key):
             self._new_keys.clear()
             return
         waiters, self._for_all = self._for_all, set()
         keys, self._new_keys = self._new_keys, set()
-        for key in self._for_key.keys() & keys:
-            waiters |= self._for_key[key]
+        for key in self.by_key.keys() & keys:
+            waiters |= self.by_key[key]
         self._wake(waiters)
 
     def wake_all(self) -> None:
         """A new segment has begun: wake everybody."""
-        self._wake(self._for_all.union(*self._for_key.values()))
+        self._wake(self._for_all.union(*self.by_key.values()))
 
     def _wake(self, waiters: Collection[Waiter]) -> None:
         for waiter in waiters:
@@ -105,5 +104,5 @@ class Waiters:
     def clear(self) -> None:
         """The stream is gone: forget everybody."""
         self._for_all.clear()
-        self._for_key.clear()
+        self.by_key.clear()
         self._new_keys.clear()

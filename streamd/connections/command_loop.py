@@ -20,6 +20,7 @@ While the task works, nothing is read: that is how a peer is slowed down, and wh
 means nothing.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from itertools import count
 from typing import Generic, Protocol, TypeVar
@@ -44,8 +45,9 @@ class Pending(Enum):
 class Commands(Protocol[Command]):
     """What a connection does with what it receives."""
 
-    def receive_data(self, data: bytes) -> None:
-        """Take what has arrived."""
+    @property
+    def receive_data(self) -> Callable[[bytes], None]:
+        """Takes what has arrived."""
 
     def do_at_once(self) -> Command | Pending:
         """Carry out what has been received, up to a command that needs waiting.
@@ -71,6 +73,7 @@ class CommandLoop(Generic[Command]):
     def __init__(self, duplex: Duplex, commands: Commands[Command]) -> None:
         self._duplex = duplex
         self._commands = commands
+        self._receive_data, self._do_at_once = commands.receive_data, commands.do_at_once
         self._found: Command | Pending = Pending.NEED_DATA
 
     async def run(self) -> None:
@@ -82,7 +85,7 @@ class CommandLoop(Generic[Command]):
             TransportClosed: the connection broke.
         """
         commands = self._commands
-        self._found = commands.do_at_once()
+        self._found = self._do_at_once()
         for number in count(1):
             found = self._found
             if found is Pending.NEED_DATA:
@@ -98,11 +101,10 @@ class CommandLoop(Generic[Command]):
                         await commands.carry_out(found)
                 if number % _REQUESTS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
-            self._found = commands.do_at_once()
+            self._found = self._do_at_once()
 
     def _take(self, data: bytes) -> bool:
         """Bytes have arrived; whether the loop goes on listening."""
-        self._duplex.heard()
-        self._commands.receive_data(data)
-        self._found = self._commands.do_at_once()
-        return self._found is Pending.NEED_DATA
+        self._receive_data(data)
+        found = self._found = self._do_at_once()
+        return found is Pending.NEED_DATA

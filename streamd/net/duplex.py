@@ -61,7 +61,7 @@ class Duplex:
         self.outbox = Outbox(self.work, self._send_some)
         self._is_listening = True
         self._heartbeat = heartbeat
-        self._has_heard = self._has_sent = False
+        self._has_sent = False
         self._is_stopped = False
         self._listening = trio.CancelScope()
         self._quiet = trio.Event()
@@ -78,7 +78,6 @@ class Duplex:
         data = await self.transport.receive()
         if not data:
             raise Ended
-        self._has_heard = True
         return data
 
     async def feed(self, take: Callable[[bytes], bool]) -> None:
@@ -96,10 +95,6 @@ class Duplex:
                 raise Ended
         if self._listening.cancelled_caught:
             raise Stopped
-
-    def heard(self) -> None:
-        """Something has arrived: the peer lives."""
-        self._has_heard = True
 
     @contextmanager
     def not_listening(self) -> Iterator[None]:
@@ -190,16 +185,16 @@ class Duplex:
         Raises:
             Ended: nothing came for two of them.
         """
-        silent = 0
+        silent, num_reads = 0, self.transport.num_reads
         while interval:
             for _ in range(2):
                 await trio.sleep(interval / 2)
                 if not self._has_sent and self.outbox.is_empty:
                     self.outbox.put(self._heartbeat)
                 self._has_sent = False
-            is_alive = self._has_heard or not self._is_listening
+            before, num_reads = num_reads, self.transport.num_reads
+            is_alive = num_reads != before or not self._is_listening
             silent = 0 if is_alive else silent + 1
-            self._has_heard = False
             if silent >= _MISSED_HEARTBEATS:
                 logger.info("%s: no sign of life in %s s", self.transport.peer, 2 * interval)
                 raise Ended

@@ -55,9 +55,10 @@ class Rounds:
         """Do what was left, and what that leaves."""
         try:
             while self._writes or self._sends:
-                left, self._writes = self._writes, {}
-                _do(left)
-                left, self._sends = self._sends, {}
+                if self._writes:
+                    left, self._writes = self._writes, {}
+                else:
+                    left, self._sends = self._sends, {}
                 _do(left)
         finally:
             self._is_open = False

@@ -95,14 +95,17 @@ class TlsTransport:
         self.certificate_user = _common_name(stream)
         self._stream = stream
         self._pending: list[Buffer] = []
+        self.num_reads = 0
         set_unsent_limit(stream.transport_stream.socket)
         keep_alive(stream.transport_stream.socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
-            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+            data = bytes(await self._stream.receive_some(_RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+        self.num_reads += 1
+        return data
 
     async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
         return await feed_from(self.receive, take)

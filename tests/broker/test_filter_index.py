@@ -88,7 +88,7 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
         await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
     stream = server.host.find("s")
     waiters = stream.waiters
-    assert (len(waiters), len(waiters._for_key)) == (20, 10)
+    assert (len(waiters), len(waiters.by_key)) == (20, 10)
     told = []
     wake = waiters._wake
     waiters._wake = lambda woken: (told.append(len(woken)), wake(woken))  # type: ignore[method-assign, func-returns-value]

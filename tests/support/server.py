@@ -46,12 +46,15 @@ class MemoryTransport:
         self._stream = stream
         self._receiver = receiver
         self._turn = 0
+        self.num_reads = 0
 
     async def receive(self) -> bytes:
         try:
-            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
+        self.num_reads += 1
+        return data
 
     async def feed(self, take: Callable[[bytes], bool]) -> bool:
         return await feed_from(self.receive, take)

@@ -6,6 +6,7 @@ else.
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -161,9 +162,10 @@ class AmqpConnection(BaseConnection):
 
     # -- see command_loop.Commands
 
-    def receive_data(self, data: bytes) -> None:
-        """Take what has arrived."""
-        self._connection.receive_data(data)
+    @property
+    def receive_data(self) -> Callable[[bytes], None]:
+        """Takes what has arrived."""
+        return self._connection.receive_data
 
     def do_at_once(self) -> Request | Pending:
         """Publish and acknowledge what has been received, up to a request that needs waiting."""

@@ -5,6 +5,7 @@ of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and n
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -137,9 +138,10 @@ class StreamConnection(BaseConnection):
 
     # -- see command_loop.Commands
 
-    def receive_data(self, data: bytes) -> None:
-        """Take what has arrived."""
-        self._connection.receive_data(data)
+    @property
+    def receive_data(self) -> Callable[[bytes], None]:
+        """Takes what has arrived."""
+        return self._connection.receive_data
 
     def do_at_once(self) -> c.ClientCommand | Pending:
         """Carry out what has been received, up to a command that needs waiting."""
