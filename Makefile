@@ -1,4 +1,4 @@
-# Every target makes the virtual environment it needs: nothing has to be installed by hand.
+# Every target creates the virtual environment it needs: nothing has to be installed by hand.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -9,26 +9,26 @@ JOBS := 2
 .PHONY: help demo test test-fast search fuzz crashes kills soak interop check format bench compare clean
 
 help:
-	@echo "make demo       real flights in, only the wanted chunks out, then tuned; 90 seconds"
+	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
 	@echo "make test       the whole test suite"
-	@echo "make test-fast  the same without the tests marked slow"
-	@echo "make search     the property tests with examples nobody has tried; TIMES=5 rounds"
-	@echo "make fuzz       conversations with clients, changed and sent to a server; SECONDS=60, SEED=another"
-	@echo "make crashes    crash states of recorded runs, each opened and compared; STATES=30000"
-	@echo "make kills      kill -9 under load, again and again, some ten minutes; KILLS=200"
-	@echo "make soak       mixed load, kills, restarts and pauses, each message checked; SECONDS=600, and soak.png"
-	@echo "make interop    clients in Python, JavaScript, Go, Java, as far as their tools are installed"
+	@echo "make test-fast  the test suite without the tests marked slow"
+	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
+	@echo "make fuzz       mutated conversations of clients with a server; SECONDS=60, SEED=another"
+	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
+	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
+	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
+	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make check      formatting, lint and types"
-	@echo "make format     let ruff format the code"
+	@echo "make format     format the code with ruff"
 	@echo "make bench      measure the server on this machine"
-	@echo "make compare    streamd and RabbitMQ side by side: a table, and compare.png; COMPARE='--rounds 1' for less"
+	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say where: make PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name one with make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp per set of extras; pyproject.toml is what they depend on.
+# One stamp file per set of extras; they depend on pyproject.toml.
 $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
@@ -39,24 +39,24 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-# Other examples than the fixed ones, again and again, until one fails: make search TIMES=20
+# New random examples instead of the fixed ones, until one fails: make search TIMES=20
 TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
 		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
-# Inputs that nobody has tried. One that breaks something says how it is tried again.
+# New random inputs. When one breaks something, the command that repeats it is printed.
 fuzz: SECONDS := 60
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# What a kill or a power failure can leave of a run, other runs with another SEED.
+# States that a kill or a power failure can leave of a run; another SEED makes other runs.
 crashes: STATES := 30000
 crashes: $(VENV)/.test
 	$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED))
 
-# A real server, real clients, kill -9; what was confirmed is compared after each.
+# A real server, real clients, kill -9; confirmed messages are checked after each kill.
 kills: KILLS := 200
 kills: $(VENV)/.test
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)

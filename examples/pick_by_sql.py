@@ -1,4 +1,4 @@
-"""Pick orders by SQL; just the chunks that can hold one are sent. First start `streamd serve`."""
+"""Pick orders by SQL; only chunks that may hold a match are sent. First start `streamd serve`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""pika reads what it asks for, by filter value and by SQL. First start `streamd serve`."""
+"""Read chosen messages with pika, by filter value and by SQL. First start `streamd serve`."""
 
 import sys
 from typing import Any
@@ -16,7 +16,7 @@ def read(channel: Any, count: int, **asked: str) -> list[tuple[int, int]]:
     arguments["x-stream-offset"] = "first"
     orders = []
     for delivery, properties, _ in channel.consume("pika-orders", arguments=arguments):
-        offset = int(properties.headers["x-stream-offset"])  # pika has a long of its own
+        offset = int(properties.headers["x-stream-offset"])  # pika has its own type for a long
         orders.append((offset, properties.headers["total"]))
         channel.basic_ack(delivery.delivery_tag)
         if len(orders) == count:

@@ -1,6 +1,6 @@
-"""The same server from rstream, RabbitMQ's stream client for Python: pip install rstream.
+"""Chunk filtering with rstream, RabbitMQ's stream client for Python: pip install rstream.
 
-Nothing in it is specific to streamd. First start `streamd serve`.
+Nothing here is specific to streamd. First start `streamd serve`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ async def publish() -> None:
 
 
 async def consume() -> int:
-    """Count the flights of Hawaiian Airlines; the server leaves the other chunks out."""
+    """Count the delivered flights of Hawaiian Airlines; the server skips the other chunks."""
     consumer = Consumer("localhost", PORT, username="guest", password="guest")
     await consumer.start()
     came, matched, done = 0, 0, asyncio.Event()

@@ -1,4 +1,4 @@
-"""A worker that goes on where it stopped: run it again and only new orders come.
+"""A worker that goes on where it stopped: run it again, and it gets only new orders.
 
 The same library as in hello.py, this time in a trio program. First start `streamd serve`.
 """

@@ -1,8 +1,8 @@
 """The command line: `streamd serve`, `stream`, `publish`, `consume`, `user` and more.
 
 Data goes to stdout, notes to stderr. Exit 0: done; 2: the command was not understood; 1: refused
-or failed, with one line that says why. click because options, help and errors come out alike in
-every command; rich for tables and progress bars.
+or failed, with one line that says why. click because it gives all commands the same form of
+options, help and errors; rich for tables and progress bars.
 """
 
 import logging
@@ -13,7 +13,7 @@ import click
 from streamd import __version__
 from streamd.cli.common import log
 
-# Where each command is; read in only when it is used, for the server takes its time to load.
+# Where each command is; imported only when it is used, because the server is slow to load.
 _COMMANDS = {
     "serve": "streamd.cli.serve:serve",
     "stream": "streamd.cli.streams:stream",

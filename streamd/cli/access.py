@@ -1,4 +1,4 @@
-"""`streamd user`, `vhost`, `permission`: who may do what on a running server."""
+"""`streamd user`, `vhost`, `permission`: manage the users of a running server."""
 
 import json
 from collections.abc import Sequence
@@ -40,16 +40,16 @@ _password_option = click.option(
     prompt=True,
     hide_input=True,
     confirmation_prompt=True,
-    help="Better typed when asked, or in STREAMD_NEW_PASSWORD: options show in process lists.",
+    help="Better typed at the prompt, or set in STREAMD_NEW_PASSWORD: process lists show options.",
 )
 _tag_option = click.option(
     "--tag",
     multiple=True,
     type=click.Choice(["administrator", "monitoring", "policymaker", "management"]),
-    help="Lets the user into the HTTP API; as often as needed.",
+    help="Gives the user access to the HTTP API; may be repeated.",
 )
 _vhost_option = click.option(
-    "--vhost", default="/", show_default=True, help="The virtual host that it is about."
+    "--vhost", default="/", show_default=True, help="The virtual host of the permission."
 )
 
 
@@ -61,13 +61,13 @@ def user() -> None:
 @user.command(name="add")
 @click.argument("name")
 @_password_option
-@click.option("--administrator", is_flag=True, help="May manage users and virtual hosts.")
+@click.option("--administrator", is_flag=True, help="The user may manage users and virtual hosts.")
 @_tag_option
 @uri_option
 def add_user(
     name: str, password: str, tag: tuple[str, ...], uri: str, *, administrator: bool
 ) -> None:
-    """Add the user NAME; what it may do is set with `streamd permission set`.
+    """Add the user NAME; its permissions are set with `streamd permission set`.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def list_users(uri: str, *, as_json: bool) -> None:
 @click.argument("name")
 @uri_option
 def delete_user(name: str, uri: str) -> None:
-    """Delete the user NAME; its open connections may do nothing more.
+    """Delete the user NAME; its open connections lose all permissions.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def delete_user(name: str, uri: str) -> None:
 @_tag_option
 @uri_option
 def tags(name: str, tag: tuple[str, ...], uri: str) -> None:
-    """Set all tags of the user NAME; without --tag it loses those that it has.
+    """Set all tags of the user NAME; without --tag it loses the tags that it has.
 
     \b
     Example:
@@ -138,14 +138,14 @@ def passwd(name: str, password: str, uri: str) -> None:
 
 @click.group()
 def vhost() -> None:
-    """Add, list and delete virtual hosts: streams apart from each other."""
+    """Add, list and delete virtual hosts: separate sets of streams."""
 
 
 @vhost.command(name="add")
 @click.argument("name")
 @uri_option
 def add_vhost(name: str, uri: str) -> None:
-    """Add the virtual host NAME; who adds it may do everything in it.
+    """Add the virtual host NAME; the user that adds it gets all permissions in it.
 
     \b
     Example:
@@ -184,21 +184,21 @@ def delete_vhost(name: str, uri: str) -> None:
 
 @click.group()
 def permission() -> None:
-    """Set, list and clear what users may do in a virtual host."""
+    """Set, list and clear the permissions of users in virtual hosts."""
 
 
 @permission.command(name="set")
 @click.argument("name")
 @_vhost_option
-@click.option("--configure", default="", metavar="RE", help="Streams it may create and delete.")
-@click.option("--write", default="", metavar="RE", help="Streams it may publish to.")
-@click.option("--read", default="", metavar="RE", help="Streams it may consume from.")
+@click.option("--configure", default="", metavar="RE", help="Streams to create and delete.")
+@click.option("--write", default="", metavar="RE", help="Streams to publish to.")
+@click.option("--read", default="", metavar="RE", help="Streams to consume from.")
 @uri_option
 def set_permission(name: str, vhost: str, configure: str, write: str, read: str, uri: str) -> None:
-    """Say what the user NAME may do; replaces what was said before.
+    """Set the permissions of the user NAME in a virtual host; replaces those it had there.
 
     RE is a regular expression that is searched for in stream names: '^app-' for those that begin
-    so, '.*' for all; left out it is none.
+    with app-, '.*' for all. Without the option, no streams.
 
     \b
     Example:
@@ -212,7 +212,7 @@ def set_permission(name: str, vhost: str, configure: str, write: str, read: str,
 @json_option
 @uri_option
 def list_permissions(uri: str, *, as_json: bool) -> None:
-    """List what all users may do.
+    """List the permissions of all users.
 
     \b
     Example:
@@ -227,7 +227,7 @@ def list_permissions(uri: str, *, as_json: bool) -> None:
 @_vhost_option
 @uri_option
 def clear_permission(name: str, vhost: str, uri: str) -> None:
-    """Take from the user NAME everything it may do in a virtual host.
+    """Remove all permissions of the user NAME in a virtual host.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What the commands share: the server's address, running a client, errors in one line."""
+"""Shared by the commands: the server's address, running a client, errors in one line."""
 
 import logging
 import sys
@@ -32,7 +32,7 @@ retry_option = click.option(
     default=0,
     show_default=True,
     metavar="SECONDS",
-    help="When the connection is lost, try for so long to get it back, and go on.",
+    help="When the connection is lost, try to reconnect for this long, and go on.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 
@@ -49,7 +49,7 @@ class Misused(click.ClickException):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn errors that a user has to deal with into one line; others stay what they are."""
+    """Turn errors that a user has to deal with into one line; let all others pass."""
     from clients import StreamError  # noqa: PLC0415 - only commands that talk to a server need it
 
     try:
@@ -80,12 +80,12 @@ def run_client(
 
 
 def console() -> Console:
-    """Where tables go: stdout. Wide enough for a table also where there is no terminal."""
+    """For tables: stdout, wide enough for a table even without a terminal."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def notes() -> Console:
-    """Where notes and progress bars go: stderr."""
+    """For notes and progress bars: stderr."""
     return Console(stderr=True, highlight=False)
 
 
@@ -95,7 +95,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes, as people read them."""
+    """A number of bytes with a unit: 84 B, 2.3 MB."""
     amount = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:  # noqa: PLR2004 - the step between decimal units

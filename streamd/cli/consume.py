@@ -29,7 +29,7 @@ _NAMED = ("first", "last", "next")
     default="first",
     show_default=True,
     metavar="first|last|next|N|TIME",
-    help="Where to begin: the oldest message, the last chunk, what comes from now on, an offset, "
+    help="Where to begin: the oldest message, the last chunk, the next new message, an offset, "
     "or a time as in 2026-11-20T10:00:00Z.",
 )
 @click.option(
@@ -39,7 +39,7 @@ _NAMED = ("first", "last", "next")
     metavar="V",
     help="Only chunks in which some message may have this filter value; may be repeated.",
 )
-@click.option("--match-unfiltered", is_flag=True, help="And messages without a filter value.")
+@click.option("--match-unfiltered", is_flag=True, help="Also messages without a filter value.")
 @click.option(
     "--filter-property",
     metavar="P",
@@ -56,12 +56,12 @@ _NAMED = ("first", "last", "next")
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,
-    help="Whose rules hold for --sql: rocketmq as RocketMQ, amqp as RabbitMQ's SQL filters.",
+    help="The rules for --sql: rocketmq as in RocketMQ, amqp as in RabbitMQ's SQL filters.",
 )
 @click.option("--group", default="", metavar="G", help="The standing selector of group G.")
-@click.option("--explain", is_flag=True, help="Tell on stderr which chunks are asked for, and why.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
-@click.option("--until-end", is_flag=True, help="Stop after what is there now; else wait for more.")
+@click.option("--explain", is_flag=True, help="Say on stderr which chunks are wanted, and why.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+@click.option("--until-end", is_flag=True, help="Stop at the present end; else wait for more.")
 @retry_option
 @uri_option
 def consume(  # noqa: PLR0913 - each an option
@@ -80,7 +80,7 @@ def consume(  # noqa: PLR0913 - each an option
 ) -> None:
     """Print the messages of the stream NAME as JSON lines.
 
-    Each line has offset, timestamp, body (bytes that are no text as base64, with "encoding"),
+    Each line has offset, timestamp, body (as base64, with "encoding", when it is not UTF-8),
     properties (the application properties) and, where there are any, message_properties
     (subject, message_id, …).
 
@@ -122,8 +122,8 @@ def consume(  # noqa: PLR0913 - each an option
                 _tell(await _summary(messages, client))
         if values or asked != _NO_SELECTOR:
             notes().print(
-                f"{count(printed, 'message')} of {count(received.messages, 'message')} "
-                f"in {count(received.chunks, 'chunk')} that were delivered"
+                f"printed {printed:,} of {count(received.messages, 'delivered message')} "
+                f"({count(received.chunks, 'chunk')})"
             )
         return printed
 
@@ -136,7 +136,7 @@ def consume(  # noqa: PLR0913 - each an option
 
 
 class _Asked(NamedTuple):
-    """What the options say of a selector."""
+    """The options that make up a selector."""
 
     sql: str | None = None
     tags: str | None = None
@@ -148,7 +148,7 @@ _NO_SELECTOR = _Asked()
 
 
 def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
-    """The selector, its text checked before anything is sent."""
+    """The selector, checked before anything is sent."""
     from segments.selector import (  # noqa: PLC0415 - not needed to show the help
         TAGS,
         parse_selector,
@@ -173,7 +173,7 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 async def _summary(messages: "Consumer", client: "Client") -> list[str]:
-    """What became of the stream's chunks and messages."""
+    """What happened to the stream's chunks and messages, for --explain."""
     counts = messages.counts
     lines = [
         f"chunks: {counts.chunks:,} delivered, {counts.false_chunks:,} of them without a match",
@@ -187,8 +187,8 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
         lines[0] += f"; {skipped:,} skipped ({size(progress['skipped_bytes'])})"
         if skipped and progress["unfiltered_chunks"] == skipped and not counts.chunks:
             lines.append(
-                "nothing came: no message in the skipped chunks has a filter value; "
-                "were they published without?"
+                "nothing was delivered: no message in the skipped chunks has a filter value; "
+                "were they published without one?"
             )
     return lines
 
@@ -238,7 +238,7 @@ def as_json(message: "ReceivedMessage") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
-    """An AMQP value as JSON has it."""
+    """An AMQP value as a JSON value."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

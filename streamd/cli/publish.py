@@ -24,13 +24,13 @@ _REFRESH_MESSAGES = 1000
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Publish each message with the value of its property P as filter value.",
+    help="Publish each message with the value of its property P as its filter value.",
 )
 @click.option(
     "--producer",
     default="",
     metavar="NAME",
-    help="A durable name: the server then ignores lines that it has had from it before.",
+    help="A durable name: the server then ignores lines that it already has under this name.",
 )
 @retry_option
 @uri_option
@@ -45,9 +45,9 @@ def publish(
     """Publish the lines of FILE, or of stdin, to the stream NAME.
 
     Each line is a JSON object. Its key "body" becomes the body of a message, its other keys
-    become application properties; lists and objects among them are kept as JSON texts.
+    become application properties; lists and objects among them are kept as JSON strings.
 
-    With --retry, name a --producer too, else messages whose confirm was lost come twice.
+    With --retry, give a --producer too, or messages whose confirm was lost are stored twice.
 
     \b
     Examples:
@@ -67,8 +67,8 @@ def publish(
             async with client.producer(name, name=producer, filter_value=filter_value) as sink:
                 try:
                     for number, message in _messages(file, progress, task):
-                        # The line number of a named producer is its publishing id: lines that
-                        # are sent again are known by it.
+                        # The publishing id of a named producer is the line number, by which the
+                        # server recognizes lines that are sent again.
                         await sink.send(message, publishing_id=number if producer else None)
                         total += 1
                 except Failed as failed:
@@ -89,7 +89,7 @@ def _progress(file: BinaryIO) -> Progress:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Bytes of a plain file, None for a pipe or a terminal."""
+    """The size of a regular file in bytes, None for a pipe or a terminal."""
     try:
         size = os.fstat(file.fileno()).st_size
     except (OSError, io.UnsupportedOperation):
@@ -98,7 +98,7 @@ def _size(file: BinaryIO) -> int | None:
 
 
 def _messages(file: BinaryIO, progress: Progress, task: TaskID) -> Iterator[tuple[int, "Message"]]:
-    """Line numbers, from 1, and messages; empty lines are passed over."""
+    """Line numbers, from 1, and messages; empty lines are skipped."""
     read = 0
     for number, line in enumerate(file, 1):
         read += len(line)

@@ -17,8 +17,8 @@ def selector() -> None:
     """Register, list and delete standing selectors.
 
     A standing selector belongs to a group of consumers. The server evaluates it on each chunk that
-    is published from then on, so that the group's consumers are sent just the chunks with a match,
-    also where the selector says nothing of the stream's filter property.
+    is published from then on, so that the group's consumers are sent only the chunks with a match,
+    even if the selector does not use the stream's filter property.
     """
 
 
@@ -26,13 +26,13 @@ def selector() -> None:
 @click.argument("stream")
 @click.argument("group")
 @click.option("--sql", metavar="EXPR", help="A SQL92 condition over message properties.")
-@click.option("--tags", metavar="A||B", help="A tag expression instead.")
+@click.option("--tags", metavar="A||B", help="A tag expression instead of --sql.")
 @click.option(
     "--dialect",
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,
-    help="Whose rules hold for --sql.",
+    help="The rules for --sql.",
 )
 @uri_option
 def add(stream: str, group: str, sql: str | None, tags: str | None, dialect: str, uri: str) -> None:

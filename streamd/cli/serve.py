@@ -19,7 +19,7 @@ from streamd.server import Server, StartError, serve as serve_streams
 
 logger = logging.getLogger("streamd")
 
-# How long a busy worker thread may keep the event loop waiting; Python's own choice is 5 ms.
+# How long a busy worker thread may keep the event loop waiting; Python's default is 5 ms.
 _SWITCH_SECONDS = 0.001
 
 
@@ -62,14 +62,14 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file with settings, named as the options with _ for -.",
+    help="TOML file with settings, named as the options are, with _ for -.",
 )
 @_with_settings
 def serve(config: Path | None, **flags: int | str | None) -> None:
     """Run the server until SIGINT or SIGTERM.
 
     When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
-    and with TLS tls=HOST:PORT and amqp-tls=HOST:PORT at its end. SIGHUP makes it read the
+    and with TLS tls=HOST:PORT and amqp-tls=HOST:PORT at its end. On SIGHUP it reads the
     certificate again.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
@@ -100,9 +100,9 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
 
 
 def _allow_many_files() -> None:
-    """Two for each stream, one for each connection and each filter index that was asked for.
+    """Raise the limit of open files as far as allowed; the usual 1,024 are soon used up.
 
-    The usual 1,024 are soon used up.
+    A stream takes two, a connection and an open filter index one each.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -135,7 +135,7 @@ async def _run(config: Config) -> None:
 
 
 def _where(server: Server) -> str:
-    """Where a server listens; what is off says so, but for TLS."""
+    """The addresses of a server; a port that is off is shown as off, a TLS port not at all."""
     found = server.addresses
     plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http")]
     inside_tls = (("tls", "stream/ssl"), ("amqp-tls", "amqp/ssl"))
@@ -145,7 +145,7 @@ def _where(server: Server) -> str:
 
 
 async def _reload_on_signal(server: Server) -> None:
-    """SIGHUP reads the certificate again."""
+    """Read the certificate again on SIGHUP."""
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             if server.certificates is not None:
@@ -157,7 +157,7 @@ async def _stop_on_signal(
     everything: trio.CancelScope,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The first signal ends the server in order, a second one at once."""
+    """Stop the server on SIGINT or SIGTERM: gracefully on the first, at once on a second."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for number in signals:

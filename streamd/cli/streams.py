@@ -30,7 +30,7 @@ _DEFAULT = "default"
 
 @click.group()
 def stream() -> None:
-    """Create, change, list, look at and delete streams."""
+    """Create, change, list, inspect and delete streams."""
 
 
 @stream.command()
@@ -44,7 +44,7 @@ def stream() -> None:
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Filter values are the values of this property: what selectors choose chunks by.",
+    help="Filter values are the values of this property; selectors choose chunks by them.",
 )
 @click.option(
     "--filter-contract",
@@ -54,12 +54,12 @@ def stream() -> None:
 @click.option(
     "--filter-derive",
     is_flag=True,
-    help="The server takes the filter value from messages without one, also in sub-batches.",
+    help="The server derives missing filter values from the property, also in sub-batches.",
 )
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
 @click.option(
-    "--segment-size", metavar="BYTES", help="Begin a new segment after so much.  [default: 500 MB]"
+    "--segment-size", metavar="BYTES", help="Begin a new segment at this size.  [default: 500 MB]"
 )
 @click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
@@ -70,7 +70,7 @@ def stream() -> None:
     metavar="NAME=VALUE",
     help="Any other argument of the protocol; may be repeated.",
 )
-@click.option("--exist-ok", is_flag=True, help="It may exist with the same arguments.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same arguments.")
 @uri_option
 def create(
     name: str,
@@ -99,11 +99,11 @@ def create(
         given[key] = value
 
     async def work(client: "Client") -> None:
-        from clients import PreconditionFailed  # noqa: PLC0415 - as others, not for --help
+        from clients import PreconditionFailed  # noqa: PLC0415 - not needed for --help
 
         try:
             await client.create(name, arguments=given, exist_ok=exist_ok)
-        except PreconditionFailed:  # the protocol does not say which
+        except PreconditionFailed:  # the protocol does not say what is wrong
             raise Failed(await _what_is_wrong(client, name, given)) from None
 
     run_client(uri, work)
@@ -147,15 +147,15 @@ _ARGUMENTS = {
 @click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
-@click.option("--segment-size", metavar="BYTES", help="Begin a new segment after so much.")
+@click.option("--segment-size", metavar="BYTES", help="Begin a new segment at this size.")
 @click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
 @uri_option
 def set_arguments(name: str, uri: str, **options: str | None) -> None:
     """Change the stream NAME while it is in use, from the next chunk on.
 
-    "default" undoes a change or a declaration. Programs that declare the stream as before
-    still find it.
+    The value "default" undoes a change or a declaration. Programs can still declare the stream
+    with the arguments it was created with.
 
     \b
     Examples:
@@ -165,7 +165,7 @@ def set_arguments(name: str, uri: str, **options: str | None) -> None:
     """
     given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if not given:
-        raise Misused("nothing is to be changed: give an option, see --help")
+        raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}
 
     async def work(client: "Client") -> None:
@@ -225,10 +225,10 @@ def _row(info: "StreamInfo") -> tuple[str, ...]:
 @json_option
 @uri_option
 def info(name: str, uri: str, *, as_json: bool) -> None:
-    """Show what is known of the stream NAME.
+    """Show arguments and figures of the stream NAME.
 
-    Of the filters of the newest 1,000 chunks: how many bits are set, and how often they needlessly
-    let a chunk pass for a value that it does not hold, by their bits and as counted.
+    Also shows, for the filters of the newest 1,000 chunks, how many bits are set, and how often
+    they let a chunk pass for a value that it does not hold: predicted from the bits, and observed.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`streamd tune`: filter size and chunk limit from a stream's own history, by Spark."""
+"""`streamd tune`: filter size and chunk limit from a stream's own history, with Spark."""
 
 import json
 from collections import Counter
@@ -59,7 +59,7 @@ _RECORDED = "recorded"
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Where the chunks tell no filter values: the property that they would be the values of.",
+    help="The property to take filter values from where the chunks list none.",
 )
 @click.option("--keep-limit", is_flag=True, help="Leave the number of messages per chunk alone.")
 @click.option(
@@ -67,23 +67,23 @@ _RECORDED = "recorded"
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="What a stored byte of filters and headers costs.",
+    help="Cost of a stored byte of filters and headers.",
 )
 @click.option(
     "--deliver-price",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="What a byte costs that is delivered needlessly.",
+    help="Cost of a byte that is delivered needlessly.",
 )
 @click.option(
     "--chunk-price",
     type=click.FloatRange(0),
     default=1000.0,
     show_default=True,
-    help="What the work on one more chunk costs, in stored bytes.",
+    help="Cost of the work on one more chunk, in stored bytes.",
 )
-@click.option("--apply", "to_apply", is_flag=True, help="Set what is recommended on the server.")
+@click.option("--apply", "to_apply", is_flag=True, help="Apply the result to the running server.")
 @json_option
 @uri_option
 def tune(  # noqa: PLR0913, PLR0917 - options
@@ -105,8 +105,8 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     """Find the filter size and chunk limit that fit the history of a stream best.
 
     NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
-    with or without a running server; --apply needs one. What is stored and delivered needlessly is
-    replayed on the filter values that the chunks have held. Needs the extra "spark":
+    with or without a running server; --apply needs one. The filter values that the chunks have
+    held are replayed with other settings. Needs the extra "spark":
     pip install 'streamd[spark]'.
 
     \b
@@ -146,7 +146,7 @@ def _folder(stream: str, data: str, vhost: str) -> str:
     if not Path(folder).is_dir():
         raise Failed(
             f"there is no folder {stream}, and no stream {stream} in the data folder {data}; "
-            "say where that is with --data"
+            "give the data folder with --data"
         )
     return folder
 
@@ -158,8 +158,8 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
         found = json.loads(Path(given).read_text())
     except FileNotFoundError as error:
         raise Misused(
-            f"there is no file {given} with a workload; the word recorded takes what the server "
-            "has recorded"
+            f"there is no file {given} with a workload; --workload recorded takes the one that the "
+            "server has recorded"
         ) from error
     except (OSError, ValueError) as error:
         raise Misused(f"the workload in {given} cannot be read: {error}") from error
@@ -168,7 +168,7 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
         for weight in found.values()
     ):
         raise Misused(
-            f'the workload in {given} is expected to be a JSON object as {{"HA": 10, "UA": 1}}'
+            f'the workload in {given} is expected to be a JSON object like {{"HA": 10, "UA": 1}}'
         )
     return {str(value): float(weight) for value, weight in found.items()}
 
@@ -180,11 +180,11 @@ def _read_recorded(folder: str) -> dict[str, float]:
     except FileNotFoundError:
         counts = Counter()
     except (OSError, ValueError) as error:
-        raise Failed(f"what was asked for, in {path}, cannot be read: {error}") from error
+        raise Failed(f"the recorded workload in {path} cannot be read: {error}") from error
     if not counts:
         raise Failed(
             f"the server has not recorded any subscription with a filter in {folder} yet; it "
-            "writes them down once a minute and when it stops"
+            "records them once a minute and when it stops"
         )
     return {value: float(count) for value, count in counts.items()}
 
@@ -198,7 +198,7 @@ def run_tuning(
     keep_limit: bool = False,
     quiet: bool = False,
 ) -> "Tuning":
-    """Tune with a Spark of this process's own; errors that a user has to deal with in one line."""
+    """Tune in a Spark session of this process; the user's errors are raised as Failed."""
     from segments import SegmentsError  # noqa: PLC0415 - as below
     from segments.spark.session import (  # noqa: PLC0415
         SHORT,
@@ -232,7 +232,7 @@ def run_tuning(
 
 
 def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
-    """Set what is recommended on the running server."""
+    """Apply the recommendation to the running server."""
     changes = changes_of(tuning)
 
     async def work(client: "Client") -> None:
@@ -247,7 +247,7 @@ def changes_of(tuning: "Tuning") -> dict[str, str]:
     """The recommendation as arguments of a stream."""
     changes = {
         "stream-filter-size-bytes": str(tuning.recommended.filter_size),
-        "stream-filter-error-rate": "",  # would make filters smaller again
+        "stream-filter-error-rate": "",  # it would make filters smaller again
     }
     if tuning.limit_changes:
         changes["stream-chunk-max-records"] = str(tuning.recommended.chunk_records)
@@ -255,7 +255,7 @@ def changes_of(tuning: "Tuning") -> dict[str, str]:
 
 
 def print_tuning(tuning: "Tuning") -> None:
-    """The recommendation beside the present state."""
+    """Print the recommendation beside the present state."""
     from segments.spark.report import quantile, summary  # noqa: PLC0415 - an extra
 
     census = tuning.census
@@ -283,7 +283,7 @@ def print_tuning(tuning: "Tuning") -> None:
         f"Asked for: {tuning.workload}.",
     ]
     lines.append(
-        f"The same in filters sized chunk by chunk: a filter size of auto with the error rate "
+        f"The same with filters sized chunk by chunk: a filter size of auto with the error rate "
         f"{tuning.error_rate:g}."
     )
     found = tuning.confidence
@@ -293,7 +293,7 @@ def print_tuning(tuning: "Tuning") -> None:
             f"{found.fitted_rate:.2%} false positives; on the newer 30 % that gave "
             f"{found.tested_rate:.2%} and cost {found.regret:.1%} more than the best size there."
         )
-    lines += [f"Mind: {warning}." for warning in tuning.warnings]
+    lines += [f"Note: {warning}." for warning in tuning.warnings]
     out.print("\n".join(lines), highlight=False, width=min(out.width, 100))
 
 

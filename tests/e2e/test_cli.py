@@ -111,7 +111,7 @@ class TestMessages:
         streamd("stream", "create", "s")
         line = {"body": "Größe", "n": 7, "x": 1.5, "ok": True, "none": None, "deep": {"a": [1]}}
         rows = [line, {"body": {"json": 1}}, {"only": "properties"}, {"body": ""}]
-        text = "\n\n".join(json.dumps(row) for row in rows)  # empty lines are passed over
+        text = "\n\n".join(json.dumps(row) for row in rows)  # empty lines are skipped
         streamd("publish", "s", stdin=text)
         assert streamd.notes == "published 4 messages to s\n"
         found = streamd.lines("s")
@@ -141,7 +141,7 @@ class TestMessages:
         streamd("publish", "s", "--filter-property", "carrier", stdin=rows)
         exact = streamd.lines("s", "--filter", "HA", "--filter-property", "carrier")
         assert [row["offset"] for row in exact] == [0, 4, 5]
-        assert streamd.notes == "3 messages of 4 messages in 2 chunks that were delivered\n"
+        assert streamd.notes == "printed 3 of 4 delivered messages (2 chunks)\n"
         chunks = streamd.lines("s", "--filter", "HA")
         assert [row["offset"] for row in chunks] == [0, 1, 4, 5]
         both = streamd.lines(
@@ -170,12 +170,12 @@ class TestMessages:
             ),
             "chunks: 3 delivered, 1 of them without a match; 0 skipped (0 B)",
             "messages: 6 tested, 2 matched",
-            "2 messages of 6 messages in 3 chunks that were delivered",
+            "printed 2 of 6 delivered messages (3 chunks)",
         ]
         assert [line["offset"] for line in streamd.lines("s", "--tags", "ua || dl")] == [1, 3, 5]
         assert [line["offset"] for line in streamd.lines("s", "--group", "late")] == [4, 5]
         rocketmq = streamd.lines("s", "--sql", "NOT carrier", "--dialect", "rocketmq")
-        assert len(rocketmq) == 6  # a text is never true there
+        assert len(rocketmq) == 6  # a string is never true there
         (row,) = json.loads(streamd("selector", "list", "s", "--json"))
         assert row["text"] == "delay > 2"
         assert "delay > 2" in streamd("selector", "list", "s")

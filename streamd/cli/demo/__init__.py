@@ -1,1 +1,1 @@
-"""`streamd demo`: `command` is the command, the others are its parts."""
+"""`streamd demo`: the command is in `command`, its parts are in the other modules."""

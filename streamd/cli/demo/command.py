@@ -1,4 +1,4 @@
-"""`streamd demo`: real records in, only the chunks that were asked for out, and what that saved."""
+"""`streamd demo`: publish real records, read only the wanted chunks, and show the savings."""
 
 import tempfile
 import time
@@ -33,7 +33,7 @@ _READABLE_WIDTH = 88
 
 
 class Question(NamedTuple):
-    """By which property flights are filtered, and which values are asked for."""
+    """A property to filter flights by, and the values to ask for."""
 
     column: str
     value_of: Callable[[Flight], str]
@@ -47,7 +47,7 @@ _QUESTIONS = (
 
 
 class Measured(NamedTuple):
-    """What one consumer got; every figure from this run."""
+    """What one consumer got; every figure is from this run."""
 
     wanted: tuple[str, ...]
     filter_size: int
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
     @property
     def saved(self) -> float:
-        """Share of the stream's bytes that did not have to be moved."""
+        """Share of the stream's bytes that were not sent."""
         return 1 - self.bytes_delivered / self.bytes_in_stream
 
 
@@ -99,7 +99,7 @@ def demo() -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, nothing elsewhere; gives what moves it to the next step."""
+    """A progress bar on a terminal, nothing elsewhere; yields a function that advances it."""
     steps = len(_QUESTIONS) * (len(_FILTER_SIZES) * 4 + 1) + 4
     columns = (
         TextColumn("{task.description}"),
@@ -122,8 +122,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
 async def _measure(
     flights: Sequence[Flight], advance: Callable[[str], None]
 ) -> tuple[dict[str, list[Measured]], list[Selected], Tuned | str]:
-    """Run every question against every filter size, then tune, on a server of its own."""
-    from clients import connect  # noqa: PLC0415 - the server itself does without
+    """Ask every question with every filter size, then tune, on a server of its own."""
+    from clients import connect  # noqa: PLC0415 - the server does not need it
 
     results: dict[str, list[Measured]] = {}
     selected: list[Selected] = []
@@ -185,7 +185,7 @@ async def _read(
     filter_size: int,
     wanted: tuple[str, ...],
 ) -> Measured:
-    """Read with a filter, and compare what came with the records themselves."""
+    """Read with a filter, and compare the messages with the records."""
 
     def value_of(message: "ReceivedMessage") -> str:
         return str(message.application_property(question.column))
@@ -272,15 +272,15 @@ def _in_words(
     rare, frequent = found("carrier", "HA", 64), found("carrier", "UA", 64)
     small, large = found("dest", "ANC", 16), found("dest", "ANC", 64)
     return f"""\
-[bold]What was seen.[/bold] The server stores messages in chunks, and in each chunk's header a \
+[bold]Filters.[/bold] The server stores messages in chunks, and in each chunk's header a \
 filter over the filter values in it. A consumer that asked for Hawaiian Airlines (HA, \
 {rare.messages:,} of {len(flights):,} flights) was sent {rare.delivered:,} of {rare.chunks:,} \
-chunks: {rare.saved:.0%} of the bytes never moved. United (UA) is in nearly every chunk, so there \
-the filter saves next to nothing ({frequent.saved:.1%}). A false positive is a chunk that was \
+chunks: {rare.saved:.0%} of the bytes were not sent. United (UA) is in nearly every chunk, so \
+its filter saves next to nothing ({frequent.saved:.1%}). A false positive is a chunk that was \
 sent although no message in it matched. For {_distinct(flights)} destinations 16 bytes are few, \
-and such a filter alone says yes far too often; the server's index over the filter values of each \
-segment brings that down to {small.false_chunks:,} for Anchorage (ANC), as with 64 bytes \
-({large.false_chunks:,}). The consumer tested every message as well, so just the matches came out; \
+and such a filter alone lets far too many chunks pass; the server's index over the filter values \
+of each segment brings that down to {small.false_chunks:,} for Anchorage (ANC), as with 64 bytes \
+({large.false_chunks:,}). The consumer tested every message as well, so only matches were kept; \
 they were compared with the records, and none was lost.
 
 {about_selectors}

@@ -21,7 +21,7 @@ _MISSING = "NA"
 
 
 class Flight(NamedTuple):
-    """One flight: what it is filtered by, and its message as it is published."""
+    """One flight: the columns it can be picked by, and its encoded message."""
 
     carrier: str
     dest: str
@@ -52,8 +52,8 @@ def flights_file() -> Path:
 def read_flights(path: Path) -> Iterator[Flight]:
     """Yield the flights in the order of the file.
 
-    A flight's message has all columns as a JSON object in its body, and those by which one may
-    want to pick flights as application properties.
+    A flight's message has all columns as a JSON object in its body, and those that flights may be
+    picked by as application properties.
     """
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))

@@ -1,4 +1,4 @@
-"""The demo's last table: SQL selectors over flights, and which chunks they are sent for."""
+"""The demo's table of SQL selectors over flights, and of the chunks that each was sent."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ def _is_late(flight: Flight) -> bool:
     return delay is not None and delay > 600 and flight.origin != "JFK"  # noqa: PLR2004 - as in _LATE
 
 
-# By the filter property of the stream that they are asked of.
+# By the filter property of the stream that they read.
 SELECTIONS = {
     "carrier": (
         Selection(
@@ -56,7 +56,7 @@ SELECTIONS = {
 
 
 class Selected(NamedTuple):
-    """What a consumer with a selector got; every figure from this run."""
+    """What a consumer with a selector got; every figure is from this run."""
 
     selection: Selection
     filter_property: str
@@ -70,7 +70,7 @@ class Selected(NamedTuple):
 
 
 async def register(client: "Client", stream: str, filter_property: str) -> None:
-    """Register what is to stand while the flights are published."""
+    """Register the standing selectors, before the flights are published."""
     for selection in SELECTIONS[filter_property]:
         if selection.is_standing:
             await client.register_selector(stream, _GROUP, sql=selection.sql)
@@ -79,7 +79,7 @@ async def register(client: "Client", stream: str, filter_property: str) -> None:
 async def select(
     client: "Client", stream: str, filter_property: str, flights: Sequence[Flight]
 ) -> list[Selected]:
-    """Read with each selector, and compare what came with the records themselves."""
+    """Read with each selector, and compare the messages with the records."""
     return [
         await _select(client, stream, filter_property, selection, flights)
         for selection in SELECTIONS[filter_property]
@@ -129,7 +129,7 @@ async def _select(
 
 
 def table(flights: Sequence[Flight], selected: Sequence[Selected]) -> Table:
-    """What the selectors got, a line each."""
+    """A table with one row for each selector."""
     made = Table(
         title=f"{len(flights):,} flights, picked by SQL (filter of 64 bytes)",
         title_justify="left",
@@ -165,15 +165,16 @@ def table(flights: Sequence[Flight], selected: Sequence[Selected]) -> Table:
 
 
 def in_words(selected: Sequence[Selected]) -> str:
-    """What the table shows."""
+    """The table in a paragraph."""
     pushed = selected[0]
     plain, standing = (
         next(row for row in selected if row.selection == Selection(_LATE, _is_late, is_standing))
         for is_standing in (False, True)
     )
     return f"""\
-[bold]SQL.[/bold] The streams say whose values their filter values are (`--filter-property`), so \
-the consumer of `{pushed.selection.sql}` asked by itself for the chunks with HA and tested just \
-{pushed.tested:,} messages. `{_LATE}` says nothing of the carrier: all {plain.chunks:,} chunks had \
-to come. Registered as a standing selector before the flights were published, it was tried on each \
-chunk as that was written, and the same question was answered from {standing.delivered:,} chunks."""
+[bold]SQL.[/bold] Each stream declares the property of its filter values \
+(`--filter-property`), so the consumer of `{pushed.selection.sql}` asked by itself for the \
+chunks with HA and tested only {pushed.tested:,} messages. `{_LATE}` does not name the carrier: \
+all {plain.chunks:,} chunks had to be sent. Registered as a standing selector before the flights \
+were published, it was tried on each chunk as that was written, and the same question was answered \
+from {standing.delivered:,} chunks."""

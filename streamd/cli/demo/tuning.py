@@ -1,4 +1,4 @@
-"""The demo's last part: tune a stream by its own history, apply that, and see whether it holds."""
+"""The demo's last part: tune a stream from its history, apply that, and check the prediction."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from segments.spark.observed import Observed
     from segments.spark.tuning import Tuning
 
-FILTER_SIZE = 16  # what a stream has that nobody thought about
+FILTER_SIZE = 16  # the default
 
 
 class Tuned(NamedTuple):
-    """What was recommended, and what became of it.
+    """A recommendation, and the filters before and after it.
 
     Attributes:
-        tuning: the recommendation, with what it predicts.
+        tuning: the recommendation, with its prediction.
         before: the filters of the first publication.
         after: those of the second one, with the recommendation applied.
     """
@@ -43,7 +43,7 @@ async def tune_and_check(
     """Publish, tune, apply, publish the same again.
 
     Returns:
-        What came of it; or, in a sentence, what has to be installed for it.
+        The result; or a sentence that says what has to be installed.
     """
     advance("publishing with filters of 16 bytes")
     await publish()
@@ -63,7 +63,7 @@ async def tune_and_check(
 
 
 def table(tuned: Tuned) -> Table:
-    """Predicted beside observed."""
+    """A table of the figures now, predicted and observed."""
     now, then = tuned.tuning.current, tuned.tuning.recommended
     made = Table(
         title=(
@@ -116,7 +116,7 @@ def table(tuned: Tuned) -> Table:
 
 
 def in_words(tuned: Tuned) -> str:
-    """What the table shows."""
+    """The table in a paragraph."""
     then, after = tuned.tuning.recommended, tuned.after
     return f"""\
 [bold]Tuning.[/bold] `streamd tune` replayed the stream's history (each chunk lists its filter \
