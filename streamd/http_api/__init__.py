@@ -1,4 +1,4 @@
-"""RabbitMQ's management API over HTTP, as far as streams go: what client suites and people use."""
+"""RabbitMQ's management API over HTTP, for streams: the paths that clients and people use."""
 
 from streamd.http_api.app import make_app
 from streamd.http_api.service import Service

@@ -1,4 +1,4 @@
-"""The application: which path leads where, and what every request goes through."""
+"""The application: its routes, authentication, and errors as answers."""
 
 import logging
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ _CHALLENGE = {"www-authenticate": 'Basic realm="streamd"'}
 class _Front:
     """Routes by the path as it was sent, so that %2F, the default virtual host, is one part.
 
-    Errors of our own are logged here; what the peer of a connection does to it is not one.
+    Errors of our own are logged here; a peer that breaks its connection is not such an error.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -96,7 +96,7 @@ def make_app(service: Service) -> ASGIApp:
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:
-    """Paths with fixed parts before those that take any part in their place."""
+    """Sort paths with fixed parts before those that have a parameter in their place."""
     return sorted(
         routes, key=lambda route: [part.startswith("{") for part in route.path.split("/")]
     )

@@ -1,7 +1,7 @@
-"""/api/bindings: which exchange leads to which streams and exchanges.
+"""/api/bindings: from which exchange to which streams and exchanges.
 
-A partition of a super stream is a stream that is bound to it, and the argument
-x-stream-partition-order says at which place.
+A partition of a super stream is a stream that is bound to it; the argument
+x-stream-partition-order gives its position.
 """
 
 import hashlib
@@ -35,16 +35,16 @@ from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
 
 _BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
-_KINDS = {"q": False, "e": True}  # what stands before a destination: whether it is an exchange
+_KINDS = {"q": False, "e": True}  # the letter before a destination: whether it is an exchange
 _NAMES = {False: "queue", True: "exchange"}
 _HASH_BYTES = 9
 
 
 class BindingPaths:
-    """Listed, made, removed.
+    """Bindings listed, made and removed.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -111,7 +111,7 @@ class BindingPaths:
         return done()
 
     def _ends(self, request: Request) -> tuple[VirtualHost, Binding]:
-        """Where, and a binding without key and arguments between what is in the path."""
+        """The virtual host, and a binding of the ends in the path, without key and arguments."""
         host, kind = host_of(self._hosts, request), part(request, "kind")
         if kind not in _KINDS:
             raise NotFound
@@ -130,11 +130,11 @@ def _require(request: Request, ends: Binding) -> None:
 async def _bindings(
     host: VirtualHost, is_wanted: Callable[[Binding], bool] | None = None
 ) -> list[Binding]:
-    """The bindings of all exchanges, or those of them that are wanted."""
+    """The bindings of all exchanges, or only the wanted ones."""
     found: list[Binding] = []
     for row in host.exchanges.rows():
         found += filter(is_wanted, host.exchanges.bindings_from(row.name))
-        await trio.lowlevel.checkpoint()  # there can be 100,000: messages flow meanwhile
+        await trio.lowlevel.checkpoint()  # there can be 100,000, and messages must flow meanwhile
     return found
 
 
@@ -163,9 +163,9 @@ async def bind(host: VirtualHost, ends: Binding, body: Row) -> Binding:
     """Make a binding as definitions and requests describe it.
 
     Args:
-        host: where.
-        ends: from what to what.
-        body: with routing key and arguments.
+        host: the virtual host.
+        ends: its source and destination.
+        body: has its routing key and arguments.
 
     Raises:
         NotServed: it has arguments with lists or objects.
@@ -176,7 +176,7 @@ async def bind(host: VirtualHost, ends: Binding, body: Row) -> Binding:
     for name, value in arguments.items():
         if isinstance(value, list | dict):
             raise NotServed(
-                f"the binding's argument '{name[:40]}' is no text, number, true, false or null"
+                f"the binding's argument '{name[:40]}' is not a string, number, true, false or null"
             )
     key = text(body, "routing_key", "")
     return await host.exchanges.bind(ends._replace(key=key, arguments=arguments))
@@ -200,7 +200,7 @@ def declared_binding(binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells bindings between the same two apart: the key, and a hash of the arguments.
+    """The routing key and a hash of the arguments: tells bindings between the same two ends apart.
 
     Source: rabbitmq/rabbitmq-server, rabbit_mgmt_format.erl; the hash is our own.
     """

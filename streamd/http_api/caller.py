@@ -1,8 +1,8 @@
-"""Who asks: Basic authentication, and what the user's tags and permissions allow.
+"""The caller: Basic authentication, and what the user's tags and permissions allow.
 
 The tags are RabbitMQ's: `management` sees the virtual hosts that the user may enter and the
 user's own connections, `monitoring` sees all, `administrator` may change all. Without one of them
-a user has no business here.
+a user is refused.
 
 Source: RabbitMQ, "Management Plugin", section "Access and Permissions".
 """
@@ -31,7 +31,7 @@ class Caller(BaseUser):
     """The user behind a request.
 
     Attributes:
-        name: of the user.
+        name: the user's name.
     """
 
     def __init__(self, directory: UserDirectory, name: str) -> None:
@@ -66,7 +66,7 @@ class Caller(BaseUser):
     def require_administrator(self) -> None:
         """Raise Refused unless the user may change everything."""
         if not self.is_administrator:
-            raise Refused(Reason.ACCESS_REFUSED, f"{self.name} is no administrator")
+            raise Refused(Reason.ACCESS_REFUSED, f"{self.name} is not an administrator")
 
     def require_all(self) -> None:
         """Raise Refused unless the user may look at everything."""
@@ -81,7 +81,7 @@ class Caller(BaseUser):
             raise Refused(Reason.ACCESS_REFUSED, details)
 
     def require(self, right: Right, virtual_host: str, name: str) -> None:
-        """Raise Refused unless the user may do this with what is called `name`."""
+        """Raise Refused unless the user has the right to the stream or exchange `name`."""
         Rights(self._directory, self.name, virtual_host).require(right, name)
 
 
@@ -93,7 +93,7 @@ def caller_of(request: Request) -> Caller:
 
 
 class BasicAuthentication(AuthenticationBackend):
-    """Name and password in every request.
+    """Authentication by name and password in every request.
 
     Args:
         directory: the users.
@@ -103,7 +103,7 @@ class BasicAuthentication(AuthenticationBackend):
         self._directory = directory
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser]:  # type: ignore[override]
-        """See starlette; a wrong password waits for its answer, which slows down guessing."""
+        """See starlette; a wrong password is answered late, which slows down guessing."""
         name, password = _read_credentials(conn.headers.get("authorization", ""))
         host = conn.client.host if conn.client else ""
         is_local = is_local_address(host)
@@ -124,8 +124,8 @@ def _read_credentials(header: str) -> tuple[str, bytes]:
     try:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
         text = name.decode()
-    except ValueError:  # no base64, no ASCII even, or no UTF-8 in it
+    except ValueError:  # not base64, not even ASCII, or not UTF-8 inside
         raise AuthenticationError("the Authorization header cannot be read") from None
     if not colon:
-        raise AuthenticationError("the Authorization header holds no password")
+        raise AuthenticationError("the Authorization header has no password")
     return text, password

@@ -1,4 +1,4 @@
-"""/api/connections and /api/stream: who is connected, publishes, consumes; ending connections."""
+"""/api/connections and /api/stream: connections, publishers, consumers; ending connections."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -28,7 +28,7 @@ class ConnectionPaths:
     """The open connections with their publishers and consumers.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -82,7 +82,7 @@ class ConnectionPaths:
         connection.end(f"{shown} (by {caller.name})")
 
     def _visible(self, request: Request) -> Iterator[LiveConnection]:
-        """What the caller may see, in the virtual host or of the user in the path."""
+        """The connections that the caller may see, of the virtual host or user in the path."""
         caller = caller_of(request)
         chosen = self._chosen_host(request, caller)
         user = part(request, "user") if "user" in request.path_params else None
@@ -111,7 +111,7 @@ class ConnectionPaths:
         if connection is None or host not in (None, connection.virtual_host):
             raise NotFound
         if not caller.sees_all and connection.user != caller.name:
-            raise Refused(Reason.ACCESS_REFUSED, "it is a connection of another user")
+            raise Refused(Reason.ACCESS_REFUSED, "the connection belongs to another user")
         return connection
 
     # -- publishers and consumers
@@ -221,7 +221,7 @@ def _consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
 
 
 def amqp_consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
-    """A subscription as the paths of AMQP consumers show it."""
+    """A subscription as /api/consumers shows it."""
     connection, facts = pair
     details = _details(connection)
     details["connection_name"] = details.pop("name")

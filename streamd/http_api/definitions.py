@@ -1,8 +1,8 @@
-"""/api/definitions: everything that was declared, out as one JSON document and in again.
+"""/api/definitions: everything that was declared, exported and imported as one JSON document.
 
 The document is RabbitMQ's, so a cluster's users, virtual hosts, streams, exchanges and bindings
-can be carried over as they are. What this server has no place for is left out and named in the
-answer. Exchanges that are not durable, and bindings from or to them, do not go out.
+can be carried over as they are. Whatever this server does not support is left out and named in the
+answer. Exchanges that are not durable, and bindings from or to them, are not exported.
 """
 
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ class DefinitionPaths:
     """Export and import.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -110,7 +110,7 @@ class DefinitionPaths:
         return await self._take(caller, await read_body(request, MAX_DEFINITIONS_BYTES), host.name)
 
     async def _take(self, caller: Caller, document: Row, virtual_host: str | None) -> Response:
-        """Create what is missing, in an order in which each finds what it needs."""
+        """Create whatever is missing, each kind after those that it needs."""
         left_out = [name for name in _LEFT_OUT if document.get(name)]
         takers: dict[str, Callable[[Row], Awaitable[str]]] = {
             "vhosts": lambda row: self._take_host(caller, row),
@@ -149,7 +149,7 @@ class DefinitionPaths:
         arguments = row.get("arguments") or {}
         kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
         if (kind or "classic") != STREAM:
-            return f"queue {name}: no stream"
+            return f"queue {name}: not a stream"
         await create_stream(host, name, row)
         return ""
 
@@ -166,7 +166,7 @@ class DefinitionPaths:
     async def _take_binding(self, row: Row) -> str:
         host = self._host(row)
         source, destination = text(row, "source"), text(row, "destination")
-        if source == DEFAULT_EXCHANGE:  # as every stream has
+        if source == DEFAULT_EXCHANGE:  # every stream has this binding
             return ""
         about = f"binding {source} to {destination}"
         kind = row.get("destination_type")
@@ -193,7 +193,7 @@ class DefinitionPaths:
 
 
 def _shown(row: Row) -> object:
-    """Which row it is, its secrets left out."""
+    """The row's name, or the row without its secrets."""
     return row.get("name") or {k: v for k, v in row.items() if not k.startswith("password")}
 
 
@@ -229,5 +229,5 @@ def _queue_row(host: VirtualHost, name: str) -> Row:
 def _rows(document: Row, name: str) -> list[dict[str, Any]]:
     rows = document.get(name, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadRequest(f"{name} is no list of JSON objects")
+        raise BadRequest(f"{name} is not a list of JSON objects")
     return rows

@@ -1,8 +1,8 @@
-"""/api/exchanges: the default one, RabbitMQ's five, super streams, and what was declared.
+"""/api/exchanges: the default one, RabbitMQ's five, super streams, and declared ones.
 
-A super stream is a durable direct exchange. That is what such an exchange becomes here, as scripts
-and client suites build super streams from exchanges and bindings, unless the argument
-x-super-stream is false. Programs that speak AMQP have to say that it is true.
+A super stream is a durable direct exchange. Such an exchange, declared here, becomes a super stream
+unless the argument x-super-stream is false, because scripts and client suites build super streams
+from exchanges and bindings. Programs that speak AMQP have to set the argument to true.
 """
 
 from starlette.requests import Request
@@ -37,15 +37,15 @@ from streamd.http_api.messages import (
 from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
 
-_DEFAULT_IN_PATHS = "amq.default"  # as RabbitMQ calls it where an empty name cannot be written
+_DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"
 
 
 class ExchangePaths:
-    """Listed, declared, deleted.
+    """Exchanges listed, declared and deleted.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -96,10 +96,10 @@ def exchange_part(request: Request, name: str) -> str:
 
 
 async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
-    """Declare an exchange as definitions and requests describe it; whether it is new.
+    """Declare an exchange as definitions and requests describe it; returns whether it is new.
 
     Raises:
-        NotServed: it is of a type, or a super stream with properties, that do not exist here.
+        NotServed: its type, or its properties as a super stream, do not exist here.
         BadRequest: it cannot be understood.
         Refused: it cannot be declared.
     """
@@ -151,5 +151,5 @@ def exchange_row(host: VirtualHost, row: ExchangeRow) -> Row:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether it is an exchange that every virtual host has, of RabbitMQ's if not of ours."""
+    """Whether every virtual host has this exchange, in RabbitMQ if not here."""
     return name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX)

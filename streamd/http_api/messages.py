@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 MAX_BODY_BYTES = 256 << 10  # JSON takes up to 50 times its size in memory
 MAX_DEFINITIONS_BYTES = 16 << 20  # of a large cluster; from administrators only
-BODY_SECONDS = 30  # for a request's body to arrive
+BODY_SECONDS = 30  # a request's body has to arrive within
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
 _ROWS_A_TURN = 50  # long lists are made in pieces, so that messages flow meanwhile
 _NO_CONTENT, _CREATED = 204, 201
@@ -33,7 +33,7 @@ class BadRequest(Exception):
 
 
 class NotServed(BadRequest):
-    """RabbitMQ has it, this server does not; one sentence. Definitions are taken without it."""
+    """RabbitMQ has it, this server does not; one sentence. Imported definitions leave it out."""
 
 
 _STATUS = {
@@ -46,7 +46,7 @@ _STATUS = {
 
 
 def refused_answer(refused: Refused) -> Response:
-    """What the stream protocol says by a code, as HTTP says it."""
+    """A refusal as HTTP expresses it: a status and a sentence instead of a code."""
     status, error = _STATUS.get(refused.reason, (500, "internal_error"))
     return error_answer(status, error, refused.details)
 
@@ -67,27 +67,27 @@ def json_answer(value: object, status: int = 200) -> Response:
 
 
 def done(*, is_new: bool = False, location: str | None = None) -> Response:
-    """An answer that says it was done, and where what is new can be found."""
+    """An answer without a body, with the address of a new object where there is one."""
     headers = None if location is None else {"location": location}
     return Response(status_code=_CREATED if is_new else _NO_CONTENT, headers=headers)
 
 
 def _dumps(value: object) -> bytes:
-    # What is no Unicode is written as \\u and its number, which is what JSON has for it.
+    # Lone surrogates are written as \\u and their number, as JSON writes them.
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return written.encode(errors="backslashreplace")
 
 
 def part(request: Request, name: str) -> str:
-    """A part of the path. Paths are routed as sent, where %2F is no slash."""
+    """A part of the path, decoded. Paths are routed as sent, where %2F is not a slash."""
     return unquote(request.path_params[name])
 
 
 def found(item: Item | None) -> Item:
-    """What was looked for.
+    """The item, which has been looked up.
 
     Raises:
-        NotFound: there is nothing.
+        NotFound: it is None.
     """
     if item is None:
         raise NotFound
@@ -98,11 +98,11 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     """The JSON object in a request's body; no body is an empty one.
 
     Args:
-        request: it.
-        most: bytes that the body may have.
+        request: the request.
+        most: limit of the body's size, in bytes.
 
     Raises:
-        BadRequest: too large, too slow, or no JSON object.
+        BadRequest: the body is too large, too slow, or not a JSON object.
     """
     _check_size(int(request.headers.get("content-length", 0)), most)
     data = bytearray()
@@ -120,7 +120,7 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
         return {}
     try:
         value = json.loads(data)
-        if b"\\u" in data:  # texts that are no Unicode can be written so
+        if b"\\u" in data:  # may be lone surrogates, which are not Unicode
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise BadRequest("not_json") from None
@@ -135,7 +135,7 @@ def _check_size(size: int, most: int) -> None:
 
 
 def texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts, which may be written as one with commas.
+    """A list of strings, which may be written as one string with commas.
 
     Raises:
         BadRequest: it is something else.
@@ -144,38 +144,38 @@ def texts(body: Mapping[str, Any], name: str) -> list[str]:
     if isinstance(value, str):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadRequest(f"{name} is none of: a list of texts, texts with commas between them")
+        raise BadRequest(f"{name} is neither a list of strings nor a string with commas")
     return value
 
 
 def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A text.
+    """A string.
 
     Raises:
         BadRequest: it is missing and has no default, or is something else.
     """
     value = body.get(name, default)
     if not isinstance(value, str):
-        raise BadRequest(f"{name} is missing" if value is None else f"{name} is no text")
+        raise BadRequest(f"{name} is missing" if value is None else f"{name} is not a string")
     return value
 
 
 def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A JSON object; empty where there is none.
+    """A JSON object; empty when it is missing.
 
     Raises:
         BadRequest: it is something else.
     """
     value = body.get(name, {})
-    if value == []:  # how some write an empty one
+    if value == []:  # some write an empty object like this
         return {}
     if not isinstance(value, dict):
-        raise BadRequest(f"{name} is no JSON object")
+        raise BadRequest(f"{name} is not a JSON object")
     return value
 
 
 def flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """Yes or no, which may be written as a text.
+    """True or false, which may be written as a string.
 
     Raises:
         BadRequest: it is something else.
@@ -193,16 +193,16 @@ async def listing(
     make_row: Callable[[Item], Row | None],
     name_of: Callable[[Item], str] | None = None,
 ) -> Response:
-    """An answer with many rows: all, or a page, of columns that were asked for.
+    """An answer with many rows: all or a page of them, with the columns that were asked for.
 
     Args:
         request: may ask for `page`, `page_size`, `name` (a part of it) and `columns`.
-        items: what there is, in order.
-        make_row: called for those that are sent; None for one that is gone meanwhile.
-        name_of: what `name` looks at; None when the rows have no names.
+        items: all items, in order.
+        make_row: makes the row of an item that is sent; None when the item is gone meanwhile.
+        name_of: gives the name that `name` is looked for in; None when items have no names.
 
     Raises:
-        BadRequest: a page that cannot be.
+        BadRequest: there is no such page, or a parameter cannot be understood.
     """
     query = request.query_params
     chosen = total = list(items)
@@ -211,7 +211,7 @@ async def listing(
     page, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
     wanted = query.get("name", "")
     if query.get("use_regex", "false") != "false":
-        raise BadRequest("use_regex is not served: name is looked for as it is")
+        raise BadRequest("use_regex is not supported: rows are found by a part of their name")
     if wanted and name_of is not None:
         chosen = [item for item in total if wanted in name_of(item)]
     num_pages = max(1, math.ceil(len(chosen) / size))

@@ -18,7 +18,7 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.service import NODE, Service
 
-PRODUCT_FIELDS = {  # clients decide by these what they may ask for
+PRODUCT_FIELDS = {  # clients choose their requests by these
     "rabbitmq_version": COMPATIBLE_VERSION,
     "rabbit_version": COMPATIBLE_VERSION,
     "product_name": PRODUCT,
@@ -31,7 +31,7 @@ class OverviewPaths:
     """The server as a whole.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -132,7 +132,7 @@ class OverviewPaths:
         troubles = self._troubles()
         if not troubles:
             return json_answer({"status": "ok"})
-        reason = "streams that take no messages"
+        reason = "some streams accept no messages"
         return json_answer({"status": "failed", "reason": reason, "alarms": troubles}, 503)
 
     def _troubles(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class OverviewPaths:
 
 
 def message_counts(messages: int) -> Row:
-    """How RabbitMQ counts messages."""
+    """A number of messages in RabbitMQ's fields."""
     return {"messages": messages, "messages_ready": messages, "messages_unacknowledged": 0}
 
 

@@ -1,4 +1,4 @@
-"""/api/queues, of which every one is a stream, and /api/stream/super-streams."""
+"""/api/queues, where every queue is a stream, and /api/stream/super-streams."""
 
 from collections import Counter
 
@@ -42,7 +42,7 @@ class QueuePaths:
     """Streams and super streams.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -184,10 +184,10 @@ def hosts_of(hosts: dict[str, VirtualHost], request: Request) -> list[VirtualHos
 
 
 async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
-    """Create a stream as definitions and requests describe it; whether it is new.
+    """Create a stream as definitions and requests describe it; returns whether it is new.
 
     Raises:
-        BadRequest: it would be no stream.
+        BadRequest: it would not be a stream.
         Refused: it cannot be created.
     """
     arguments = mapping(body, "arguments")
@@ -216,7 +216,7 @@ def _text(name: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadRequest(f"{name} is neither a text nor a number")
+    raise BadRequest(f"{name} is neither a string nor a number")
 
 
 def _keys(body: Row) -> list[str]:
@@ -232,7 +232,7 @@ def _keys(body: Row) -> list[str]:
 
 
 def shown_arguments(arguments: Arguments) -> Row:
-    """What a stream was declared with, as AMQP names it."""
+    """A stream's arguments under their AMQP names."""
     described = describe_arguments(arguments)
     return {TYPE: STREAM} | {_PREFIX + key: value for key, value in described.items()}
 

@@ -1,4 +1,4 @@
-"""What the HTTP API shows and changes."""
+"""The parts of a server that the HTTP API works on."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from streamd.broker.broker import Broker
 from streamd.connections.registry import ConnectionRegistry
 from streamd.net.transport import Address
 
-NODE = "streamd@localhost"  # there is one, and clients want it to have a name
+NODE = "streamd@localhost"  # the only one; clients expect a name
 
 
 class Service(NamedTuple):
@@ -18,9 +18,9 @@ class Service(NamedTuple):
     Attributes:
         broker: the virtual hosts.
         directory: the users.
-        connections: those that are open.
+        connections: the open connections.
         administration: changes to users and virtual hosts.
-        listeners: protocol and address of every open port.
+        listeners: gives protocol and address of every open port.
     """
 
     broker: Broker

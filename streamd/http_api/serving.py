@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 _HEADER_BYTES = 32 << 10
 _IDLE_SECONDS = 15
-_GRACE_SECONDS = 2  # for requests that are being answered when the server stops
+_GRACE_SECONDS = 2  # requests that are being answered when the server stops have this long
 _BACKLOG = 128
 _REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
-_REFUSALS_AT_ONCE = 100  # that get an answer
-_REFUSAL_SECONDS = 1  # that a connection too many may take for its answer
-# A peer that takes nothing of its answer for so long is cut off by the kernel; Hypercorn would
-# wait for it for ever, also when the server stops.
+_REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
+_REFUSAL_SECONDS = 1  # a refused connection has this long to read its answer
+# The kernel cuts off a peer that reads nothing of its answer for this long; Hypercorn would wait
+# for it forever, even when the server stops.
 _STUCK_MS = 10_000
 _STUCK_OPTION = getattr(socket, "TCP_USER_TIMEOUT", None)
 
@@ -40,7 +40,7 @@ class Listener:
     """A bound socket for the HTTP API.
 
     Attributes:
-        address: where it listens.
+        address: its host and port.
     """
 
     def __init__(self, bound: socket.socket) -> None:
@@ -64,16 +64,16 @@ class Listener:
                 listening.start_soon(accept)
                 await stop()
                 listening.cancel_scope.cancel()
-            await server.context.terminated.set()  # those who idle end
+            await server.context.terminated.set()  # ends idle connections
             connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._socket.close()
 
 
 class _Connection(TCPServer):
-    """One connection. Hypercorn keeps one that its client has closed until it has idled long."""
+    """One connection. Hypercorn alone keeps a closed one until the idle timeout."""
 
     _is_over = False
 
@@ -109,7 +109,7 @@ class Server:
             return
         self._open += 1
         try:
-            # It learns whether this is TLS from what the stream can do: here it is none.
+            # Hypercorn recognizes TLS by the methods of the stream: this one is plain.
             await _Connection(
                 self._app,
                 self._config,
@@ -117,7 +117,7 @@ class Server:
                 ConnectionState({}),
                 stream,  # type: ignore[arg-type]
             )
-        except Exception as error:  # noqa: BLE001 - Hypercorn's; of ours the application tells
+        except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
@@ -141,14 +141,14 @@ def _make_config() -> HypercornConfig:
     config.keep_alive_timeout = _IDLE_SECONDS
     config.graceful_timeout = _GRACE_SECONDS
     config.errorlog = logging.getLogger("hypercorn")
-    config.errorlog.setLevel(logging.CRITICAL)  # of errors the application tells
+    config.errorlog.setLevel(logging.CRITICAL)  # the application logs errors
     config.accesslog = None
     config.include_server_header = False
     return config
 
 
 async def _say_no(stream: trio.SocketStream, limit: int) -> None:
-    reason = f"{limit} connections are open, the setting max_http_connections allows no more"
+    reason = f"{limit} connections are open; the setting max_http_connections allows no more"
     body = json.dumps({"error": "too_many_connections", "reason": reason}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
@@ -159,7 +159,7 @@ async def _say_no(stream: trio.SocketStream, limit: int) -> None:
         with trio.move_on_after(_REFUSAL_SECONDS):
             await stream.send_all(head.encode() + body)
             await stream.send_eof()
-            while await stream.receive_some(_HEADER_BYTES):  # else its answer may be taken back
+            while await stream.receive_some(_HEADER_BYTES):  # else a reset may discard the answer
                 pass
 
 

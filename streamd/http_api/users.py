@@ -27,10 +27,10 @@ _PERMISSION = "/api/permissions/{vhost}/{user}"
 
 
 class UserPaths:
-    """Users, what they may do, and virtual hosts.
+    """Users, their permissions, and virtual hosts.
 
     Attributes:
-        routes: of the paths.
+        routes: for the paths of this class.
     """
 
     def __init__(self, service: Service) -> None:
@@ -80,7 +80,7 @@ class UserPaths:
     # -- permissions
 
     async def _permissions(self, request: Request) -> Response:
-        """All, or those of the user or in the virtual host of the path."""
+        """All permissions, or those of the user or virtual host in the path."""
         caller = caller_of(request)
         user, host = (
             part(request, key) if key in request.path_params else None for key in ("user", "vhost")
@@ -149,11 +149,11 @@ class UserPaths:
 
 
 async def put_host(service: Service, caller: Caller, name: str) -> bool:
-    """Add a virtual host unless it is there; whether it is new."""
+    """Add a virtual host unless it exists; returns whether it is new."""
     if name in service.broker.virtual_hosts:
         return False
     if not name or not name.isprintable() or len(name.encode()) > 255:  # noqa: PLR2004 - as AMQP
-        raise BadRequest("a virtual host's name has 1 to 255 printable bytes")
+        raise BadRequest("a virtual host's name must have 1 to 255 bytes, all characters printable")
     return await service.administration.add_virtual_host(name, caller.name)
 
 
@@ -161,8 +161,8 @@ async def put_user(service: Service, name: str, body: Row) -> None:
     """Add a user or change one as definitions and requests describe it.
 
     Raises:
-        BadRequest: tags are missing, or a hash is none.
-        Refused: a bad name, nobody would be left to manage, or the catalog cannot be written.
+        BadRequest: tags are missing, or the password hash is invalid.
+        Refused: the name is bad, no administrator would be left, or the catalog cannot be written.
     """
     if "tags" not in body:
         raise BadRequest("tags_not_present")
@@ -178,12 +178,12 @@ async def put_user(service: Service, name: str, body: Row) -> None:
         except ValueError as error:
             raise BadRequest(str(error)) from error
     else:
-        password_hash = ""  # as RabbitMQ: no password lets in
+        password_hash = ""  # as in RabbitMQ: no password is accepted
     await service.directory.put_user(name, password, tags, password_hash)
 
 
 def read_permission(user: str, virtual_host: str, body: Row) -> PermissionRow:
-    """What a user may do as definitions and requests describe it.
+    """A user's permissions as definitions and requests describe them.
 
     Raises:
         BadRequest: a pattern is missing.
@@ -205,7 +205,7 @@ def user_row(user: UserRow) -> Row:
 
 
 def permission_row(row: PermissionRow) -> Row:
-    """What a user may do as definitions have it."""
+    """A user's permissions as definitions have them."""
     return {
         "user": row.user,
         "vhost": row.virtual_host,

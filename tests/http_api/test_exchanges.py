@@ -119,12 +119,12 @@ async def test_what_becomes_a_super_stream(server: Harness, http: Http, amqp: Am
     ("body", "reason"),
     [
         ({"type": "x-random"}, "invalid exchange type 'x-random'; there are direct, fanout,"),
-        ({"type": 7}, "type is no text"),
+        ({"type": 7}, "type is not a string"),
         ({"durable": 1}, "durable is '1', expected true or false"),
         ({"auto_delete": "perhaps"}, "auto_delete is 'perhaps', expected true or false"),
         ({"internal": None}, "internal is 'None', expected true or false"),
-        ({"arguments": "x"}, "arguments is no JSON object"),
-        ({"arguments": {"alternate-exchange": 7}}, "alternate-exchange is no text"),
+        ({"arguments": "x"}, "arguments is not a JSON object"),
+        ({"arguments": {"alternate-exchange": 7}}, "alternate-exchange is not a string"),
         ({"arguments": {"alternate-exchange": LONG}}, "alternate-exchange has 1,025 bytes"),
         ({"arguments": {"x-super-stream": 7}}, "x-super-stream is '7', expected true or false"),
         ({"type": "topic", "arguments": {"x-super-stream": True}}, "a super stream is direct"),
@@ -262,11 +262,11 @@ async def test_every_binding_goes_by_its_properties_key(http: Http, amqp: AmqpPe
 @pytest.mark.parametrize(
     ("path", "body", "status", "reason"),
     [
-        ("x/q/s", {"routing_key": 7}, 400, "routing_key is no text"),
+        ("x/q/s", {"routing_key": 7}, 400, "routing_key is not a string"),
         ("x/q/s", {"routing_key": LONG}, 400, "a routing key has 1,025 bytes"),
-        ("x/q/s", {"arguments": 7}, 400, "arguments is no JSON object"),
-        ("x/q/s", {"arguments": {"a": [1]}}, 400, "argument 'a' is no text, number, true, false"),
-        ("x/q/s", {"arguments": {"a": {}}}, 400, "argument 'a' is no text, number, true, false"),
+        ("x/q/s", {"arguments": 7}, 400, "arguments is not a JSON object"),
+        ("x/q/s", {"arguments": {"a": [1]}}, 400, "argument 'a' is not a string, number, true"),
+        ("x/q/s", {"arguments": {"a": {}}}, 400, "argument 'a' is not a string, number, true"),
         ("x/q/s", b'{"arguments": {"a": NaN}}', 400, "argument 'a' is nan, expected a finite"),
         ("x/q/s", {"arguments": {"a": "x" * 1024}}, 400, "expected at most 1,024"),
         ("none/q/s", {}, 404, "no exchange 'none' in vhost '/'"),
@@ -393,7 +393,7 @@ async def test_nothing_leads_to_a_super_stream_that_is_gone(tmp_path: Path, whol
             assert await Http(server).get("exchanges/%2F/i/bindings/destination") == []
 
 
-async def test_bindings_to_nothing_that_a_catalog_has_are_passed_over(tmp_path: Path) -> None:
+async def test_dangling_bindings_in_a_catalog_are_ignored(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
         binding = Binding("/", "amq.fanout", "gone", True, "", {})
         server.server.broker.catalog._catalog.apply(lambda rows: rows.put_binding(binding))
@@ -595,7 +595,7 @@ def test_an_import_is_what_a_restart_would_leave(tmp_path: Path) -> None:
     run()
 
 
-async def test_what_cannot_be_taken_stands_in_the_answer(http: Http) -> None:
+async def test_the_answer_names_what_an_import_leaves_out(http: Http) -> None:
     vhost = {"vhost": "/"}
     super_stream = {"x-super-stream": True}
     document = {
@@ -629,7 +629,7 @@ async def test_what_cannot_be_taken_stands_in_the_answer(http: Http) -> None:
         "binding t to none: there is no queue none",
         "binding t to random: there is no exchange random",
         "binding t to q: its destination_type is neither queue nor exchange",
-        "binding t to q: the binding's argument 'a' is no text, number, true, false or null",
+        "binding t to q: the binding's argument 'a' is not a string, number, true, false or null",
         "binding random to q: there is no exchange random",
     ]
     left_out = answer.json()["left_out"]

@@ -59,7 +59,7 @@ async def test_guest_enters_from_this_machine_only(server: Harness) -> None:
     assert await Http(server, "192.0.2.1").code("GET", "whoami") == 401
 
 
-async def test_users_without_a_tag_have_no_business_here(server: Harness, http: Http) -> None:
+async def test_users_without_a_tag_are_refused(server: Harness, http: Http) -> None:
     await add_user(server, "ada")
     assert await http.code("GET", "whoami", user="ada") == 401
     await server.server.directory.put_user("ada", tags=["management"])
@@ -208,7 +208,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         ({"arguments": {"x-max-age": "soon"}}, "max-age is 'soon', expected"),
         ({"arguments": {"x-max-age": ["1h"]}}, "x-max-age is neither"),
         ({"arguments": {"x-max-age": None}}, "x-max-age is neither"),
-        ({"arguments": [1]}, "arguments is no JSON object"),
+        ({"arguments": [1]}, "arguments is not a JSON object"),
         ({"arguments": {"x-max-length-bytes": -1}}, "max-length-bytes is '-1', expected"),
         ([], "expected a JSON object"),
         (b"{", "not_json"),
@@ -228,7 +228,7 @@ async def test_equal_names_with_other_arguments(http: Http) -> None:
     assert "exists with arguments" in await http.reason("PUT", "queues/%2F/s", {})
 
 
-async def test_names_that_are_none(http: Http) -> None:
+async def test_invalid_names(http: Http) -> None:
     assert "is no name" in await http.reason("PUT", "queues/%2F/amq.s", {})
     assert await http.code("PUT", "queues/none/s", {}) == 404
 
@@ -298,7 +298,7 @@ async def test_a_stream_that_is_deleted_while_it_is_listed(
     assert [row["name"] for row in (await http.get("definitions"))["queues"]] == ["s"]
 
 
-async def test_texts_that_are_no_unicode(http: Http) -> None:
+async def test_strings_that_are_not_unicode(http: Http) -> None:
     body = rb'{"users": [{"name": "\ud800", "tags": ""}]}'
     assert await http.reason("POST", "definitions", body) == "not_json"
 
@@ -391,7 +391,7 @@ async def test_publishers_and_consumers(server: Harness, http: Http) -> None:
     assert amqp["channel_details"]["connection_name"] == name
 
 
-async def test_who_is_the_active_one(http: Http, peer: Peer) -> None:
+async def test_which_consumer_is_active(http: Http, peer: Peer) -> None:
     await peer.create("s")
     for number in (1, 2):
         await peer.subscribe("s", FIRST, 1, number, name="group", single_active_consumer="true")
@@ -547,15 +547,15 @@ async def test_definitions_name_what_they_leave_out(http: Http) -> None:
         "queues": [{"name": "q", "vhost": "/", "arguments": {}}],
     }
     answer = await http.ask("POST", "definitions", document)
-    assert answer.json()["left_out"] == ["policies", "queue q: no stream"]
+    assert answer.json()["left_out"] == ["policies", "queue q: not a stream"]
     assert await http.get("queues") == []
 
 
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ({"queues": {}}, "queues is no list"),
-        ({"queues": [7]}, "queues is no list"),
+        ({"queues": {}}, "queues is not a list"),
+        ({"queues": [7]}, "queues is not a list"),
         ({"queues": [{"vhost": "/"}]}, "name is missing"),
         ({"queues": [{"name": "q"}]}, "vhost is missing"),
         ({"queues": [{"name": "q", "vhost": "none"}]}, "no virtual host"),
@@ -598,13 +598,13 @@ async def test_overview_and_health(server: Harness, http: Http, peer: Peer) -> N
 
 
 @pytest.mark.parametrize("path", ["nothing", "queues/%2F/s/nothing", "", "%"])
-async def test_paths_that_are_none(http: Http, path: str) -> None:
+async def test_unknown_paths(http: Http, path: str) -> None:
     answer = await http.ask("GET", path)
     assert answer.status_code == 404
     assert answer.json() == {"error": "Object Not Found", "reason": "Not Found"}
 
 
-async def test_methods_that_are_none(http: Http) -> None:
+async def test_unknown_methods(http: Http) -> None:
     assert await http.code("POST", "overview") == 405
     assert await http.code("PATCH", "queues/%2F/s") == 405
 
