@@ -1,8 +1,8 @@
 """How property tests draw their examples, and a server in memory at virtual time.
 
-The same clone draws the same examples every time, so that a change is not blamed for what it has
-not done; `make search` draws others, to find what nobody has thought of. What it finds becomes an
-`@example` of its test.
+The same clone draws the same examples every time, so that a change is not blamed for a fault
+it did not cause; `make search` draws others, to find unknown faults. An example that fails becomes
+an `@example` of its test.
 
 Async tests of the folders in VIRTUAL_TIME run on a clock that jumps to the next deadline when all
 tasks wait: sleeping takes no time.
@@ -24,7 +24,7 @@ from tests.support.server import Harness, Peer, harness
 
 VIRTUAL_TIME = ("net", "auth", "broker", "connections", "http_api", "crash", "test_limits.py")
 
-# How fast the machine is, is nothing that a test here may fail for.
+# No test here may fail because the machine is slow.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", slow, derandomize=True)
 settings.register_profile("search", slow, derandomize=False, print_blob=True)

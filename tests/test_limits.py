@@ -1,4 +1,4 @@
-"""What peers can make the server hold: each limit reached, told, and within the formula."""
+"""Limits on what peers can make the server hold: each reached, reported, and within the formula."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
 
 @contextmanager
 def held(most: float) -> Iterator[None]:
-    """What is done within makes the server hold no more than that, the peers' memory included."""
+    """The block makes the server hold no more than that, the peers' memory included."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -106,7 +106,7 @@ async def test_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         await server.peer()
 
 
-async def test_who_does_not_log_in_keeps_nobody_out(tmp_path: Path) -> None:
+async def test_connections_without_a_login_keep_nobody_out(tmp_path: Path) -> None:
     async with harness(tmp_path, max_connections=3) as server:
         first, silent, amqp = await server.peer(), server.connect(), connect(server)
         await wait_all_tasks_blocked()

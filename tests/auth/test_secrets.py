@@ -54,7 +54,7 @@ class TestGuessing:
         assert 10 <= len(seen) <= 20 + trio.current_time() - started
         assert trio.current_time() - started < 10
 
-    async def test_who_is_known_is_let_in_meanwhile(self, server: Harness) -> None:
+    async def test_known_users_log_in_meanwhile(self, server: Harness) -> None:
         await server.peer()
         access = server.server.directory
         async with trio.open_nursery() as nursery:
@@ -64,7 +64,7 @@ class TestGuessing:
             await server.peer()
             assert trio.current_time() == before
 
-    async def test_who_is_not_known_is_let_in_soon_after(self, server: Harness) -> None:
+    async def test_other_users_log_in_soon_after(self, server: Harness) -> None:
         access = server.server.directory
         async with trio.open_nursery() as nursery:
             for number in range(1000):
@@ -133,7 +133,7 @@ def secret() -> Callable[[], str]:
 
 
 def forms(secret: str) -> list[str]:
-    """A secret as text, and as whoever writes bytes down may have it."""
+    """A secret as text, and in the forms that logged bytes can have."""
     raw = secret.encode()
     return [secret, raw.hex(), base64.b64encode(raw).decode().rstrip("=")]
 

@@ -1,4 +1,4 @@
-"""Users, permissions, virtual hosts: who may what, and that a change is felt at once."""
+"""Users, permissions, virtual hosts: what each user may do; open connections feel changes."""
 
 import struct
 from pathlib import Path
@@ -105,7 +105,7 @@ class TestPasswords:
             ("scrypt", "scrypt$16384$8$1$=$" + "A" * 86 + "=="),
         ],
     )
-    def test_hashes_that_are_none_or_too_costly(self, algorithm: str, text: str) -> None:
+    def test_hashes_that_are_invalid_or_too_costly(self, algorithm: str, text: str) -> None:
         with pytest.raises(ValueError, match="hash"):
             passwords.read_hash(algorithm, text)
 

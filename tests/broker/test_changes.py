@@ -28,7 +28,7 @@ def administration(server: Harness) -> Administration:
 
 
 def state(server: Harness) -> dict[str, Any]:
-    """What there is in memory; the folders of streams have to be those of the streams."""
+    """What is in memory; there has to be a folder for each stream, and no other."""
     hosts = server.server.broker.virtual_hosts
     folders = {folder.parent.name.replace("%2F", "/"): set[str]() for folder in _folders(server)}
     for folder in _folders(server):
@@ -111,7 +111,7 @@ ACTIONS: dict[str, Action] = {
 
 
 async def like_a_thread(work: Callable[..., Any], *arguments: object) -> Any:
-    """Cancelled meanwhile, as it is with a thread that is not abandoned, the caller goes on."""
+    """A cancelled caller goes on to its end, as with a thread that is not abandoned."""
     await trio.lowlevel.checkpoint()
     result = work(*arguments)
     await trio.lowlevel.cancel_shielded_checkpoint()
@@ -119,7 +119,7 @@ async def like_a_thread(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 async def steps(server: Harness, action: Action, number: int) -> bool:
-    """Carry an action out, cancelled after a number of steps; whether it was through by then."""
+    """Run an action, cancelled after a number of steps; returns whether it had ended by then."""
     is_through = False
 
     async def act() -> None:
@@ -140,7 +140,7 @@ async def steps(server: Harness, action: Action, number: int) -> bool:
 async def test_cancelled_at_each_step(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state is that before or that after, in memory, in the catalog and on the disk."""
+    """The state is that before or after, the same in memory, in the catalog and on the disk."""
     found = []
     for number in itertools.count():
         folder = tmp_path / str(number)
@@ -190,7 +190,7 @@ async def _outcome(action: Callable[[], Awaitable[object]]) -> str:
 )
 async def test_two_at_once_are_as_one_after_the_other(tmp_path: Path, one: str, other: str) -> None:
     async def run(folder: Path, order: tuple[str, str], lead: int | None) -> Any:
-        """Both; the second begins when the first has made some steps, None when it is through."""
+        """Run both; the second begins after some steps of the first; with None, after its end."""
         outcomes: dict[int, str] = {}
 
         async def act(number: int, name: str) -> None:

@@ -196,7 +196,7 @@ async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(
         assert await peer.bodies(1) == [b"before"]
 
 
-async def test_a_segment_that_somebody_removed_is_passed_over(
+async def test_a_segment_that_somebody_removed_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with harness(tmp_path) as server:

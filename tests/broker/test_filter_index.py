@@ -1,4 +1,4 @@
-"""Filter indexes on a running server: made beside the event loop, and who is woken for what."""
+"""Filter indexes on a running server: built beside the event loop; which consumers are woken."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
 async def test_no_more_files_are_mapped_than_there_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a descriptor, and who publishes may choose tiny segments."""
+    """Each takes a descriptor, and publishers may choose tiny segments."""
     monkeypatch.setattr(indexing, "most_mapped", lambda: 3)
     async with harness(tmp_path) as server:
         peer = await server.peer()
@@ -107,7 +107,7 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     assert not waiters
 
 
-async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> None:
+async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer) -> None:
     await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
     await peer.declare("s")
     await peer.subscribe("s", filter__0="none")
@@ -121,7 +121,7 @@ async def test_who_waits_holds_no_old_segment(server: Harness, peer: Peer) -> No
 
 
 @pytest.mark.parametrize("awaited", [1, 5])
-async def test_told_of_an_end_that_nothing_matching_reaches(peer: Peer, awaited: int) -> None:
+async def test_progress_reaches_the_end_without_a_match(peer: Peer, awaited: int) -> None:
     await peer.create("s")
     await peer.declare("s")
     await peer.subscribe("s", offset=NEXT, filter__0="none")
@@ -157,7 +157,7 @@ async def test_an_index_of_a_deleted_stream_is_no_trouble(
     assert "no filter index" not in caplog.text
 
 
-async def test_how_well_the_filters_do(peer: Peer) -> None:
+async def test_filter_statistics(peer: Peer) -> None:
     """40 values a chunk in 16 bytes: about a fifth of the chunks lets a foreign value pass."""
     await peer.create("s", stream_filter_size_bytes="16", stream_max_segment_size_bytes="5000")
     await peer.create("bare")

@@ -69,7 +69,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def somebody_is_asked_or_active(self) -> None:
-        """When nobody has to answer any more, it is whom the rule says."""
+        """When no answer is awaited any more, the active member is the one that the rule names."""
         if not self.members or any(member.asked for member in self.members):
             return
         (active,) = (member for member in self.members if member.gets_chunks)
@@ -198,7 +198,7 @@ class TestOverTheProtocol:
         await reply(peer, update)
         assert await peer.bodies(2) == [b"a", b"b"]
 
-    async def test_who_does_not_answer_is_closed(self, peer: Peer) -> None:
+    async def test_members_that_do_not_answer_are_closed(self, peer: Peer) -> None:
         await peer.create("s")
         await join(peer)
         await asked(peer, active=True)
@@ -214,7 +214,7 @@ class TestOverTheProtocol:
         await reply(peer, update)
         assert await peer.code(c.StreamStats, "s") == OK
 
-    async def test_an_offset_that_is_none(self, peer: Peer) -> None:
+    async def test_an_invalid_offset(self, peer: Peer) -> None:
         await peer.create("s")
         await peer.declare("s")
         await peer.store([b"a"])

@@ -163,7 +163,7 @@ async def register(peer: Peer, group: str = "g", text: str = "d > 5", **more: st
 
 
 class TestStanding:
-    async def test_its_consumers_pass_over_chunks_without_a_match(self, peer: Peer) -> None:
+    async def test_its_consumers_skip_chunks_without_a_match(self, peer: Peer) -> None:
         await peer.create("s")
         await peer.declare("s")
         await peer.store([flight("HA", 9)])
@@ -386,7 +386,7 @@ class TestNoSilentNothing:
         assert caplog.text.count("stream s: a consumer comes with a selector that no message") == 1
         assert caplog.text.count("no message can match: 1 = 2") == 1
 
-    async def test_who_waits_for_nothing_holds_no_old_segment(
+    async def test_consumers_without_a_match_hold_no_old_segment(
         self, server: Harness, peer: Peer
     ) -> None:
         await peer.create("s", stream_max_segment_size_bytes="1000")

@@ -128,7 +128,7 @@ async def test_while_the_disk_is_full_publishers_wait(nursery: trio.Nursery) -> 
         await bench.stream.room()
     assert waited.cancelled_caught
     with trio.fail_after(1):
-        await bench.stream.settled()  # who only asks is not kept waiting
+        await bench.stream.settled()  # requests without messages are not kept waiting
     bench.disk.capacity = None
     with trio.fail_after(2):
         await bench.stream.room()

@@ -303,7 +303,7 @@ class TestDataFolder:
             async with harness(tmp_path):
                 pass
 
-    async def test_a_catalog_that_is_none(self, tmp_path: Path) -> None:
+    async def test_a_file_that_is_not_a_catalog(self, tmp_path: Path) -> None:
         (tmp_path / "catalog.sqlite").write_bytes(b"noise" * 100)
         with pytest.raises(StartError, match="cannot use the catalog"):
             async with harness(tmp_path):

@@ -1,4 +1,4 @@
-"""Connections that do not come about, break, or lead to something else."""
+"""Connections that fail, break, or lead to something other than a stream server."""
 
 import socket
 import threading
@@ -119,7 +119,7 @@ def test_something_else_there(answer: bytes, reason: str, backend: str) -> None:
 
 @BACKENDS
 def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
-    """Everybody who waits is told; nobody hangs."""
+    """Every waiting call fails; none hangs."""
     server = ServerProcess(tmp_path / "data").start()
     errors: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Connections that are lost and come back: nothing lost, and nothing comes twice that need not."""
+"""Connections that are lost and restored: no message is lost, and none duplicated needlessly."""
 
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ EXAMPLES = settings(
 
 @asynccontextmanager
 async def through(proxy: CuttingProxy, **options: Any) -> AsyncIterator[Client]:
-    """A client whose connections are cut; the first ones may not come about."""
+    """A client whose connections are cut; the first ones may fail to open."""
     uri = f"rabbitmq-stream://guest:guest@127.0.0.1:{proxy.port}/"
     while True:
         try:
@@ -126,7 +126,7 @@ class TestProducers:
 
         run(main)
 
-    def test_of_a_stream_that_is_gone_meanwhile_are_told(
+    def test_of_a_stream_that_was_deleted_meanwhile_fail(
         self, running_server: ServerProcess
     ) -> None:
         async def publish_for_ever(client: Client, stream: str, proxy: CuttingProxy) -> None:
@@ -141,7 +141,7 @@ class TestProducers:
             stream = await fresh_stream(running_server)
             with CuttingProxy(running_server.port) as proxy:
                 async with through(proxy) as client:
-                    # Not available: it was back before the stream was gone, and told of that.
+                    # Not available: it reconnected before the stream was deleted, and heard of it.
                     with pytest.raises((StreamDoesNotExist, StreamNotAvailable)):
                         await publish_for_ever(client, stream, proxy)
                     assert not await client.exists(stream)  # the client goes on

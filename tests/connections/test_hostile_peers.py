@@ -71,7 +71,7 @@ BEGINNINGS = {
 async def test_a_byte_every_few_seconds(
     server: Harness, innocent: Callable[[], Any], protocol: str
 ) -> None:
-    """Who has not come in within seconds is out, whatever it sends meanwhile."""
+    """A peer that has not logged in within seconds is dropped, whatever it sends meanwhile."""
     stream = CONNECT[protocol](server)
     started = trio.current_time()
     for byte in BEGINNINGS[protocol]:

@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # what clients say whose server is gone
+    logging.disable(logging.CRITICAL)  # errors of clients whose server is gone
 
     def tell(number: int) -> None:
         if sys.stderr.isatty():

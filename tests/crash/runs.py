@@ -1,4 +1,4 @@
-"""A run of a stream over a disk that records, with what its users were told on the way."""
+"""A run of a stream over a disk that records, with all promises made to users on the way."""
 
 import sys
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _STEPS = 60
 
 
 class Mark(NamedTuple):
-    """Something that somebody was told, or may rely on, from an operation of the disk on.
+    """Something that was promised, or may be relied on, from an operation of the disk on.
 
     Attributes:
         at: how many operations had been done.
@@ -142,7 +142,7 @@ class Run:
                     await self._delete()
             nursery.cancel_scope.cancel()
 
-    # -- what a virtual host does, see streamd/virtual_host.py
+    # -- what a virtual host does, see streamd/broker/virtual_host.py
 
     def _create(self, nursery: trio.Nursery, number: int) -> None:
         if self.disk.tree.find(FOLDER) is not None:

@@ -244,7 +244,7 @@ class TestMessages:
         streamd("publish", "s", "--producer", "job", stdin=flights(*"abcde"))
         assert len(streamd.lines("s")) == 5
 
-    def test_bytes_that_are_no_text(self, streamd: Shell) -> None:
+    def test_bytes_that_are_not_utf8(self, streamd: Shell) -> None:
         async def fill() -> None:
             async with connect(streamd.server.uri) as client:
                 await client.create("s")

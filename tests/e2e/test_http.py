@@ -57,7 +57,7 @@ async def until_listed(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
 
 
 async def work_and_be_cut_off(process: ServerProcess, http: httpx.AsyncClient) -> list[str]:
-    """What the streams were of which rstream was told that they are closed."""
+    """The streams that rstream has reported as closed."""
     closed: list[str] = []
     cut = asyncio.Event()
 
@@ -121,7 +121,7 @@ def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
         (f"GET /api/queues/%FF HTTP/1.0\r\n{_HEAD}\r\n", "404"),
     ],
 )
-def test_requests_that_are_none(process: ServerProcess, request_: str, status: str) -> None:
+def test_requests_that_are_not_http(process: ServerProcess, request_: str, status: str) -> None:
     with socket.create_connection(("127.0.0.1", process.http_port), timeout=_SECONDS) as raw:
         raw.sendall(request_.encode())
         assert raw.recv(100).split()[1].decode() == status

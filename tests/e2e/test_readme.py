@@ -1,4 +1,4 @@
-"""What the README says is so: its commands run and print what it shows."""
+"""The README is true: its commands run and print what it shows."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.process import ServerProcess
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
-_VARIES = (  # what differs from run to run, and what stands for it
+_VARIES = (  # output that differs from run to run, and its stand-in
     (re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{3})?Z"), r"(time\1)"),
     (re.compile(r"\b\d+ bytes"), "(bytes)"),
     (re.compile(r"127\.0\.0\.1:\d+"), "(address)"),
@@ -52,7 +52,7 @@ def steady(lines: list[str]) -> list[str]:
 
 
 class Reader:
-    """Somebody who types what the README shows, beside a running server."""
+    """A reader who types the commands of the README, beside a running server."""
 
     def __init__(self, server: ServerProcess, folder: Path) -> None:
         scripts = str(Path(sys.executable).parent)

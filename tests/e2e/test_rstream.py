@@ -150,7 +150,7 @@ class TestFilters:
 
         async def read(filter_input: FilterConfiguration | None, expected: int) -> int:
             async with CountingProxy(two_waves.port) as proxy:
-                # Clients connect to where they are told to: that must be the proxy.
+                # Clients connect to the address that the server announces: that must be the proxy.
                 two_waves.start("--advertised-port", str(proxy.port))
                 got = await collect(
                     proxy, lambda got: len(got) >= expected, filter_input=filter_input

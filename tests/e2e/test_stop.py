@@ -1,4 +1,4 @@
-"""The server is told to end while clients work: what was confirmed is there, nobody is cut off."""
+"""The server is stopped under load: confirmed messages are kept, and nobody is cut off."""
 
 import asyncio
 import contextlib
@@ -133,7 +133,7 @@ def test_a_second_signal_ends_it_at_once(server: ServerProcess) -> None:
         assert server.wait() == 0
 
 
-def test_pika_is_told_and_loses_nothing(server: ServerProcess) -> None:
+def test_pika_gets_a_close_and_loses_nothing(server: ServerProcess) -> None:
     confirmed = 0
     told: list[BaseException] = []
     parameters: Any = pika.URLParameters(server.amqp_uri)

@@ -113,7 +113,7 @@ def test_single_active_consumers_share_and_take_over(server: ServerProcess) -> N
         await first.start(consumer_update_listener=on_update, **options)
         await until(lambda: len(first.got) >= 300)
         await second.start(consumer_update_listener=on_update, **options)
-        # Partition 1 of 3 is the second member's: it begins anew, as it says.
+        # Partition 1 of 3 is the second member's: it begins again, where it asks to.
         await until(lambda: second.got)
         await asyncio.sleep(0.5)
         assert {stream for stream, _ in second.got} == {f"{NAME}-1"}

@@ -125,7 +125,7 @@ def test_a_client_known_by_its_certificate(tls: Tls, backend: str) -> None:
 
 
 @BACKENDS
-def test_a_server_that_is_not_believed(tls: Tls, backend: str) -> None:
+def test_a_server_that_is_not_trusted(tls: Tls, backend: str) -> None:
     other = tls.folder / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     with pytest.raises(ConnectionLost, match="no TLS with localhost:"):

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: other inputs than those of the test suite, for as long as is wanted."""
+"""`python -m tests.fuzz`: other inputs than the test suite's, for as long as you like."""
 
 import sys
 import tempfile
@@ -22,7 +22,7 @@ _GROWTH = 1.2
 def main(
     seconds: float, seed: int | None, only: str | None, go_on: bool, number: int | None
 ) -> None:
-    """Send changed conversations to a server, and look whether it minds."""
+    """Send changed conversations to a server, and check that it survives them."""
     seed = time.time_ns() % 1_000_000_000 if seed is None else seed
     chosen = [protocol for protocol in PROTOCOLS if only in (None, protocol.name)]
     failed = False

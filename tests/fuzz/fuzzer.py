@@ -132,7 +132,7 @@ Protocol = Stream | Amqp | Http
 
 
 class Fuzzer:
-    """One protocol's inputs, told apart by seed and number.
+    """One protocol's inputs, identified by seed and number.
 
     Attributes:
         tried: how many there were.
@@ -149,7 +149,7 @@ class Fuzzer:
         """Try the inputs of these numbers, on one server.
 
         Raises:
-            Broken: one of them has broken something; says how it is tried again.
+            Broken: one of them has broken something; says how to repeat it.
         """
         broken = trio.run(self._run, numbers, clock=MockClock(autojump_threshold=0))
         if broken:

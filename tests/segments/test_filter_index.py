@@ -86,7 +86,7 @@ def test_exactly_the_chunks_that_hold_a_value(
 
 @given(CHUNKS, st.integers(0, 40))
 @settings(max_examples=50, deadline=None)
-def test_chunks_from_before_are_never_passed_over(chunks: list[list[bytes]], since: int) -> None:
+def test_chunks_from_before_are_never_skipped(chunks: list[list[bytes]], since: int) -> None:
     log = filled(FaultyDisk(), chunks)
     matcher = ChunkMatcher([b"a"], since=since)
     assert read(log, matcher)[0] == wanted(chunks, matcher)
@@ -169,7 +169,7 @@ def test_any_damage_of_the_file_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"SFLT", b"x" * 500])
-def test_a_bad_file_is_made_anew(tmp_path: Path, content: bytes | None) -> None:
+def test_a_bad_file_is_rebuilt(tmp_path: Path, content: bytes | None) -> None:
     log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
     path = Path(segment.path(FILTER_SUFFIX))
     if content is not None:

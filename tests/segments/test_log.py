@@ -310,7 +310,7 @@ class TestTracking:
         with pytest.raises(ValueError, match="expected 1 to 255"):
             log.store_offset(reference, 0)
 
-    def test_the_journal_is_written_anew_before_it_grows_large(self, tmp_path: Path) -> None:
+    def test_the_journal_is_rewritten_before_it_grows_large(self, tmp_path: Path) -> None:
         log = Log.open(str(tmp_path))
         for n in range(9000):
             log.store_offset(b"c" * 200, n)

@@ -249,7 +249,7 @@ def test_what_follows_damage_that_was_not_on_the_device_goes_into_quarantine(
     raw = path.read_bytes()
     found, log = reopened(tmp_path, policy)
     assert found == written[:4]
-    assert log.tracking.sequence(b"p") == 4  # what is sent again is no duplicate
+    assert log.tracking.sequence(b"p") == 4  # a message that is sent again is not a duplicate
     assert log.report.steps[0].endswith("; they are kept in quarantine")
     kept = tmp_path / "quarantine" / f"{path.name}.from-byte-{start}.aside"
     assert kept.read_bytes() == raw[start:]
@@ -511,7 +511,7 @@ def test_a_known_place_of_damage_is_not_reported_again(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_damaged_damage_file_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_damage_file_is_rebuilt(tmp_path: Path) -> None:
     written = fill(tmp_path, 8)
     path, start = chunk_starts(tmp_path)[2]
     path.write_bytes(path.read_bytes()[: start + 60])
@@ -535,7 +535,7 @@ def test_a_damage_file_of_a_whole_segment_is_removed(tmp_path: Path) -> None:
 
 class TestTrackingJournal:
     @pytest.mark.parametrize("content", [b"", b"STRK", b"noise and more noise"])
-    def test_a_damaged_journal_is_written_anew_from_the_chunks(
+    def test_a_damaged_journal_is_rebuilt_from_the_chunks(
         self, tmp_path: Path, content: bytes
     ) -> None:
         written = fill(tmp_path, 8)
@@ -589,9 +589,7 @@ class TestTrackingJournal:
         assert log.tracking.sequence(b"p") == 70
         log.close()
 
-    def test_a_journal_that_was_written_anew_still_knows_what_was_safe(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_rewritten_journal_still_knows_what_was_safe(self, tmp_path: Path) -> None:
         """The chunk with p = 1 is long gone, the one with p = 2 is lost with the power."""
         policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
         log = Log.open(str(tmp_path), policy)

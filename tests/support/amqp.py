@@ -58,7 +58,7 @@ class Delivery(NamedTuple):
 
 
 class AmqpPeer:
-    """A client that does as it is told."""
+    """A client that sends and reads only what a test asks for."""
 
     def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
         self.stream = stream
@@ -111,7 +111,7 @@ class AmqpPeer:
             self._buffer += data
 
     async def receive(self) -> tuple[int, Any]:
-        """Channel and method, or Delivery for one with content. Heartbeats are passed over."""
+        """Channel and method, or Delivery for one with content. Heartbeats are skipped."""
         while True:
             kind, channel, payload = await self.next_frame()
             if kind != FrameType.HEARTBEAT:

@@ -26,7 +26,7 @@ from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.wire.amqp091 import connection as amqp
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 
-TEXT = 8  # what is kept of a text, as often as its bytes: it may be kept twice, 4 bytes a letter
+TEXT = 8  # memory for each byte of a string: it may be kept twice, with 4 bytes per letter
 _OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from its texts
 _CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
 _TURN = 512 << 10  # chunks on their way to one peer

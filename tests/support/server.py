@@ -30,7 +30,7 @@ _ports = itertools.count(40_000)
 
 
 class MemoryTransport:
-    """The server's end of a connection in memory; see streamd.transport.Transport."""
+    """The server's end of a connection in memory; see streamd.net.transport.Transport."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
 
 
 class Peer:
-    """A client that does as it is told.
+    """A client that sends and reads only what a test asks for.
 
     Attributes:
         stream: for raw bytes.

@@ -32,9 +32,7 @@ async def test_what_the_server_says_of_itself(server: Harness) -> None:
     "greeting",
     [b"AMQP\x00\x03\x01\x00", b"AMQP\x00\x01\x00\x00", b"GET / HTTP/1.1\r\n", b"\x16\x03"],
 )
-async def test_another_protocol_is_told_what_is_spoken_here(
-    server: Harness, greeting: bytes
-) -> None:
+async def test_another_protocol_is_answered_with_ours(server: Harness, greeting: bytes) -> None:
     peer = connect(server)
     await peer.send_bytes(greeting)
     received = b""
@@ -89,7 +87,7 @@ async def test_refused(server: Harness, mechanism: str, response: bytes) -> None
     peer, _ = await start(server)
     begin = trio.current_time()
     await peer.send(m.ConnectionStartOk({}, mechanism, response, "en_US"), 0)
-    await peer.ended()  # who does not understand the close gets none, later
+    await peer.ended()  # a client that does not understand the close gets none, later
     assert trio.current_time() - begin >= 3
 
 
@@ -176,7 +174,7 @@ async def test_it_is_listed_while_it_is_open(server: Harness) -> None:
     await peer.ended()
 
 
-async def test_a_stop_of_the_server_is_told(server: Harness) -> None:
+async def test_a_stop_of_the_server_is_announced(server: Harness) -> None:
     peer = await open_peer(server)
     server.start(server.server.drain)
     assert (await peer.expect(m.ConnectionClose)).code == 320

@@ -187,7 +187,7 @@ class TestPublishing:
     async def test_a_full_disk(
         self, server: Harness, able: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Clients that want to are told; the others just wait."""
+        """Clients that announced it get a notice; the others just wait."""
         amqp = await open_peer(server, capabilities=able)
         await amqp.declare("s")
         await amqp.confirm()
@@ -280,7 +280,7 @@ class TestConsuming:
         "offset",
         ["", "5000", "1y", "soon", True, Field("d", 1.0), Field("V", None), -1, Field("F", {})],
     )
-    async def test_offsets_that_are_none(self, amqp: AmqpPeer, offset: Any) -> None:
+    async def test_invalid_offsets(self, amqp: AmqpPeer, offset: Any) -> None:
         await self.refused(amqp, 406, "x-stream-offset", x_stream_offset=offset)
 
     async def refused(self, amqp: AmqpPeer, code: int, text: str, **arguments: Any) -> None:
@@ -469,7 +469,7 @@ class TestConsuming:
             await amqp.send(m.BasicAck(0, True))
         found = [delivery for pair in pairs for delivery in pair]
         expected = [b"00", b"01", b"02", b"03", b"04", b"05", b"09", b"no message at all"]
-        assert bodies(found) == expected  # as RabbitMQ: compressed ones are passed over
+        assert bodies(found) == expected  # as in RabbitMQ: compressed ones are skipped
         assert offsets(found) == [0, 1, 2, 3, 4, 5, 9, 10]
         assert all(list(f.properties.headers or {}) == ["x-stream-offset"] for f in found)
         assert all((f.method.exchange, f.method.key) == ("", "s") for f in found)
@@ -532,13 +532,13 @@ class TestFilters:
         await fruits.silence()
 
     @pytest.mark.parametrize("wanted", [5, True, Field("x", b"apple"), Field("F", {})])
-    async def test_what_is_no_filter_asks_for_everything(
+    async def test_an_invalid_filter_asks_for_everything(
         self, fruits: AmqpPeer, wanted: Any
     ) -> None:
         await fruits.consume("s", x_stream_offset="first", x_stream_filter=wanted)
         assert len(await fruits.deliveries(24)) == 24
 
-    async def test_what_is_passed_over_stands_in_the_log(
+    async def test_ignored_arguments_are_logged(
         self, fruits: AmqpPeer, caplog: pytest.LogCaptureFixture
     ) -> None:
         arguments = {
@@ -564,7 +564,7 @@ class TestFilters:
     async def test_filters_without_a_value(self, amqp: AmqpPeer, wanted: Any) -> None:
         await TestConsuming().refused(amqp, 406, "x-stream-filter", x_stream_filter=wanted)
 
-    async def test_they_use_no_credit_for_what_is_passed_over(self, fruits: AmqpPeer) -> None:
+    async def test_skipped_messages_use_no_credit(self, fruits: AmqpPeer) -> None:
         await fruits.consume("s", prefetch=1, x_stream_offset="first", x_stream_filter="cherry")
         assert bodies(await fruits.deliveries(1)) == [b"cherry"]
         assert (await fruits.declare("s")).messages == 24
@@ -632,7 +632,7 @@ class TestFilters:
             ({"x_stream_sql": "n = 1", "x_stream_tags": "a"}, "exclude each other"),
         ],
     )
-    async def test_selectors_that_are_none(
+    async def test_invalid_selectors(
         self, amqp: AmqpPeer, arguments: dict[str, Any], text: str
     ) -> None:
         await TestConsuming().refused(amqp, 406, text, **arguments)

@@ -70,7 +70,7 @@ async def test_a_client_with_little_left_is_read_at_once(busy: AmqpPeer, reads: 
     assert len(reads) == 51
 
 
-async def test_who_publishes_is_not_kept_waiting(busy: AmqpPeer, reads: list[int]) -> None:
+async def test_publishers_are_not_kept_waiting(busy: AmqpPeer, reads: list[int]) -> None:
     await busy.confirm()
     await busy.publish("s", b"first")
     await busy.expect(m.BasicAck)

@@ -55,10 +55,10 @@ class TestDeclaring:
             "stream-chunk-max-records": 200,
         }
 
-    async def test_what_is_passed_over_stands_in_the_log(
+    async def test_ignored_arguments_are_logged(
         self, amqp: AmqpPeer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        for _ in range(2):  # told once
+        for _ in range(2):  # said once
             await amqp.declare("s", x_stream_filter_size_byts=64, x_stream_filter_size_bytes=32)
         (record,) = [r for r in caplog.records if "passed over" in r.getMessage()]
         assert record.getMessage() == (

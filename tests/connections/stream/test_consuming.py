@@ -288,7 +288,7 @@ class TestCommittedChunk:
 
 
 class TestProgress:
-    """Ours: a consumer learns that a filter passed over everything there is."""
+    """Our extension: a consumer learns that its filter has skipped all there is."""
 
     async def test_told_when_everything_before_an_offset_is_done(self, peer: Peer) -> None:
         await peer.create("s")

@@ -1,4 +1,4 @@
-"""Requests with several faults at once: which one is told (stream-protocol 1.7)."""
+"""Requests with several faults at once: which one is reported (stream-protocol 1.7)."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ FOREIGN, MISSING = "foreign", "missing"  # a stream without permission, a permit
 
 @pytest.fixture
 async def user(server: Harness, peer: Peer) -> Peer:
-    """One who may do everything with streams but "foreign"; has publisher 1, subscription 1."""
+    """A peer with all rights, except to stream "foreign"; has publisher 1 and subscription 1."""
     await peer.create("s")
     await peer.create(FOREIGN)
     allowed = "^(?!foreign)"
@@ -82,12 +82,12 @@ async def user(server: Harness, peer: Peer) -> Peer:
     ],
     ids=repr,
 )
-async def test_the_first_fault_is_told(user: Peer, command: tuple[Any, ...], code: int) -> None:
+async def test_the_first_fault_is_reported(user: Peer, command: tuple[Any, ...], code: int) -> None:
     assert await user.code(*command) == code
 
 
 @pytest.mark.parametrize("stream", ["s", FOREIGN, MISSING])
-async def test_the_limit_of_ids_is_told_before_all_else(user: Peer, stream: str) -> None:
+async def test_the_limit_of_ids_is_reported_first(user: Peer, stream: str) -> None:
     for number in range(256):
         if number != 1:
             await user.declare("s", number)

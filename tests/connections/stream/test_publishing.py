@@ -1,4 +1,4 @@
-"""Publishing: who may, what is stored, what is confirmed, what becomes one chunk."""
+"""Publishing: declaring publishers, storing and confirming messages, and forming chunks."""
 
 import pytest
 

@@ -23,7 +23,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def outcome(expression: str, properties: dict[str, Any], dialect: Dialect) -> str:
-    """M, N, U, or X for a text that is refused."""
+    """M, N, U, or X for a selector that is refused."""
     try:
         selector = parse_sql(expression, dialect)
     except SelectorError:
@@ -49,7 +49,7 @@ def test_the_case_tables(case: dict[str, Any], dialect: Dialect) -> None:
     found = outcome(case["expression"], case["properties"], dialect)
     expected = case[dialect]
     if expected == "E":
-        expected = "U"  # what ends an evaluation is no match, as unknown is
+        expected = "U"  # an error in the evaluation is not a match, like unknown
     assert found == expected or (expected == "-" and found in MATCHES_NOT), case["remark"]
 
 

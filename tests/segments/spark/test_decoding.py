@@ -311,7 +311,7 @@ def damaged_stream(folder: Path, *, position: int) -> list[int]:
 
 
 @pytest.mark.parametrize("position", [0, 2, 5, 31, 54], ids=lambda n: f"byte {n}")
-def test_a_damaged_chunk_is_named_or_passed_over(tmp_path: Path, position: int) -> None:
+def test_a_damaged_chunk_is_named_or_skipped(tmp_path: Path, position: int) -> None:
     left = damaged_stream(tmp_path, position=position)
     with pytest.raises(CorruptError, match=r"\.segment is damaged at byte \d+: "):
         rows(tmp_path)

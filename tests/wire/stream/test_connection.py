@@ -157,7 +157,7 @@ def test_every_pair_of_state_and_command(state: State, role: Role) -> None:
         end = in_state(role, state)
         end.receive_data(codec.encode(command))
         if state is State.CLOSING and kind not in (c.Close, c.CloseResponse):
-            assert end.next_command() is NEED_DATA  # passed over
+            assert end.next_command() is NEED_DATA  # skipped
         elif may_receive and kind in peers:
             assert end.next_command() == command
             assert end.state is expected
@@ -234,7 +234,7 @@ class TestFrameLimit:
             connection.next_command()
 
 
-def test_what_was_sent_before_the_end_was_known_is_passed_over() -> None:
+def test_commands_sent_before_the_end_was_known_are_ignored() -> None:
     connection = opened(Role.SERVER)
     connection.send(c.Close(1, ResponseCode.UNKNOWN_FRAME, "unknown frame"))
     garbage = (6).to_bytes(4, "big") + b"\x75\x30\0\1xx"
