@@ -1,6 +1,7 @@
 """What a selector may not say, found before the first message is looked at.
 
-Source: message-filtering reference, 2.3 (RocketMQ), 3.3 and 4.3 (Union), 4.2 (RabbitMQ).
+Source: apache/rocketmq, filter/expression/*.java; rabbitmq/rabbitmq-server,
+rabbit_amqp_filter_sql.erl. Union, which joins the two, is ours.
 """
 
 from typing import NoReturn

@@ -1,6 +1,7 @@
 """The three ways in which a SQL selector can be meant.
 
-Source: message-filtering reference, 2 (RocketMQ), 4.1 (RabbitMQ), 4.3 (Union).
+Source: apache/rocketmq, SelectorParser.jj; rabbitmq/rabbitmq-server, rabbit_amqp_sql_lexer.xrl and
+rabbit_amqp_sql_parser.yrl. Union, which joins the two, is ours.
 """
 
 import re

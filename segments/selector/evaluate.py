@@ -4,7 +4,7 @@ A closure takes a row, the values of the properties in the order in which `prope
 them, and gives True, False or None for unknown. Only True selects a message. User text is never
 executed.
 
-Source: message-filtering reference, 3.1 and 3.3 (Union), 4.2 (RabbitMQ).
+Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
 """
 
 from collections.abc import Callable, Sequence

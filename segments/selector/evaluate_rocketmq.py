@@ -4,7 +4,8 @@ A string that cannot be read so, or a boolean compared with a string, ends the e
 whole selector: the message does not match. Numbers, booleans and times, which other systems send,
 are taken as the strings that spell them.
 
-Source: message-filtering reference, 2.3, 3.1 and 3.2.
+Source: apache/rocketmq, filter/expression: ComparisonExpression.java, LogicExpression.java,
+UnaryExpression.java and ConstantExpression.java.
 """
 
 import math

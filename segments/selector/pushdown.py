@@ -5,7 +5,7 @@ bytes, or none when that is missing, empty, or of a type that is not compared as
 node two sets are found: the filter values of all messages for which it is true, and of all for
 which it is false. They may be too large but never too small, so no match is lost.
 
-Source: message-filtering reference, 7.
+Source: rabbitmq/osiris, src/osiris_bloom.erl, for the filter of a chunk. The rules are ours.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """RocketMQ's own grammar: NOT binds tightest, comparisons chain, what follows is left unread.
 
-Source: message-filtering reference, 2.1 to 2.3.
+Source: apache/rocketmq, filter/parser/SelectorParser.jj.
 """
 
 from segments.selector import nodes as n

@@ -1,6 +1,6 @@
 """RocketMQ's tag expressions: `a || b`, `*` for every message.
 
-Source: message-filtering reference, 1.
+Source: apache/rocketmq, FilterAPI.java and SubscriptionData.java.
 """
 
 from segments.selector.dialects import MAX_CHARACTERS

@@ -3,7 +3,7 @@
 A value is None (missing), bool, int, float, str, bytes (binary, uuid) or OTHER. A comparison gives
 True, False or None for unknown. Times are milliseconds.
 
-Source: message-filtering reference, 3.3 (Union) and 4.2 (RabbitMQ).
+Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
 """
 
 import operator

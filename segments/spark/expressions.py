@@ -3,7 +3,7 @@
 Kinds of values are known from the columns' types, so most of what the Union decides message by
 message is decided here, once. NotNative is raised for the rest.
 
-Source: message-filtering reference, 3.3 (Union) and 4.2 (RabbitMQ).
+Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
 """
 
 import math

@@ -3,7 +3,7 @@
 On that promise a selector chooses chunks. The server keeps it in two ways: it takes the value from
 the message where the publisher gave none, and it refuses messages that break it.
 
-Source: message-filtering reference, 7.1.
+Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ A chunk that holds a match gets the selector's token into its filter, so the gro
 over all others whatever their selector says. Chunks from before the registration are never passed
 over. Equal selectors have equal tokens; another selector has another one.
 
-Source: RocketMQ's precomputed filter (message-filtering reference, 5), for chunks.
+Source: apache/rocketmq, CommitLogDispatcherCalcBitMap.java, which does this for each message.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Which bindings of an exchange a message follows. Plain functions over rows.
 
-Source: rabbitmq/rabbitmq-server, rabbit_exchange_type_*.erl; amqp091 reference, 1.10.
+Source: rabbitmq/rabbitmq-server, rabbit_exchange.erl and rabbit_exchange_type_*.erl.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What a consumer asks for: from the arguments of basic.consume to a start, a matcher, a choice.
 
-Source: amqp091 reference, 3.1 to 3.3. Ours are `x-stream-sql` and `x-stream-tags`, and that
-messages with another filter value than those asked for are not delivered.
+Source: rabbitmq/rabbitmq-server, rabbit_stream_queue.erl. Additions of this server: `x-stream-sql`
+and `x-stream-tags`; and messages with another filter value than those asked for are not delivered.
 """
 
 from collections.abc import Callable, Iterator, Mapping

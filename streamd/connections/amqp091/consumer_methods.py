@@ -1,6 +1,6 @@
 """basic.qos, consume, cancel, and what clients say of messages they have got.
 
-Source: amqp091 reference, 3.
+Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_stream_queue.erl.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """exchange.*: declared, deleted, bound to each other.
 
-Source: amqp091 reference, 1.9 and 1.10.
+Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_exchange.erl.
 """
 
 from streamd.auth.users import Right

@@ -2,7 +2,7 @@
 
 Clients take the very next frame for the answer during these, so nothing else is sent.
 
-Source: amqp091 reference, 1.1 to 1.4.
+Source: rabbitmq/rabbitmq-server, rabbit_reader.erl.
 """
 
 import platform

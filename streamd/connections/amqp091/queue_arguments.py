@@ -1,6 +1,7 @@
 """What a queue is declared with: from tagged arguments to those of a stream.
 
-Source: amqp091 reference, 2.1 and 2.2; texts of errors are RabbitMQ's where its suites ask.
+Source: rabbitmq/rabbitmq-server, rabbit_amqqueue.erl and rabbit_stream_queue.erl. Error texts are
+RabbitMQ's where its test suites check them.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """queue.*: streams declared, deleted and bound as queues.
 
-Source: amqp091 reference, 2.
+Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_amqqueue.erl.
 """
 
 import logging

@@ -6,7 +6,7 @@ its properties are kept encoded: reading a published message of 100 bytes with o
 pamqp almost four times as long, without the order of frames checked. Here it is the oracle of
 tests/wire/amqp091/test_codec.py instead.
 
-Source: amqp091 reference, 0.
+Source: AMQP 0-9-1 specification, 4.2 (wire-level format).
 """
 
 import struct

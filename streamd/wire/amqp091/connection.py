@@ -7,7 +7,8 @@ the end of a connection that is being closed.
 A client can make this hold: one frame that is not whole, and UNFINISHED_BYTES of messages that
 are not, with their properties, on all channels together.
 
-Source: amqp091 reference, 0.1, 1.6.
+Source: AMQP 0-9-1 specification, 4.2 (wire-level format); rabbitmq/rabbitmq-server,
+rabbit_reader.erl and rabbit_command_assembler.erl.
 """
 
 import struct

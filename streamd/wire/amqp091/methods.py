@@ -3,7 +3,7 @@
 `codec.py` derives encoding and decoding from the annotations. The table at the end gives each its
 numbers and says who may send it.
 
-Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server; amqp091 reference, 1.9.
+Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server.
 """
 
 from typing import Annotated, Any, NamedTuple, TypeAlias

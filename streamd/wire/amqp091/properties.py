@@ -1,6 +1,7 @@
 """The fourteen properties of a message, as they stand in a content header.
 
-Source: amqp091 reference, 0.3.
+Source: AMQP 0-9-1 specification, 4.2.6.1 (the content header); amqp-rabbitmq-0.9.1.json in
+rabbitmq/rabbitmq-server.
 """
 
 import struct

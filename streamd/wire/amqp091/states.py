@@ -1,6 +1,6 @@
 """What a client may send when: one table for the connection, one for each of its channels.
 
-Source: amqp091 reference, 1.6.
+Source: rabbitmq/rabbitmq-server, rabbit_reader.erl and rabbit_channel.erl.
 """
 
 from enum import Enum, auto

@@ -3,7 +3,7 @@
 Nothing that a stream client may have written is an error here: what has no counterpart in 0-9-1
 is left out, and bytes that are no message are delivered as they are.
 
-Source: amqp091 reference, 4.2 to 4.4.
+Source: rabbitmq/rabbitmq-server, mc_amqpl.erl and mc_amqp.erl.
 """
 
 import uuid

@@ -2,7 +2,7 @@
 
 Nothing in between: a value's width would be lost.
 
-Source: amqp091 reference, 4.2 and 5.1.
+Source: rabbitmq/rabbitmq-server, mc_amqpl.erl; OASIS AMQP 1.0 part 1 (types), 1.6.
 """
 
 import struct
