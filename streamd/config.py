@@ -3,7 +3,7 @@
 Values come from a TOML file, then from environment variables STREAMD_<NAME>, then from flags; the
 later wins. `describe` gives the settings to the command line, so that help and file agree.
 
-Memory that peers can make the server hold is bounded, and by how much is in `memory.py`.
+The memory that peers can make the server hold is bounded; tests/support/memory.py adds it up.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ from typing import Any, TypeAlias, cast
 RECEIVE_BYTES = 1 << 20  # one read from a socket, so one chunk; one buffer for all connections
 OUTBOX_BYTES = 1 << 20  # answers queued for a peer that does not read them
 QUEUE_BYTES = 4 << 20  # messages queued for one stream; a turn of the writer takes them all
-PUBLICATION_BYTES = 512  # that count for one frame of them besides its own: tiny frames add up
+PUBLICATION_BYTES = 512  # counted for each frame of them besides its own: tiny frames add up
 LOGIN_SECONDS = 10  # for each step before a connection is open
 REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows down guessing
 CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
 FLUSH_BYTES = 8 << 20  # of one stream that wait no longer for `flush_ms`
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
-RETENTION_SECONDS = 60  # between looks at the age of idle streams
+RETENTION_SECONDS = 60  # between checks of the age of idle streams
 UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate
-CHECK_SECONDS = 5  # between looks whether it has
+CHECK_SECONDS = 5  # between checks whether it has
 MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one byte
 PROPERTIES_BYTES = 512 << 10  # of all subscriptions or consumers of one connection
 MAX_ASKED = 1_000  # filter values of one of them
@@ -68,18 +68,18 @@ class Config:
     heartbeat: int = _setting(60, "proposed seconds between signs of life")
     max_connections: int = _setting(10_000, "connections at once; more are closed at once")
     max_http_connections: int = _setting(200, "the same for HTTP; more are answered with 503")
-    max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be made")
+    max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be created")
     flush: str = _setting(
         "interval",
-        "messages reach the disk always before their confirm, at an interval, or when "
-        "the os writes them: always, interval, os",
+        "when messages are flushed to disk: before each confirm (always), at an interval "
+        "(interval), or when the system does so by itself (os)",
     )
     flush_ms: int = _setting(
         1_000, "how long a message may wait for its flush at an interval, in ms"
     )
-    user: str = _setting("guest", "the first user, who is made when the data folder is new")
+    user: str = _setting("guest", "the first user, created when the data folder is new")
     password: str = _setting("guest", "that user's password")
-    anonymous_user: str = _setting("", "who clients are that log in as ANONYMOUS; empty: refused")
+    anonymous_user: str = _setting("", "user for clients that log in as ANONYMOUS; empty: refused")
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -171,7 +171,7 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, Value]:
     for name, value in found.items():
         if name not in settings:
             known = ", ".join(settings)
-            raise ConfigError(f"{file}: {name} is no setting; there are {known}")
+            raise ConfigError(f"{file}: {name} is not a setting; there are {known}")
         wanted = int if settings[name].is_number else str
         if not isinstance(value, wanted) and not (name in PORTS and value == OFF):
             raise ConfigError(f"{file}: {name} is {value!r}, expected {_kind(settings[name])}")
@@ -190,7 +190,7 @@ def _from_text(setting: Setting, text: str, source: str) -> Value:
 def _kind(setting: Setting) -> str:
     if setting.name in PORTS:
         return f"a port or {OFF}"
-    return "a number" if setting.is_number else "a text"
+    return "a number" if setting.is_number else "a string"
 
 
 def _port(name: str, value: Value) -> Value:

@@ -43,8 +43,8 @@ class ServedProtocol(NamedTuple):
     """A protocol that the server speaks: all that another one needs here is a line in PROTOCOLS.
 
     Attributes:
-        name: its listeners have it, inside TLS with "/ssl" after it.
-        make_connection: makes a connection of it.
+        name: of its listeners; inside TLS "/ssl" is appended.
+        make_connection: creates one of its connections.
         port: the setting of its port.
         tls_port: the same inside TLS.
         advertised_port: the setting of the port that clients are told; empty for none.
@@ -80,7 +80,7 @@ class Server:
         addresses: where it listens, by protocol: "stream", "stream/ssl", "amqp", "http", ...
         certificates: for TLS; None without.
         connections: those that are open.
-        handshakes: connections inside TLS that are not made yet.
+        handshakes: TLS handshakes in progress.
     """
 
     def __init__(self, broker: Broker, directory: UserDirectory, config: Config) -> None:
@@ -152,7 +152,7 @@ class Server:
         )
 
     async def drain(self) -> None:
-        """Return once all connections have what is due to them, and have ended."""
+        """Return once all connections have got their answers, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
             async with trio.open_nursery() as nursery:
                 for connection in self._running:
@@ -173,7 +173,7 @@ async def serve(
         config: settings.
         stop: ends the server in order; None serves until cancelled.
         now_ms: the wall clock.
-        task_status: told of the running server, its address known.
+        task_status: gets the running server, once its addresses are known.
 
     Raises:
         StartError: the data folder or the port cannot be used.
@@ -316,7 +316,7 @@ async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.So
 
 
 class _Endpoint(NamedTuple):
-    """Where one protocol is listened for, with or without TLS."""
+    """The listeners of one protocol, with or without TLS."""
 
     protocol: ServedProtocol
     serve_one: Callable[[Server, ServedProtocol, trio.SocketStream], Awaitable[None]]
@@ -332,7 +332,7 @@ class _Endpoint(NamedTuple):
 
 
 def listener_name(protocol: ServedProtocol, *, is_tls: bool) -> str:
-    """As the addresses of a server have it."""
+    """The name of a listener in `Server.addresses`."""
     return f"{protocol.name}/ssl" if is_tls else protocol.name
 
 

@@ -60,7 +60,7 @@ class TestStreams:
         for name in "abc":
             await peer.create(name)
         assert await peer.code(c.Create, "d", ()) == PRECONDITION_FAILED
-        told = "there are 3 streams and 1 more are wanted, the setting max_streams allows 3"
+        told = "cannot create 1 more: there are 3 streams, and the setting max_streams is 3"
         assert told in caplog.text
         assert await peer.code(c.Create, "a", ()) == ResponseCode.STREAM_EXISTS
         amqp = await open_peer(server)
@@ -258,7 +258,7 @@ async def test_exchanges_and_bindings(
     exchange = m.ExchangeDeclare(0, "x", "headers", False, True, False, False, False, {})
     await amqp.ask(exchange, m.ExchangeDeclareOk)
     another = m.ExchangeDeclare(0, "y", "topic", False, True, False, False, False, {})
-    await amqp.channel_fails(another, 406, "there are 7 exchanges, the most of a virtual host")
+    await amqp.channel_fails(another, 406, "there are 7 exchanges, the limit of a virtual host")
     await amqp.open()
     assert await peer.code(c.CreateSuperStream, "t", ("p9",), ("0",), ()) == PRECONDITION_FAILED
     assert "7 exchanges" in await http.reason("PUT", "exchanges/%2F/y", {"type": "direct"})
@@ -267,7 +267,7 @@ async def test_exchanges_and_bindings(
     await amqp.channel_fails(long, 406, "have 1,025 characters, expected at most 1,024")
     await amqp.open()
     await amqp.ask(m.QueueBind(0, "p0", "x", "k", False, fields(a="b")), m.QueueBindOk)
-    told = "there would be more than 3 bindings, the most of a virtual host"
+    told = "there would be more than 3 bindings, the limit of a virtual host"
     await amqp.channel_fails(m.QueueBind(0, "p1", "x", "", False, {}), 406, told)
     assert told in await http.reason("POST", "bindings/%2F/e/s/q/p0", {"routing_key": "more"})
 

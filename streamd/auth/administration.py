@@ -23,13 +23,13 @@ class Administration:
         self._directory = directory
 
     async def add_virtual_host(self, name: str, owner: str) -> bool:
-        """Add a virtual host unless it is there; its owner may do everything in it.
+        """Add a virtual host unless it exists; its owner gets all rights in it.
 
         Returns:
             Whether it is new.
 
         Raises:
-            Refused: there is no such owner, or the catalog cannot be written.
+            Refused: the owner does not exist, or the catalog cannot be written.
         """
         async with self._broker.catalog.turn() as turn:
             if name in self._broker.virtual_hosts:
@@ -41,10 +41,10 @@ class Administration:
             return True
 
     async def remove_virtual_host(self, name: str) -> None:
-        """Remove a virtual host with everything in it, and what users may do there.
+        """Remove a virtual host with everything in it, and the permissions of users there.
 
         Raises:
-            Refused: there is none, or the catalog cannot be written.
+            Refused: it does not exist, or the catalog cannot be written.
         """
         async with self._broker.catalog.turn() as turn:
             await self._broker.remove_virtual_host(turn, name)

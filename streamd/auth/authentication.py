@@ -1,4 +1,4 @@
-"""Who may enter: the mechanisms by which a peer proves its user, and the virtual hosts it may use.
+"""Who may enter: the mechanisms by which a peer authenticates, and the virtual hosts it may use.
 
 The same for all protocols.
 """
@@ -23,7 +23,7 @@ class Peer(NamedTuple):
     Attributes:
         host: its address.
         is_local: it is on this machine.
-        certificate_user: the name in the certificate it has proved to own, None without one.
+        certificate_user: the name in its verified certificate; None without one.
     """
 
     host: str
@@ -32,7 +32,7 @@ class Peer(NamedTuple):
 
 
 class Failure(Enum):
-    """Why a peer is not let in; each protocol has codes of its own for these, at its edge."""
+    """Why a peer may not enter; each protocol translates these to its own codes."""
 
     UNKNOWN_MECHANISM = "SASL mechanism not supported"
     MALFORMED = "SASL error"
@@ -54,15 +54,15 @@ class AuthenticationFailed(Exception):
 
     @property
     def is_guess(self) -> bool:
-        """The name or the password is wrong; the answer waits, which slows down guessing."""
+        """The name or the password is wrong; a delayed answer slows down guessing."""
         return self.failure is Failure.WRONG_CREDENTIALS
 
 
 class Authenticator:
-    """Judges one peer.
+    """Authenticates one peer.
 
     Args:
-        config: who ANONYMOUS is.
+        config: names the user for ANONYMOUS.
         broker: the virtual hosts.
         directory: the users.
         peer: the other end.
@@ -77,7 +77,7 @@ class Authenticator:
         self._peer = peer
 
     def mechanisms(self) -> tuple[str, ...]:
-        """Those that the peer can use."""
+        """The mechanisms that the peer can use."""
         found = [PLAIN, AMQPLAIN]
         if self._peer.certificate_user is not None:
             found.append(EXTERNAL)
@@ -86,10 +86,10 @@ class Authenticator:
         return tuple(found)
 
     async def prove(self, mechanism: str, data: bytes) -> str:
-        """The user that the secret proves.
+        """The user that the secret authenticates.
 
         Raises:
-            AuthenticationFailed: it proves none.
+            AuthenticationFailed: it authenticates nobody.
         """
         if mechanism not in self.mechanisms():
             raise AuthenticationFailed(Failure.UNKNOWN_MECHANISM, f"{mechanism[:20]!r}")
@@ -111,10 +111,10 @@ class Authenticator:
         return user
 
     def enter(self, user: str, name: str) -> tuple[VirtualHost, Rights]:
-        """A virtual host, and what a user that was proved may do there.
+        """A virtual host, and the rights of an authenticated user there.
 
         Raises:
-            AuthenticationFailed: there is none of that name, or the user may do nothing there.
+            AuthenticationFailed: it does not exist, or the user has no rights there.
         """
         host = self._broker.virtual_hosts.get(name)
         rights = Rights(self._directory, user, name)
@@ -136,7 +136,7 @@ def _read_plain(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
-    """A field table of AMQP 0-9-1 without its length, in which LOGIN and PASSWORD are texts."""
+    """A field table of AMQP 0-9-1 without its length, in which LOGIN and PASSWORD are strings."""
     fields: dict[bytes, bytes] = {}
     position = 0
     while position < len(data):

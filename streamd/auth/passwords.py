@@ -1,8 +1,8 @@
 """Password hashes: scrypt for our own, and RabbitMQ's, which come with imported definitions.
 
-A hash is one text, `scheme$...`. RabbitMQ's are one round of SHA-2 over four bytes of salt and the
-password, quickly guessed by whoever gets hold of them: access.py replaces one by scrypt as soon as
-its password was seen.
+A hash is one string, `scheme$...`. RabbitMQ's are one round of SHA-2 over four bytes of salt and
+the password, quickly guessed by anyone who gets hold of them: users.py replaces one with scrypt as
+soon as its password has been seen.
 
 Source: RabbitMQ, "Credentials and Passwords", section "Computing a Password Hash".
 """
@@ -30,7 +30,7 @@ _RABBITMQ_SALT_BYTES = 4
 
 
 def hash_password(password: bytes) -> str:
-    """A password as it is kept. Takes a while: call it in a thread."""
+    """The hash of a password. Takes a while: call it in a thread."""
     salt = secrets.token_bytes(_SALT_BYTES)
     parts = [_scrypt(password, salt, _COST, _BLOCK, _PARALLEL), salt]
     digest, salted = (base64.b64encode(part).decode() for part in parts)
@@ -38,7 +38,7 @@ def hash_password(password: bytes) -> str:
 
 
 def check_password(password: bytes, kept: str) -> bool:
-    """Whether a password is the one that was kept. Takes as long whatever is kept, or nothing."""
+    """Whether a password has this hash. Takes equally long for any hash, also for an empty one."""
     match = _SCRYPT_FORM.fullmatch(kept)
     if match is None:
         _scrypt(password, bytes(_SALT_BYTES), _COST, _BLOCK, _PARALLEL)
@@ -49,7 +49,7 @@ def check_password(password: bytes, kept: str) -> bool:
 
 
 def is_own(kept: str) -> bool:
-    """Whether a hash is of our own making, or empty: no reason to replace it."""
+    """Whether a hash is one of ours, or empty: no reason to replace it."""
     return not kept or kept.startswith(SCRYPT)
 
 
@@ -63,28 +63,28 @@ def read_hash(algorithm: str, text: str) -> str:
     """A hash from definitions as it is kept.
 
     Raises:
-        ValueError: it is none, or one that takes too much to check.
+        ValueError: it is not a hash, or one that takes too much to check.
     """
     if not text:
-        return ""  # no password lets in
+        return ""  # no password is accepted
     if algorithm in _RABBITMQ:
         try:
             size = len(base64.b64decode(text, validate=True))
         except binascii.Error:
             size = 0
         if size != _RABBITMQ_SALT_BYTES + hashlib.new(_RABBITMQ[algorithm]).digest_size:
-            raise ValueError(f"the password hash is no {algorithm} in base64")
+            raise ValueError(f"the password hash is not {algorithm} in base64")
         return f"{algorithm}${text}"
     if algorithm != SCRYPT:
         known = ", ".join((SCRYPT, *_RABBITMQ))
         raise ValueError(f"hashing algorithm is {algorithm[:40]!r}, expected one of {known}")
     if not _is_scrypt(text):
-        raise ValueError("the password hash is none of scrypt: scrypt$COST$BLOCK$PARALLEL$SALT$KEY")
+        raise ValueError("the password hash is not scrypt$COST$BLOCK$PARALLEL$SALT$KEY")
     return text
 
 
 def _is_scrypt(text: str) -> bool:
-    """Whether this is a hash of scrypt that can be checked within our limits."""
+    """Whether this is a scrypt hash that can be checked within our limits."""
     match = _SCRYPT_FORM.fullmatch(text)
     if match is None:
         return False

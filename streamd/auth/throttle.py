@@ -1,10 +1,10 @@
-"""Slows down who guesses passwords, also over many connections, by the address they come from.
+"""Slows down password guessing, also over many connections, by the address it comes from.
 
-A wrong password already waits for its answer; that bounds what one connection can try. Here two
-passwords of an address are looked at at once, and after ten wrong ones one a second. Who
-is known to have the right password does not come here (see access.py), and when the guessing
-stops all is forgotten within seconds: nobody is kept out for long by what others do. Memory is
-bounded: beyond so many addresses the one that was seen longest ago is forgotten.
+The answer to a wrong password is delayed already; that bounds what one connection can try. Here
+two passwords of an address are checked at once, and after ten wrong ones one a second. Clients
+known to have the right password do not come here (see users.py), and when the guessing stops,
+all is forgotten within seconds: nobody is locked out for long by what others do. Memory is
+bounded: beyond a limit the address that was seen longest ago is forgotten.
 """
 
 import ipaddress
@@ -12,19 +12,19 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-_AT_ONCE = 2  # looked at, of one address: whoever comes from elsewhere has its turn soon
+_AT_ONCE = 2  # checked for one address: other addresses soon have their turn
 _FREE = 10  # wrong ones before others have to wait
 _SECONDS_EACH = 1.0
-_WAITING = 5  # that many wait for that; more are refused unseen
+_WAITING = 5  # may wait for that; more are refused unchecked
 MAX_ADDRESSES = 10_000
-_PREFIX_6 = 64  # of an IPv6 address: who has one has all behind it
+_PREFIX_6 = 64  # of an IPv6 address: whoever has one has all with the same prefix
 
 
 class _Address:
-    """What is known of one address.
+    """What is known about one address.
 
     Attributes:
-        turns: who is looked at.
+        turns: limits how many are checked at once.
         users: connections that wait for it, or have it.
         paid_at: when its wrong passwords are forgotten.
     """
@@ -36,18 +36,18 @@ class _Address:
 
     @property
     def seconds_to_wait(self) -> float:
-        """Until the next one is looked at."""
+        """Until the next one is checked."""
         return max(0.0, self.paid_at - trio.current_time() - _FREE * _SECONDS_EACH)
 
 
 class LoginThrottle:
-    """Passwords that are tried, by address."""
+    """Limits attempts with passwords, by address."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, _Address] = {}
 
     async def judge(self, address: str, look: Callable[[], Awaitable[bool]]) -> bool | None:
-        """What `look` says of a password, in its turn; None when it is not asked.
+        """The answer of `look` for a password, in its turn; None when it was not asked.
 
         Args:
             address: where the password comes from.

@@ -1,7 +1,7 @@
 """Who may enter, and what they may do there: users, password hashes, permissions.
 
 A permission is three patterns for the names of streams in a virtual host, searched for in the
-name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" what begins so. Passwords are
+name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" that prefix. Passwords are
 kept as scrypt hashes. Checking one takes some 50 ms on purpose and happens in a thread, two at a
 time at most; a password that was right once is then known by a keyed hash that lives as long as
 the server, so clients with many connections do not pay for each.
@@ -66,12 +66,12 @@ class Rights:
         return self._directory.has_tag(self.user, ADMINISTRATOR)
 
     def allows(self, right: Right, name: str) -> bool:
-        """Whether the user may do this with what is called `name`."""
+        """Whether the user has this right on the resource `name`."""
         row = self._directory.permission(self.user, self._virtual_host)
         return row is not None and _matches(row[2 + right], name)
 
     def require(self, right: Right, name: str) -> None:
-        """Raise Refused unless the user may do this with what is called `name`."""
+        """Raise Refused unless the user has this right on the resource `name`."""
         if not self.allows(right, name):
             details = f"{self.user} may not {right.name.lower()} {name}"
             raise Refused(Reason.ACCESS_REFUSED, details)
@@ -137,7 +137,7 @@ class UserDirectory:
         Args:
             name: of the user.
             password: as it was sent.
-            address: where it comes from; too many wrong ones from there are not looked at.
+            address: where it comes from; after too many wrong ones from there it is not checked.
         """
         seen = hmac.digest(self._key, password, "sha256")
         if self._is_known(name, seen):
@@ -148,7 +148,7 @@ class UserDirectory:
 
         is_right = await self._throttle.judge(address, look)
         if is_right is None:
-            logger.warning("%s: a password is not looked at, after so many wrong ones", address)
+            logger.warning("%s: a password was not checked, after too many wrong ones", address)
         return bool(is_right)
 
     def _is_known(self, name: str, seen: bytes) -> bool:
@@ -176,7 +176,7 @@ class UserDirectory:
                 return  # changed meanwhile
             try:
                 await self._keep(turn, user._replace(password_hash=digest))
-            except Refused as refused:  # the old one still serves
+            except Refused as refused:  # the old one still works
                 logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
     def is_user(self, name: str) -> bool:
@@ -214,17 +214,17 @@ class UserDirectory:
         *,
         is_new: bool | None = None,
     ) -> None:
-        """Add a user or change one; None leaves what is as it is, in a new user nothing.
+        """Add a user or change one; None leaves a value unchanged, in a new user empty.
 
         Args:
             name: of the user.
-            password: from now on; empty lets nobody in.
-            tags: all of them.
+            password: the new one; with an empty one nobody can log in.
+            tags: the new ones, all of them.
             password_hash: instead of a password, as passwords.read_hash gives it.
-            is_new: whether there may be no such user yet, or has to be one; None for either.
+            is_new: True when the user must not exist yet, False when it must; None for either.
 
         Raises:
-            Refused: bad name, there is such a user or none, no administrator would be left, or the
+            Refused: bad name, `is_new` is wrong, no administrator would be left, or the
                 catalog cannot be written.
         """
         _check_name("user", name)
@@ -250,12 +250,12 @@ class UserDirectory:
         self._users[user.name] = user
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user, unless nobody would be left to make new ones.
+        """Remove a user, except the last administrator.
 
         Its connections stay until they end.
 
         Raises:
-            Refused: there is none, it is the last administrator, or the catalog cannot be written.
+            Refused: no such user, it is the last administrator, or the catalog cannot be written.
         """
         async with self._catalog.turn() as turn:
             self._check_stays_managed(name)
@@ -269,7 +269,7 @@ class UserDirectory:
         """Set what a user may do in a virtual host.
 
         Args:
-            row: from now on.
+            row: the new permissions.
             check: raises Refused unless the virtual host exists; called in the turn of the change.
 
         Raises:
@@ -280,7 +280,7 @@ class UserDirectory:
             try:
                 _compiled(pattern)
             except re.error as error:
-                details = f"{pattern[:40]!r} is no regular expression: {error}"
+                details = f"{pattern[:40]!r} is not a regular expression: {error}"
                 raise Refused(Reason.PRECONDITION_FAILED, details) from error
         async with self._catalog.turn() as turn:
             check()
@@ -289,10 +289,10 @@ class UserDirectory:
             self.add_permission(row)
 
     async def remove_permission(self, user: str, virtual_host: str) -> None:
-        """Take from a user what it may do in a virtual host.
+        """Remove the permissions of a user in a virtual host.
 
         Raises:
-            Refused: it may do nothing there, or the catalog cannot be written.
+            Refused: it has no permissions there, or the catalog cannot be written.
         """
         async with self._catalog.turn() as turn:
             if (user, virtual_host) not in self._permissions:
@@ -302,11 +302,11 @@ class UserDirectory:
             del self._permissions[user, virtual_host]
 
     def add_permission(self, row: PermissionRow) -> None:
-        """Take what a user may do from now on; it is in the catalog."""
+        """Apply permissions of a user; the catalog has them already."""
         self._permissions[row.user, row.virtual_host] = row
 
     def forget_virtual_host(self, name: str) -> None:
-        """Drop what users may do in a virtual host; it is out of the catalog."""
+        """Drop the permissions in a virtual host; the catalog has them no longer."""
         self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
 
     def check_user(self, name: str) -> None:
@@ -326,11 +326,11 @@ class UserDirectory:
 
     def _check_stays_managed(self, name: str) -> None:
         if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:
-            details = f"{name} is the last administrator: make another one first"
+            details = f"{name} is the last administrator: create another one first"
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def _check_name(what: str, name: str) -> None:
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
-        details = f"{name[:40]!r} is no name for a {what}: expected 1 to 255 printable bytes"
+        details = f"{name[:40]!r} is not a {what} name: expected 1 to 255 printable bytes"
         raise Refused(Reason.PRECONDITION_FAILED, details)

@@ -1,7 +1,7 @@
-"""Reading what a stream is declared with: the arguments of Create.
+"""Reading the arguments that a stream is declared with.
 
-Values arrive as text. What can be read is kept in canonical form, so that the same declaration
-made twice compares equal whatever way it was written (`60m` and `1h`); arguments that this server
+Values arrive as strings. Valid ones are kept in canonical form, so that the same declaration
+made twice compares equal however it was written (`60m` and `1h`); arguments that this server
 does not know are ignored, as RabbitMQ ignores them.
 """
 
@@ -47,7 +47,7 @@ def age_seconds(text: str) -> int:
     """The seconds in an age or an interval.
 
     Raises:
-        ValueError: it is none; says what is expected.
+        ValueError: it is not valid; the text says what is expected.
     """
     match = _AGE.fullmatch(text)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
@@ -145,19 +145,19 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
                 raise Refused(Reason.PRECONDITION_FAILED, details) from None
     for name in (FILTER_CONTRACT, FILTER_DERIVE):
         if name in found and FILTER_PROPERTY not in found:
-            details = f"{name} says something of {FILTER_PROPERTY}, which is missing"
+            details = f"{name} needs {FILTER_PROPERTY}, which is missing"
             raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
 
 
-# What may be changed while the stream is there; from the next chunk on it holds.
+# What may be changed while the stream exists; a change takes effect with the next chunk.
 SETTINGS = frozenset(
     (MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES)
 )
 
 
 def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
-    """What is to be changed of a stream, in canonical form; an empty text is the default.
+    """Changes to a stream's arguments, in canonical form; an empty string is the default.
 
     Raises:
         Refused: an argument cannot be changed or read (PRECONDITION_FAILED).
@@ -177,7 +177,7 @@ def describe_arguments(arguments: Mapping[str, Value]) -> Arguments:
 
 
 def _age_text(seconds: Value) -> str:
-    assert isinstance(seconds, int)  # noqa: S101 - so it was read
+    assert isinstance(seconds, int)  # noqa: S101 - parsed so
     unit = next(u for u in "Dhms" if seconds % _UNITS[u] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
 

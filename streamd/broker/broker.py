@@ -1,4 +1,4 @@
-"""Everything in one data folder: virtual hosts with their streams, users, and the catalog."""
+"""Everything in one data folder: the virtual hosts with their streams, and the catalog."""
 
 import logging
 import time
@@ -39,17 +39,17 @@ class Broker:
     Args:
         data: the folder; exists.
         catalog: changes the catalog of that folder; closed with the broker.
-        nursery: in which the writers of the streams run.
+        nursery: runs the writers of the streams.
         now_ms: the wall clock.
-        max_streams: that there may be, in all virtual hosts.
-        flusher: gets what streams write onto the device; default as the system likes.
+        max_streams: limit on the streams in all virtual hosts together.
+        flusher: flushes what streams write; by default the system does, when it likes.
 
     Attributes:
         virtual_hosts: by name.
         now_ms: the wall clock.
         data: the folder.
         catalog: changes the catalog.
-        rounds: at whose end streams write.
+        rounds: streams write at the end of each.
         poller: waits for connections; None on systems without one.
     """
 
@@ -80,7 +80,7 @@ class Broker:
         )
 
     async def open(self, contents: Contents) -> None:
-        """Open what the catalog knows."""
+        """Open everything in the catalog."""
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for host in self.virtual_hosts.values():
@@ -104,18 +104,18 @@ class Broker:
             self._resources.nursery.start_soon(self.poller.run)
 
     def check_virtual_host(self, name: str) -> None:
-        """Raise Refused where there is no virtual host of that name."""
+        """Raise Refused when there is no virtual host of that name."""
         if name not in self.virtual_hosts:
             details = f"there is no virtual host {name}"
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def add_virtual_host(self, turn: Turn, name: str, *more: Change) -> None:
-        """Add a virtual host, of which there is none yet.
+        """Add a virtual host that does not exist yet.
 
         Args:
-            turn: in which it is done.
-            name: of it.
-            more: changes of the catalog that belong to it.
+            turn: of the change that this belongs to.
+            name: of the virtual host.
+            more: changes of the catalog to commit with it.
 
         Raises:
             Refused: the catalog cannot be written.
@@ -124,10 +124,10 @@ class Broker:
         self.virtual_hosts[name] = VirtualHost(name, self._resources)
 
     async def remove_virtual_host(self, turn: Turn, name: str) -> None:
-        """Remove a virtual host with everything in it, and what users may do there.
+        """Remove a virtual host with everything in it, and the permissions of users there.
 
         Raises:
-            Refused: there is none, or the catalog cannot be written.
+            Refused: it does not exist, or the catalog cannot be written.
         """
         self.check_virtual_host(name)
         await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
@@ -159,8 +159,8 @@ async def _open_one(
 def _clean_up(data: str, known: set[str]) -> None:
     """Move folders that no stream refers to out of the way, so that none comes back to life.
 
-    A stop between two steps of creating or deleting leaves them. They are kept: if it was the
-    catalog that got lost, they are all there is.
+    A stop between two steps of creating or deleting a stream leaves them. They are kept: if the
+    catalog got lost, they are all there is.
     """
     for folder in Path(data, "streams").glob("*/*"):
         if str(folder) not in known:

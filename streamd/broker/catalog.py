@@ -23,9 +23,9 @@ from streamd.broker.standing_selectors import StandingSelector
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
-_BUSY_SECONDS = 1.0  # that one statement waits for another program that uses the file
+_BUSY_SECONDS = 1.0  # a statement waits this long for another program that uses the file
 _PATIENCE_SECONDS = 10.0  # after which a change is not tried again
-_ERROR_CODE = 0xFF  # of an extended one
+_ERROR_CODE = 0xFF  # the bits of an extended code that hold the plain one
 
 Change: TypeAlias = Callable[[Transaction], None]
 
@@ -35,7 +35,7 @@ class CatalogError(Exception):
 
 
 class Contents(NamedTuple):
-    """All that is stored of virtual hosts and their streams."""
+    """Everything that is stored about virtual hosts and their streams."""
 
     virtual_hosts: list[str]
     streams: list[StreamRow]
@@ -81,7 +81,7 @@ class Catalog:
         again for some seconds.
 
         Raises:
-            CatalogError: it cannot be written; it is as it was.
+            CatalogError: it cannot be written; it is unchanged.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         with self._errors():
@@ -112,7 +112,7 @@ class Catalog:
             return self._db.execute(query).fetchall()
 
     def contents(self) -> Contents:
-        """What a server needs to begin."""
+        """Everything that a server reads when it starts."""
         hosts, streams = self.virtual_hosts(), self.streams()
         return Contents(
             hosts,

@@ -1,4 +1,4 @@
-"""The rows of the catalog, as those who read and change it see them."""
+"""The rows of the catalog, as the rest of the server sees them."""
 
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,25 +11,25 @@ class StreamRow(NamedTuple):
 
     Attributes:
         virtual_host: where it is.
-        name: of it.
-        arguments: what it was declared with, and is declared with again.
-        settings: what was changed since, by the same names; an empty string is the default.
+        name: unique in its virtual host.
+        arguments: as declared; declaring it again requires the same ones.
+        settings: arguments changed since then; an empty string is the default.
     """
 
     virtual_host: str
     name: str
     arguments: Arguments
-    settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # nothing to change in it
+    settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # immutable
 
     @property
     def effective(self) -> Arguments:
-        """The arguments that hold for it now."""
+        """The arguments in force now."""
         together = {**self.arguments, **self.settings}
         return {name: value for name, value in together.items() if value != ""}
 
 
 class UserRow(NamedTuple):
-    """One user; the hash is empty when no password lets in."""
+    """One user; with an empty hash no password is accepted."""
 
     name: str
     password_hash: str

@@ -1,6 +1,6 @@
-"""The tables of the catalog, and how a catalog of an older version becomes one of this.
+"""The tables of the catalog, and how a catalog of an older version is brought up to date.
 
-Each version added a script; what an old version wrote is never written in another way there.
+Each version added a script; scripts of older versions are never changed.
 """
 
 import sqlite3
@@ -122,7 +122,7 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 
     Args:
         db: the catalog, not in a transaction.
-        version: that it has; 0 for a new one.
+        version: of the catalog; 0 for a new one.
     """
     missing = "".join(_SCHEMAS[version:])
     try:

@@ -1,4 +1,4 @@
-"""What one change of the catalog writes; see catalog.Catalog for how it becomes lasting."""
+"""The rows that one change of the catalog writes; catalog.Catalog commits them."""
 
 import json
 import sqlite3
@@ -12,7 +12,7 @@ _TABLES_OF_A_HOST = ("streams", "exchanges", "bindings", "standing_selectors", "
 
 
 class Transaction:
-    """Writes rows; all that is written through it lasts, or nothing does.
+    """Writes rows: either all of them are committed, or none.
 
     Args:
         db: in a transaction.
@@ -67,7 +67,7 @@ class Transaction:
         self._remove_bindings_to(virtual_host, name, to_exchange=True)
 
     def put_binding(self, row: Binding) -> None:
-        """Add a binding; a partition that is there gets this position."""
+        """Add a binding; an existing partition moves to this position."""
         values = (*_key_of(row).values(), row.position)
         insert = "INSERT OR REPLACE INTO bindings VALUES (?, ?, ?, ?, ?, ?, ?)"
         self._db.execute(insert, values)
@@ -87,7 +87,7 @@ class Transaction:
         self._db.execute("INSERT INTO virtual_hosts VALUES (?)", (name,))
 
     def remove_virtual_host(self, name: str) -> None:
-        """Remove a virtual host with everything in it, and what users may do there."""
+        """Remove a virtual host with everything in it, and the permissions of users there."""
         self._delete("virtual_hosts", name=name)
         for table in _TABLES_OF_A_HOST:
             self._delete(table, virtual_host=name)
@@ -100,7 +100,7 @@ class Transaction:
         self._db.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?)", values)
 
     def remove_user(self, name: str) -> None:
-        """Remove a user and what it may do."""
+        """Remove a user and its permissions."""
         self._delete("users", name=name)
         self._delete("permissions", user=name)
 
@@ -109,7 +109,7 @@ class Transaction:
         self._db.execute("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?, ?)", permission)
 
     def remove_permission(self, user: str, virtual_host: str) -> None:
-        """Take from a user its rights in a virtual host."""
+        """Remove the rights of a user in a virtual host."""
         self._delete("permissions", user=user, virtual_host=virtual_host)
 
     def _delete(self, table: str, **where: object) -> None:

@@ -2,16 +2,16 @@
 
 A change has a turn of its own, in the order in which the changes asked for one. In its turn it
 
-1. looks whether it can be done: nothing that it finds can change before it is through;
+1. checks whether it can be done: nothing that it finds can change before it is complete;
 2. commits its rows, all or none;
 3. carries out in memory and on the disk what follows from them.
 
 Cancelling the task that asked for the change has an effect while it waits for its turn, and after
 its turn, not within: the catalog, the memory and the folders are as before the change or as after
-it, also when the connection that asked is reset meanwhile. So nothing may be waited for in a turn
+it, even when the connection that asked is reset meanwhile. So a turn must not wait for anything
 that depends on a peer.
 
-The commit is the only step that waits for the device. Should it be worth while, changes that
+The commit is the only step that waits for the device. Should it be worthwhile, changes that
 depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
 each; `Turn.commit` would then return when the commit is made that holds the change.
 """

@@ -1,4 +1,4 @@
-"""What names and numbers from clients have to be; raised as `Refused` where they are not."""
+"""Checks of names and numbers from clients; a bad one raises `Refused`."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,25 +7,25 @@ from streamd.config import MAX_ASKED, MAX_NAME_BYTES, PROPERTIES_BYTES
 
 MAX_PARTITIONS = 1_000  # of a super stream
 _RESERVED_PREFIX = "amq."
-_PROPERTY_BYTES = 64  # that count for one besides its texts
+_PROPERTY_BYTES = 64  # counted for each property besides its strings
 _RECORDED_BYTES = 255  # longer filter values are kept as a hash in chunks anyway
 
 
 def checked_name(name: str) -> str:
-    """A name for a stream, line ends taken out.
+    """The name of a stream, line ends removed.
 
     Raises:
-        Refused: it is none.
+        Refused: it is not a valid name.
     """
     name = name.replace("\r", "").replace("\n", "")
     if not name or name.startswith(_RESERVED_PREFIX):
-        raise Refused(Reason.PRECONDITION_FAILED, f"{name!r} is no name for a stream")
+        raise Refused(Reason.PRECONDITION_FAILED, f"{name!r} is not a valid name for a stream")
     check_length("the name of a stream", name)
     return name
 
 
 def check_length(what: str, name: str) -> None:
-    """Raise Refused when a name is too long to be one."""
+    """Raise Refused when a name is too long."""
     size = len(name.encode())
     if size > MAX_NAME_BYTES:
         details = f"{what} has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
@@ -43,25 +43,25 @@ def checked_key(key: str) -> str:
     """A routing key.
 
     Raises:
-        Refused: it is too long to be one.
+        Refused: it is too long.
     """
     check_length("a routing key", key)
     return key
 
 
 def properties_size(properties: Iterable[tuple[str, str]]) -> int:
-    """Bytes that count for what a consumer says of itself."""
+    """The bytes that are counted for a consumer's properties."""
     return sum(
         len(name.encode()) + len(value.encode()) + _PROPERTY_BYTES for name, value in properties
     )
 
 
 def check_properties(size: int, used: int) -> None:
-    """Raise Refused when a consumer says more of itself than its connection has room for.
+    """Raise Refused when a connection has no room for the properties of another consumer.
 
     Args:
-        size: of its properties.
-        used: that the connection's other consumers use.
+        size: of its properties, in bytes.
+        used: bytes of the properties of the connection's other consumers.
     """
     if used + size > PROPERTIES_BYTES:
         details = (
@@ -72,7 +72,7 @@ def check_properties(size: int, used: int) -> None:
 
 
 def check_asked(values: Collection[object]) -> None:
-    """Raise Refused when a consumer asks for more filter values than are looked for."""
+    """Raise Refused when a consumer asks for too many filter values."""
     if len(values) > MAX_ASKED:
         details = (
             f"a consumer asks for {len(values):,} filter values, expected at most {MAX_ASKED:,}"
@@ -81,5 +81,5 @@ def check_asked(values: Collection[object]) -> None:
 
 
 def recorded(values: Iterable[bytes]) -> list[bytes]:
-    """Of filter values asked for, those that are recorded for tuning: no long ones."""
+    """The requested filter values that are recorded for tuning: not the long ones."""
     return [value for value in values if len(value) <= _RECORDED_BYTES]

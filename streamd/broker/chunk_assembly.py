@@ -1,4 +1,4 @@
-"""Which of the queued messages make the next chunk: limits, duplicates, sub-batches apart.
+"""Which of the queued messages make the next chunk: limits, duplicates, separate sub-batches.
 
 Plain synchronous code over the log's state: nothing here changes queue or log.
 """
@@ -11,7 +11,7 @@ from streamd.broker.publication import PendingEntries
 
 
 class ChunkAssembly:
-    """The next chunk in the making.
+    """The next chunk while it is being built.
 
     Frames stay whole where a chunk can hold them: a small batch of messages arrives as it was
     sent. A sub-batch gets a chunk of its own, because some clients read only the first one.

@@ -1,10 +1,10 @@
-"""What the broker refuses, and why, in words of no protocol."""
+"""Why the broker refuses requests, independent of any protocol."""
 
 from enum import Enum
 
 
 class Reason(Enum):
-    """Why a request is refused; each protocol has codes of its own for these, at its edge."""
+    """Why a request is refused; each protocol translates these to its own codes."""
 
     NOT_FOUND = "stream does not exist"
     ALREADY_EXISTS = "stream exists"

@@ -1,6 +1,6 @@
 """What a stream promises about filter values: that they are the values of a declared property.
 
-On that promise a selector chooses chunks. The server keeps it in two ways: it takes the value from
+Selectors choose chunks by that promise. The server keeps it in two ways: it takes the value from
 the message where the publisher gave none, and it refuses messages that break it.
 
 Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is ours.
@@ -18,10 +18,10 @@ from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROP
 
 
 class Checked(NamedTuple):
-    """What becomes of entries.
+    """The entries to be stored, and those to be refused.
 
     Attributes:
-        entries: to be stored, their filter values complete; None for nothing.
+        entries: to be stored, their filter values complete; None when there are none.
         refused_ids: 8 bytes for each entry that breaks the promise.
     """
 
@@ -33,7 +33,7 @@ class FilterContract:
     """The promise of one stream.
 
     Args:
-        filter_property: whose value is a message's filter value.
+        filter_property: the property whose value is a message's filter value.
         is_strict: messages that break the promise are refused.
         derives: the server takes the value from messages that come without one.
     """
@@ -44,7 +44,7 @@ class FilterContract:
         self._derives = derives
 
     def check(self, entries: Entries) -> Checked:
-        """Give entries the filter values that are missing, and find those that must not be."""
+        """Fill in missing filter values, and find the entries that break the promise."""
         given = entries.filter_values
         if not self._is_strict and given is not None and all(given):
             return Checked(entries)
@@ -76,7 +76,7 @@ class FilterContract:
 
 
 def contract_of(arguments: Mapping[str, Value]) -> FilterContract | None:
-    """What a stream's arguments promise; None when nothing has to be done for it."""
+    """What a stream's arguments promise; None when there is nothing to enforce."""
     name = arguments.get(FILTER_PROPERTY)
     is_strict = arguments.get(FILTER_CONTRACT) == STRICT
     derives = arguments.get(FILTER_DERIVE) is True
@@ -110,7 +110,7 @@ def _value_reader(filter_property: Property) -> Callable[[bytes], bytes]:
 
 
 def messages_of(data: bytes) -> list[bytes]:
-    """The messages in entries, sub-batches unpacked; one that cannot be has empty messages."""
+    """The messages in entries, sub-batches unpacked; one that is damaged yields empty messages."""
     simple = simple_bodies(data)
     return list(_unpacked(data)) if simple is None else simple
 

@@ -1,4 +1,4 @@
-"""When what streams have written goes onto the device: the setting `flush`, and who sees to it.
+"""When written messages are flushed to the device: the setting `flush`, and its background task.
 
 With `always` each stream flushes itself, and confirms afterwards (stream.py). With `interval` one
 task flushes all streams that were written to, some at a time, in threads. With `os` only segments
@@ -39,7 +39,7 @@ class Flusher:
 
     Args:
         mode: the setting.
-        seconds: how long something that was written may wait for its flush to begin.
+        seconds: how long written messages may wait for their flush to begin.
     """
 
     def __init__(self, mode: FlushMode, seconds: float) -> None:

@@ -1,9 +1,9 @@
 """Single active consumers: of all that share a name on a stream, one at a time gets messages.
 
-Nobody is active before it has answered ConsumerUpdate: until then its credit is kept and no chunk
-goes out. In a group over a super stream the partition's number decides whose turn it is, so the
+No member is active before it has answered ConsumerUpdate: until then it keeps its credit and gets
+no chunk. In a group over a super stream the partition's number decides whose turn it is, so the
 partitions spread over the members. A member that must step down is asked first, and its successor
-becomes active when it has answered or has gone.
+becomes active once the old one has answered or is gone.
 
 Source: rabbitmq/rabbitmq-server, rabbit_stream_sac_coordinator.erl.
 """
@@ -40,8 +40,8 @@ class Group:
         partition: number of the stream in its super stream, NO_PARTITION outside of one.
 
     Attributes:
-        active: who gets messages, or has been asked to take over; None while the group is empty.
-        stepping_down: asked to step down, and has not answered yet.
+        active: the one that gets messages or was asked to take over; None in an empty group.
+        stepping_down: the one that was asked to step down and has not answered yet.
     """
 
     def __init__(self, partition: int) -> None:
@@ -51,7 +51,7 @@ class Group:
         self.stepping_down: Member | None = None
 
     def join(self, member: Member) -> None:
-        """Take a new member in, last in order."""
+        """Add a new member, last in order."""
         self.members.append(member)
         self._settle()
 
@@ -71,7 +71,7 @@ class Group:
             self._settle()
 
     def _settle(self) -> None:
-        """Bring whom it should be into place, one question at a time."""
+        """Make the right member the active one, asking one client at a time."""
         if self.stepping_down is not None or not self.members:
             return
         wanted = self._wanted()
@@ -95,12 +95,12 @@ class Groups:
         self._groups: dict[GroupKey, Group] = {}
 
     def join(self, key: GroupKey, partition: int, make_member: Callable[[Group], Member]) -> None:
-        """Add a member to a group, made when it has none.
+        """Add a member to its group, which is created for its first member.
 
         Args:
             key: of the group.
-            partition: as the member knows it.
-            make_member: makes the member, told its group; may raise, nothing is changed then.
+            partition: the number that the member has for it.
+            make_member: creates the member, given its group; if it raises, nothing is changed.
 
         Raises:
             Refused: the group knows the stream as another partition (PRECONDITION_FAILED).
@@ -116,7 +116,7 @@ class Groups:
         group.join(member)
 
     def leave(self, key: GroupKey, group: Group, member: Member) -> None:
-        """A member leaves; the group goes with its last one."""
+        """A member leaves; a group without members is removed."""
         if self._groups.get(key) is not group:
             return  # its stream is gone, and nobody takes over
         group.leave(member)
@@ -124,5 +124,5 @@ class Groups:
             del self._groups[key]
 
     def stream_is_gone(self, stream: str) -> None:
-        """Nobody takes over in groups of this stream any more."""
+        """No member takes over in groups of this stream any more."""
         self._groups = {key: g for key, g in self._groups.items() if key.stream != stream}

@@ -1,7 +1,7 @@
-"""Filter indexes of segments, made and opened beside the event loop, one segment at a time.
+"""Filter indexes of segments, built and opened beside the event loop, one segment at a time.
 
-Until a segment has its index, readers pass over its chunks by looking at each header: slower, and
-never wrong. So a failure here is told, and left at that.
+Until a segment has its index, readers skip its chunks by looking at each header: slower, but
+never wrong. So a failure here is logged, and nothing else happens.
 """
 
 import logging
@@ -24,7 +24,7 @@ _MOST_MAPPED = 30_000  # Linux lets a process have 65,530 maps of all kinds
 
 
 class Indexer:
-    """Gives segments their filter indexes, for all streams of a server."""
+    """Builds the filter indexes of segments, for all streams of a server."""
 
     def __init__(self) -> None:
         self._logs: dict[str, Log] = {}
@@ -33,7 +33,7 @@ class Indexer:
         self._most_mapped = most_mapped()
 
     def index_requested(self, log: Log) -> None:
-        """A log has segments that want an index, or that are sealed with one in memory."""
+        """A log has segments that need an index, or that are sealed with one in memory."""
         self._logs[log.folder] = log
         self._work.set()
 
@@ -61,7 +61,7 @@ class Indexer:
                 logger.warning("no filter index for %s: %s", segment.path(), error)
             segment.index_failed()
             return
-        except Exception:  # a bug: filters are slower without, and right
+        except Exception:  # a bug: without an index filters are slower, but correct
             logger.exception("no filter index for %s", segment.path())
             segment.index_failed()
             return
@@ -76,7 +76,7 @@ class Indexer:
         await trio.lowlevel.checkpoint()
 
     def _count(self, segment: Segment) -> None:
-        """A file is mapped: let go of the oldest ones beyond the limit, until they are wanted."""
+        """A file is mapped: unmap the oldest ones beyond the limit, until they are needed."""
         self._mapped.append(ref(segment))
         while len(self._mapped) > self._most_mapped:
             oldest = self._mapped.popleft()()

@@ -1,4 +1,4 @@
-"""What is done with a log's files beside the event loop: flushing them, and dropping old ones.
+"""Work on a log's files beside the event loop: flushing them, and dropping old ones.
 
 One piece of work at a time for each log. While a flush runs that publishers wait for, the writer is
 paused. A flush that fails is not tried again, as the system may have dropped what it could not
@@ -26,8 +26,8 @@ class LogMaintenance:
     Args:
         name: of the stream, for messages to people.
         log: its log.
-        writer: paused, resumed, and told what became of a flush.
-        rounds: in which what a flush has made safe is confirmed and delivered.
+        writer: paused, resumed, and notified of the outcome of a flush.
+        rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.
     """
 
@@ -50,7 +50,7 @@ class LogMaintenance:
             with_checkpoint: write one in any case.
 
         Returns:
-            Whether a flush has run: not where there is nothing to be flushed any more.
+            Whether a flush has run: False when there was nothing left to flush.
         """
         try:
             return await self._flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
@@ -86,7 +86,7 @@ class LogMaintenance:
         return True
 
     async def _run(self, flush: Flush) -> StorageError | None:
-        """Run a flush in a thread; returns what it failed with."""
+        """Run a flush in a thread; returns its error, None when it succeeded."""
         try:
             with trio.CancelScope(shield=True):  # a thread cannot be cancelled
                 await threads.in_thread(flush.run)
@@ -101,7 +101,7 @@ class LogMaintenance:
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits; files go in a thread.
 
-        And write down what consumers have asked for.
+        Also write down what consumers have asked for.
         """
         log = self._log
         if log.has_outlived(self._now_ms()):
@@ -122,7 +122,7 @@ class LogMaintenance:
                 logger.error("stream %s: %s", self._name, error)
 
     async def stop(self) -> None:
-        """Return when nothing is done with the files in a thread any more, nor ever will be."""
+        """Return once no thread works on the files any more, and none will."""
         self._is_stopped = True
         async with self._turn:
             pass

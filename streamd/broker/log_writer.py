@@ -1,4 +1,4 @@
-"""From what connections publish to chunks in a log, in the order in which it came.
+"""From published messages to chunks in a log, in the order of their arrival.
 
 Theory of operation. Everything that was published while the last chunks were written makes the next
 ones (group commit). Appends go to the page cache and are made on the event loop: a hop to a thread
@@ -7,12 +7,12 @@ costs more than the write, and with Python's lock a busy loop would make it wait
 Three counters say how far things are; they count what was published and the stored offsets, and
 always num_settled <= num_written <= num_asked:
 
-    num_asked     came to the writer
+    num_asked     was given to the writer
     num_written   is in the log, or was refused
     num_settled   is as safe as the setting `flush` promises, and its publishers know
 
 With `flush = always` the log holds back what is appended until it is flushed; the writer is paused
-meanwhile, as a flush covers what was written before it, and that is all that may be told then.
+meanwhile, as a flush covers what was written before it, and only that may be confirmed then.
 Otherwise a turn writes and settles at once.
 
 The states, and what each makes of the four things that happen to a writer:
@@ -68,7 +68,7 @@ class LogWriter:
 
     Attributes:
         state: see the table above.
-        failure: why it takes nothing more, None while it does.
+        failure: why it accepts nothing more; None while it does.
         has_rolled: a new segment has begun since `take_rolled`.
     """
 
@@ -99,11 +99,11 @@ class LogWriter:
         self._confirms: dict[Publisher, list[bytes]] = {}
 
     def set_policy(self, policy: LogPolicy) -> None:
-        """Keep to other limits from the next chunk on."""
+        """Apply other limits from the next chunk on."""
         self._log.policy = policy
         self._limit = RecordLimit(policy.chunk_max_records)
 
-    # -- what comes
+    # -- input
 
     def publish(self, pending: PendingEntries) -> bool:
         """Queue entries for the next turn; False when they are refused."""
@@ -150,7 +150,7 @@ class LogWriter:
             await self._settled.park()
 
     async def settled(self) -> None:
-        """Return when all that came so far is stored or refused, or cannot be for now."""
+        """Return when all input so far is stored or refused, or cannot be stored for now."""
         asked = self._num_asked
         while self._num_settled < asked and not (self.is_full or self.failure):
             await self._settled.park()
@@ -158,10 +158,10 @@ class LogWriter:
     # -- a turn
 
     def write(self) -> bool:
-        """Write everything that is queued; settle it, unless it has to be flushed before.
+        """Write everything that is queued; settle it, unless it has to be flushed first.
 
         Returns:
-            Whether something is in the log that was not there.
+            Whether something was added to the log.
         """
         if self._is_paused or self.state is WriterState.STOPPED:
             return False
@@ -246,7 +246,7 @@ class LogWriter:
             logger.error("stream %s: %s; its publishers wait", self._name, error)
             self.state = WriterState.FULL
 
-    # -- what becomes of it
+    # -- the outcome
 
     def pause(self) -> None:
         """A flush runs: what it does not cover must not be written before it has ended."""
@@ -257,7 +257,7 @@ class LogWriter:
         self._is_paused = False
 
     def settle(self) -> None:
-        """What was written is as safe as promised: confirm it, and wake those it is for."""
+        """What was written is as safe as promised: confirm it, and wake its consumers."""
         confirms, self._confirms = self._confirms, {}
         for publisher, ids in confirms.items():
             try:
@@ -284,12 +284,12 @@ class LogWriter:
         try:
             publisher.refuse(ids, reason)
         except Exception:  # as above
-            logger.exception("stream %s: a publisher cannot be refused", self._name)
+            logger.exception("stream %s: a refusal to a publisher failed", self._name)
 
     def fail(self, reason: str) -> None:
-        """Take nothing more: what is queued is refused, what is committed can still be read."""
+        """Accept nothing more: queued messages are refused, committed ones can still be read."""
         reason = f"{reason}; look at the disk, then restart the server"
-        logger.error("stream %s takes no more messages: %s", self._name, reason)
+        logger.error("stream %s accepts no more messages: %s", self._name, reason)
         self.failure = reason
         if self.state is not WriterState.STOPPED:
             self.state = WriterState.FAILED

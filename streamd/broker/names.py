@@ -1,4 +1,4 @@
-"""Folders for names: any name a client can choose becomes one that a file system takes."""
+"""Folders for names: any name a client can choose becomes one that file systems accept."""
 
 import hashlib
 from pathlib import PurePath

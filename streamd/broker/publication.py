@@ -1,4 +1,4 @@
-"""What connections hand to streams: entries, and whom to tell what becomes of them."""
+"""What connections hand to streams: entries, and the publisher that learns their outcome."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,7 +7,7 @@ from streamd.broker.errors import Reason
 
 
 class Publisher(Protocol):
-    """Whoever has published something, whatever its connection speaks.
+    """A publisher, whatever protocol its connection speaks.
 
     Attributes:
         reference: a durable name as bytes, empty for none; with one, messages that are sent twice
@@ -26,7 +26,7 @@ class Publisher(Protocol):
 
 
 class PendingEntries(NamedTuple):
-    """Entries on their way into a stream, and whom to tell."""
+    """Entries on their way into a stream, and their publisher."""
 
     publisher: Publisher
     entries: Entries

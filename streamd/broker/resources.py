@@ -13,7 +13,7 @@ from streamd.net.rounds import Rounds
 
 
 class StreamQuota:
-    """How many streams there are in all virtual hosts, and how many there may be.
+    """How many streams there are in all virtual hosts, and the limit on that.
 
     Args:
         limit: the setting max_streams.
@@ -25,20 +25,20 @@ class StreamQuota:
         self._used = 0
 
     def check(self, wanted: int) -> None:
-        """Raise Refused unless so many more streams can be made."""
+        """Raise Refused unless that many more streams can be created."""
         if self._used + wanted > self._limit:
             details = (
-                f"there are {self._used:,} streams and {wanted:,} more are wanted, the setting "
-                f"max_streams allows {self._limit:,}"
+                f"cannot create {wanted:,} more: there are {self._used:,} streams, and the setting "
+                f"max_streams is {self._limit:,}"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def count_new(self) -> None:
-        """There is one more."""
+        """A stream was created."""
         self._used += 1
 
     def count_gone(self) -> None:
-        """There is one less."""
+        """A stream is gone."""
         self._used -= 1
 
 
@@ -48,12 +48,12 @@ class ServerResources(NamedTuple):
     Attributes:
         data: the data folder.
         catalog: changes the catalog of that folder.
-        nursery: in which the writers of the streams run.
+        nursery: runs the writers of the streams.
         now_ms: the wall clock.
-        indexer: gives segments their filter indexes.
-        flusher: gets what streams write onto the device.
-        rounds: at whose end streams write.
-        quota: how many streams there may be.
+        indexer: builds the filter indexes of segments.
+        flusher: flushes what streams write.
+        rounds: streams write at the end of each.
+        quota: limits the number of streams.
     """
 
     data: str

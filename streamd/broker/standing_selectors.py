@@ -1,8 +1,8 @@
 """Standing selectors: groups of consumers whose selector the writer evaluates, once per chunk.
 
-A chunk that holds a match gets the selector's token into its filter, so the group's consumers pass
-over all others whatever their selector says. Chunks from before the registration are never passed
-over. Equal selectors have equal tokens; another selector has another one.
+A chunk that holds a match gets the selector's token into its filter, so the group's consumers skip
+all others whatever their selector says. Chunks from before the registration are never skipped.
+Equal selectors have equal tokens, different ones have different tokens.
 
 Source: apache/rocketmq, CommitLogDispatcherCalcBitMap.java, which does this for each message.
 """
@@ -27,7 +27,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
-MAX_PARTS = 100  # properties, values and operators of one: so does each of these
+MAX_PARTS = 100  # properties, values and operators of one: each costs, too
 TOKEN_PREFIX = b"\0selector\0"
 _TOKEN_HASH_BYTES = 16
 
@@ -39,7 +39,7 @@ class StandingSelector(NamedTuple):
         group: the name of the consumers that share it.
         dialect: union, rocketmq or amqp for SQL; tags for a tag expression.
         text: the selector, canonical.
-        since: chunks from this offset on have its token where they hold a match.
+        since: chunks from this offset on have its token if they hold a match.
     """
 
     group: str
@@ -49,7 +49,7 @@ class StandingSelector(NamedTuple):
 
     @property
     def token(self) -> bytes:
-        """What stands for it in filters."""
+        """What represents it in filters."""
         key = f"{self.dialect}\0{self.text}".encode()
         digest = hashlib.blake2b(key, digest_size=_TOKEN_HASH_BYTES).digest()
         return TOKEN_PREFIX + digest
@@ -58,16 +58,16 @@ class StandingSelector(NamedTuple):
         """The selector itself.
 
         Raises:
-            SelectorError: the text is none.
+            SelectorError: the text is not a selector.
         """
         return parse_selector(self.dialect, self.text)
 
 
 def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
-    """What a group wants to register, its text made canonical.
+    """The selector that a group wants to register, its text in canonical form.
 
     Raises:
-        Refused: the selector is none, or depends on the time.
+        Refused: the selector is not valid, or depends on the time.
     """
     if dialect not in (TAGS, *Dialect):
         details = f"there is no dialect {dialect[:40]!r}; there are {TAGS}, {', '.join(Dialect)}"
@@ -84,7 +84,7 @@ def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
         raise Refused(Reason.PRECONDITION_FAILED, details)
     parts = sum(1 for _ in selector.node.walk())
     if parts > MAX_PARTS:
-        details = f"the selector has {parts} parts, a standing one at most {MAX_PARTS}"
+        details = f"the selector has {parts} parts, expected at most {MAX_PARTS}"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     return asked
 
@@ -141,14 +141,14 @@ class StandingSelectors:
 
     @contextmanager
     def changing(self, group: str, row: StandingSelector | None) -> Iterator[None]:
-        """In this block the catalog is changed; when that succeeds, the selector is another one.
+        """Change the catalog in this block; if that succeeds, the group has the new selector.
 
         Until it is known whether it does, both the old and the new selector are evaluated, so that
-        no chunk goes without a token that it needs, and no consumer can come to rely on either.
+        no chunk lacks a token that it needs, and no consumer can come to rely on either.
 
         Args:
             group: has no consumers.
-            row: its selector from now on; None for none.
+            row: its new selector; None for none.
         """
         self._changing[group] = row
         self._matchers = self._compiled()
@@ -170,8 +170,8 @@ class StandingSelectors:
         """Which chunks a consumer of a group needs.
 
         Args:
-            group: that it belongs to.
-            selector: what it thinks its selector is, canonical; empty when it does not say.
+            group: of the consumer.
+            selector: the one that it expects, canonical; empty when it expects none in particular.
 
         Raises:
             Refused: the group has registered none, or another one, or is changing it.
@@ -184,7 +184,7 @@ class StandingSelectors:
             details = f"the standing selector of group {group} is being changed: try again"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         if selector and selector != row.text:
-            details = f"group {group} has registered {row.text}, a consumer comes with {selector}"
+            details = f"group {group} has registered {row.text}, a consumer expects {selector}"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         return ChunkMatcher([row.token], since=row.since)
 

@@ -1,10 +1,10 @@
 """A live stream, as connections see it: publish to it, wait for more, change its settings.
 
-Three parts do the work, each knows only those below it:
+Three parts do the work; each knows only those below it:
 
     LogMaintenance   flushes and drops files in threads      log_maintenance.py
     LogWriter        the queue, chunks, confirms, failures   log_writer.py
-    Waiters          who is woken by what was committed      waiters.py
+    Waiters          the consumers that a commit wakes      waiters.py
 
 Writing needs no task of its own where a round is open (net/rounds.py): it is done at its end. The
 task here writes where there is none, and does what may take time: it waits for a flush with
@@ -46,15 +46,15 @@ class Stream:
         name: for messages to people.
         log: open.
         now_ms: the wall clock, in ms since 1970.
-        rounds: at whose end it writes.
-        flushing: hears of every write; None where nobody has to.
-        contract: what its filter values are, None when nothing has to be done for it.
+        rounds: it writes at the end of each.
+        flushing: notified of every write; None when nobody needs to be.
+        contract: what its filter values are; None when there is nothing to enforce.
         standing: selectors that groups have registered.
 
     Attributes:
         contract: see above.
         standing: the registered selectors.
-        waiters: consumers at the end of it.
+        waiters: consumers that have read it to its end.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Stream:
 
     @property
     def failed(self) -> str | None:
-        """Why it takes no more messages, None while it does."""
+        """Why it accepts no more messages; None while it does."""
         return self._writer.failure
 
     @property
     def alarm(self) -> str:
-        """Why it takes no messages at the moment; empty while it does."""
+        """Why it accepts no messages at the moment; empty while it does."""
         return self._writer.failure or (WriterState.FULL.value if self._writer.is_full else "")
 
     def set_policy(self, policy: LogPolicy) -> None:
-        """Keep to other limits from the next chunk on."""
+        """Apply other limits from the next chunk on."""
         self._writer.set_policy(policy)
 
     # -- publishing
@@ -102,7 +102,7 @@ class Stream:
             raise Refused(Reason.PRECONDITION_FAILED, WriterState.FULL.value)
 
     def publish(self, pending: PendingEntries) -> None:
-        """Queue entries; their publisher is told when they are stored."""
+        """Queue entries; their publisher learns when they are stored."""
         if self._writer.publish(pending) and not self._rounds.at_end(self._write_in_round):
             self._work.set()
 
@@ -121,7 +121,7 @@ class Stream:
         await self._writer.room()
 
     async def settled(self) -> None:
-        """Return when all that came so far is stored or refused, or cannot be for now."""
+        """Return when all input so far is stored or refused, or cannot be stored for now."""
         await self._writer.settled()
 
     def store_offset(self, reference: str, offset: int) -> None:
@@ -157,7 +157,7 @@ class Stream:
         return self.log.commits_on_flush and not self.log.is_flushed
 
     def _write_in_round(self) -> None:
-        """Write without a turn of the task, which costs as much; it does what may take time."""
+        """Write here, as waking the task costs as much; the task does what may take time."""
         writer = self._writer
         if (
             writer.state is not WriterState.FULL  # then the task tries, now and then
@@ -192,7 +192,7 @@ class Stream:
     # -- the end
 
     async def stop(self) -> None:
-        """Return when nothing is done with its files any more, nor ever will be."""
+        """Return once nothing works on its files any more, and nothing will."""
         self._writer.stop()
         await self._maintenance.stop()
 

@@ -10,11 +10,11 @@ from streamd.broker.stream_table import StreamTable
 
 
 class StreamSettings:
-    """What may be changed in a virtual host's streams.
+    """Changes the streams of a virtual host.
 
     Args:
-        virtual_host: the name of it.
-        streams: that are there.
+        virtual_host: its name.
+        streams: the streams there.
         catalog: changes the catalog.
     """
 
@@ -24,9 +24,9 @@ class StreamSettings:
         self._catalog = catalog
 
     async def set_arguments(self, name: str, pairs: Iterable[tuple[str, str]]) -> None:
-        """Change what a stream was declared with; holds from the next chunk on.
+        """Change arguments of a stream; they take effect with the next chunk.
 
-        Declaring it again as it was declared finds it as before.
+        A declaration with the original arguments still counts as equal.
 
         Raises:
             Refused: no such stream, an argument that cannot be changed or read, or the catalog
@@ -63,7 +63,7 @@ class StreamSettings:
                 await turn.commit(lambda catalog: catalog.put_selector(host, name, row))
 
     async def remove_selector(self, name: str, group: str) -> None:
-        """Evaluate a group's selector no more.
+        """Stop evaluating a group's selector.
 
         Raises:
             Refused: no such stream or group, its consumers rely on it, or the catalog cannot be

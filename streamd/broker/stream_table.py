@@ -7,10 +7,10 @@ from streamd.broker.stream import Stream
 
 
 class StreamTable:
-    """Which streams there are.
+    """The streams of one virtual host.
 
     Args:
-        virtual_host: the name of it.
+        virtual_host: its name.
     """
 
     def __init__(self, virtual_host: str) -> None:
@@ -31,11 +31,11 @@ class StreamTable:
         return sorted(self._rows)
 
     def row(self, name: str) -> StreamRow:
-        """What the catalog has of stream `name`, which exists."""
+        """The row of stream `name`, which exists, in the catalog."""
         return self._rows[name]
 
     def find_row(self, name: str) -> StreamRow | None:
-        """What the catalog has of stream `name`, where it exists."""
+        """The row of stream `name` in the catalog, if it exists."""
         return self._rows.get(name)
 
     def arguments(self, name: str) -> Arguments:
@@ -46,7 +46,7 @@ class StreamTable:
         """The stream `name`.
 
         Raises:
-            Refused: there is none, or it is not available.
+            Refused: it does not exist, or is not available.
         """
         stream = self._open.get(name)
         if stream is not None:
@@ -56,7 +56,7 @@ class StreamTable:
         raise Refused(Reason.NOT_FOUND, name)
 
     def find_open(self, name: str) -> Stream | None:
-        """The stream `name` where it exists and is available."""
+        """The stream `name`, if it exists and is available."""
         return self._open.get(name)
 
     def all_open(self) -> list[Stream]:
@@ -64,7 +64,7 @@ class StreamTable:
         return list(self._open.values())
 
     def alarms(self) -> dict[str, str]:
-        """What keeps streams from taking messages, by name."""
+        """Why streams do not accept messages, by name."""
         return self._unavailable | {
             name: stream.alarm for name, stream in self._open.items() if stream.alarm
         }
@@ -78,23 +78,23 @@ class StreamTable:
             raise Refused(Reason.INTERNAL_ERROR, details)
 
     def add(self, row: StreamRow, stream: Stream) -> None:
-        """Take a stream that is open."""
+        """Add a stream that is open."""
         self._rows[row.name], self._open[row.name] = row, stream
 
     def add_unavailable(self, row: StreamRow, reason: str) -> None:
-        """Take a stream that cannot be opened."""
+        """Add a stream that cannot be opened."""
         self._rows[row.name], self._unavailable[row.name] = row, reason
 
     def replace_row(self, row: StreamRow) -> None:
-        """Take what the catalog has of a stream from now on."""
+        """Replace the row of a stream."""
         self._rows[row.name] = row
 
     def remove(self, name: str) -> Stream | None:
-        """Forget a stream; returns it when it was available."""
+        """Forget a stream; returns it if it was available."""
         del self._rows[name]
         self._unavailable.pop(name, None)
         return self._open.pop(name, None)
 
     def close(self) -> None:
-        """Take no more: the virtual host is deleted."""
+        """Accept no more streams: the virtual host is deleted."""
         self._is_closed = True

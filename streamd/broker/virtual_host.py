@@ -59,15 +59,15 @@ class VirtualHost:
     """One virtual host.
 
     Args:
-        name: of it.
-        resources: that all virtual hosts share.
+        name: unique in the server.
+        resources: shared by all virtual hosts.
 
     Attributes:
-        name: of it.
+        name: see above.
         groups: the single active consumers.
         settings: changes to streams that exist.
         exchanges: of AMQP 0-9-1, super streams included.
-        super_streams: those of the exchanges that have partitions.
+        super_streams: a view of those exchanges that are super streams.
     """
 
     def __init__(self, name: str, resources: ServerResources) -> None:
@@ -85,7 +85,7 @@ class VirtualHost:
 
     @property
     def observers(self) -> frozenset[StreamObserver]:
-        """All that learn when a stream is gone."""
+        """Everything that learns when a stream is gone."""
         return frozenset(self._observers)
 
     def add_observer(self, observer: StreamObserver) -> None:
@@ -93,7 +93,7 @@ class VirtualHost:
         self._observers.add(observer)
 
     def remove_observer(self, observer: StreamObserver) -> None:
-        """Tell an observer no more; one that is unknown is ignored."""
+        """Stop telling an observer; an unknown one is ignored."""
         self._observers.discard(observer)
 
     # -- opening
@@ -161,7 +161,7 @@ class VirtualHost:
         return self._streams.all_open()
 
     def alarms(self) -> dict[str, str]:
-        """What keeps streams from taking messages, by name."""
+        """Why streams do not accept messages, by name."""
         return self._streams.alarms()
 
     def arguments(self, name: str) -> Arguments:
@@ -169,14 +169,14 @@ class VirtualHost:
         return self._streams.arguments(name)
 
     def row(self, name: str) -> StreamRow:
-        """What the catalog has of stream `name`, which exists."""
+        """The row of stream `name`, which exists, in the catalog."""
         return self._streams.row(name)
 
     def find(self, name: str) -> Stream:
         """The stream `name`.
 
         Raises:
-            Refused: there is none, or it is not available.
+            Refused: it does not exist, or is not available.
         """
         return self._streams.find(name)
 
@@ -271,8 +271,8 @@ class VirtualHost:
             opening = [pool.submit(self._create_log, row) for row in rows]
         try:
             logs = [opened.result() for opened in opening]
-            # So that no power failure takes the folders away, or brings that of a stream back
-            # which had such a name before.
+            # So that a power failure cannot take the folders away, or bring back the folder of an
+            # earlier stream of that name.
             for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
                 OsDisk().sync_folder(str(parent))
         except BaseException:
@@ -302,7 +302,7 @@ class VirtualHost:
             answer: called when it is gone, before the users of the stream are told.
 
         Raises:
-            Refused: there is none, or the disk refused.
+            Refused: it does not exist, or the disk refused.
         """
         async with self._resources.catalog.turn() as turn:
             if name not in self._streams:
@@ -338,7 +338,7 @@ class VirtualHost:
         return gone
 
     async def _stop(self, names: Iterable[str]) -> None:
-        """Nothing is written into the folders of streams after this: they may be others' soon."""
+        """Write nothing more into the folders of streams: other streams may soon have them."""
         for name in names:
             stream = self._streams.find_open(name)
             if stream is not None:
@@ -355,7 +355,7 @@ class VirtualHost:
         return stream
 
     def _move_to_trash(self, name: str) -> None:
-        """Out of the way in one step, so that a new stream of that name starts empty."""
+        """Move its folder away in one step, so that a new stream of that name starts empty."""
         trash = trash_folder(self._resources.data) / uuid4().hex
         try:
             trash.parent.mkdir(exist_ok=True)
@@ -379,7 +379,7 @@ class VirtualHost:
                     observer.stream_is_gone(stream)
 
     async def remove(self) -> None:
-        """Drop everything in it: the virtual host is out of the catalog."""
+        """Drop everything in it: the catalog has the virtual host no longer."""
         self._streams.close()
         self.exchanges.clear()
         await self._stop(self.names())
@@ -429,7 +429,7 @@ class _LogObserver(LogObserver):
         """See LogObserver."""
         lost = damage.next_offset - damage.first_offset
         logger.error(
-            "stream %s: %s is damaged at byte %s, a reader came upon it: %s messages from offset "
+            "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
             "%s on are lost; look at the disk, and at `python -m segments verify`",
             self._name,
             segment.path(),
@@ -441,7 +441,7 @@ class _LogObserver(LogObserver):
 
 @contextmanager
 def _reported(observer: StreamObserver) -> Iterator[None]:
-    """A fault in one connection keeps no others from learning that a stream is gone."""
+    """Tell an observer; a fault in it must not keep others from learning the same."""
     try:
         yield
     except Exception:

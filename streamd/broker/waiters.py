@@ -15,7 +15,7 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-_NO_KEY = b"\0" * 256  # longer than any filter value: for those who wait for new segments alone
+_NO_KEY = b"\0" * 256  # longer than any filter value: for waiters that wait for new segments alone
 
 
 class Waiter(Protocol):
@@ -55,7 +55,7 @@ class Waiters:
     def add(self, waiter: Waiter) -> None:
         """Wake `waiter` once when more is committed that may be for it.
 
-        And when a new segment begins: a waiter must not keep old ones open.
+        Also when a new segment begins: a waiter must not keep old ones open.
         """
         if waiter.keys is None:
             self._for_all.add(waiter)

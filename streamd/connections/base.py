@@ -41,7 +41,7 @@ class BaseConnection(ABC):
 
     Args:
         transport: the connection's bytes; closed when `run` returns.
-        registry: where it stands while it is open.
+        registry: lists it while it is open.
         heartbeat: the frame that is a sign of life.
 
     Attributes:
@@ -92,7 +92,7 @@ class BaseConnection(ABC):
 
     @abstractmethod
     async def _has_explained(self, error: Exception) -> bool:
-        """Whether an error was the peer's, and the peer knows."""
+        """Whether an error was the peer's, and the peer has been told."""
 
     @abstractmethod
     async def _serve(self) -> None:
@@ -114,12 +114,12 @@ class BaseConnection(ABC):
         """Read, send and watch until one of these ends, then give everything back.
 
         Args:
-            login: what the login has found out.
+            login: the result of the login.
             frame_max: agreed, in bytes.
             session: closed at the end.
             sender: sends deliveries.
             read: carries out what is received.
-            tasks: that run beside it.
+            tasks: run beside it.
         """
         try:
             with self._everything:
@@ -145,6 +145,6 @@ class BaseConnection(ABC):
             session.close()
 
     def _fail(self, error: Exception) -> None:
-        """End the connection because of a bug in what it does inside others' work."""
+        """End the connection because of a bug in its code that ran inside another's work."""
         logger.error("%s: the connection failed", self._transport.peer, exc_info=error)
         self._everything.cancel()

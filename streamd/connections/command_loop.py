@@ -5,7 +5,7 @@ out in place as their bytes arrive, from the poller's round, without waking the 
 The task has the rest. What `Commands.do_at_once` answers decides where the loop is:
 
     NEED_DATA    listening: bytes come in place, `do_at_once` is called for each
-    MORE         there is more to do, but others have a turn before it
+    MORE         there is more to do, but others have a turn first
     HELD         the peer has to wait (a full disk, an outbox that it does not empty)
     a command    it needs waiting: the task carries it out
 

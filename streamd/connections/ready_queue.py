@@ -13,8 +13,8 @@ whenever something has changed that may let it send (credit, activation, its tur
 
     IDLE -> WAITING | READY | DELAYED    by `check`
     WAITING -> WOKEN -> IDLE             by `stream_has_more` and the end of the round; then `check`
-    READY -> IDLE                        by `next`; whoever has its turn checks it again
-    any -> CLOSED                        by `close`; a place in line is then passed silently
+    READY -> IDLE                        by `next`; the code that had its turn checks it again
+    any -> CLOSED                        by `close`; a place in line is then skipped
 
 A stream that wakes a consumer only marks it. What is little and new is sent at the end of the round
 (`send_now`): a turn of the writer for each of many consumers costs more than all the rest.
@@ -129,7 +129,7 @@ class ReadyQueue(Generic[Consumer]):
 
     Args:
         work: wakes the connection's writer.
-        rounds: at whose end woken consumers are looked at.
+        rounds: woken consumers are looked at the end of each.
         fail: ends the connection, with the error that one of its consumers has raised.
     """
 

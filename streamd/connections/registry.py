@@ -1,4 +1,4 @@
-"""The open connections of all protocols, for those who look at them or end them."""
+"""The open connections of all protocols, to be listed or ended."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ class ConsumerFacts(NamedTuple):
         consumed: messages sent.
         next_offset: where it is.
         lag: messages in the stream from there on.
-        is_single_active: it is one of a group of which one at a time gets messages.
+        is_single_active: it is in a group in which one consumer at a time gets messages.
         is_active: it gets messages.
     """
 
@@ -63,16 +63,16 @@ class LiveConnection:
         local: host and port of this end.
         protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
         is_tls: it is inside TLS.
-        user: who has logged in.
-        mechanism: by which SASL mechanism.
-        virtual_host: which was entered.
-        properties: what the client says of itself.
+        user: the one that has logged in.
+        mechanism: the SASL mechanism that was used.
+        virtual_host: the one that was entered.
+        properties: what the client says about itself.
         frame_max: agreed, in bytes.
         heartbeat_seconds: agreed; 0 for none.
         connected_at_ms: when it was opened, in ms since 1970.
         publishers: the publishers at the moment.
         consumers: the subscriptions at the moment.
-        end: ends it, told why.
+        end: ends it, for the reason given.
     """
 
     peer: Address
@@ -97,12 +97,12 @@ class LiveConnection:
 
 
 class LoggedIn(Protocol):
-    """What the login of a connection has found out.
+    """The result of a connection's login.
 
     Attributes:
-        properties: what the client says of itself.
+        properties: what the client says about itself.
         heartbeat_seconds: agreed; 0 for none.
-        mechanism: by which the user was proved.
+        mechanism: by which the user was authenticated.
         host: the virtual host that was entered.
         rights: what the user may do there.
         opened_at_ms: when the connection was opened, in ms since 1970.

@@ -1,4 +1,4 @@
-"""What a connection of any protocol needs of the server, and what the server needs of it."""
+"""What a connection of any protocol needs from the server, and what the server needs from it."""
 
 from typing import NamedTuple, Protocol
 
@@ -33,7 +33,7 @@ class Services(NamedTuple):
         config: settings.
         broker: the virtual hosts.
         directory: the users.
-        registry: where a connection stands while it is open.
+        registry: lists a connection while it is open.
     """
 
     config: Config
@@ -42,13 +42,13 @@ class Services(NamedTuple):
     registry: ConnectionRegistry
 
     def authenticator(self, transport: Transport) -> Authenticator:
-        """Judges the peer of a connection."""
+        """The authenticator for the peer of a connection."""
         peer = Peer(transport.peer.host, transport.is_local, transport.certificate_user)
         return Authenticator(self.config, self.broker, self.directory, peer)
 
 
 class MakeConnection(Protocol):
-    """Makes a connection of one protocol."""
+    """Creates a connection of one protocol."""
 
     def __call__(
         self, transport: Transport, services: Services, announced: tuple[str, int]

@@ -1,7 +1,7 @@
-"""What all connections have in common, whatever is spoken: who sends, signs of life, the end.
+"""What all connections have in common, whatever the protocol: sending, signs of life, the end.
 
-The writer alone sends: first whatever is in the outbox, then one turn of deliveries, and again.
-Where the writer has nothing to do, small answers go out at once, without a turn of it.
+Only the writer sends: first everything in the outbox, then one turn of deliveries, and again.
+When the writer has nothing to do, small answers go out at once, without waking it.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Duplex:
         heartbeat: the frame that is a sign of life.
 
     Attributes:
-        transport: as given.
+        transport: see above.
         work: woken when there is something to send.
         outbox: what waits to be sent besides deliveries.
     """
@@ -81,7 +81,7 @@ class Duplex:
         return data
 
     async def feed(self, take: Callable[[bytes], bool]) -> None:
-        """Give `take` what arrives, until it says False; it does not wait.
+        """Give `take`, which does not wait, what arrives, until it returns False.
 
         Raises:
             Ended: the peer has ended its side.
@@ -111,7 +111,7 @@ class Duplex:
         self._listening.cancel()
 
     async def farewell(self) -> None:
-        """Send what waits to be sent, and tell the peer that this was all.
+        """Send what waits to be sent, and tell the peer that nothing follows.
 
         Raises:
             TransportClosed: the peer is gone.
@@ -124,9 +124,9 @@ class Duplex:
         await self.linger()
 
     async def linger(self, seconds: float = LINGER_SECONDS) -> None:
-        """Read what the peer still sends, for a moment, and do nothing with it.
+        """Read and discard what the peer still sends, for a moment.
 
-        To close with something unread would take from the peer what it has not read yet; see
+        Closing with unread input would destroy what the peer has not read yet; see
         RFC 1122, 4.2.2.13.
 
         Raises:
@@ -139,7 +139,7 @@ class Duplex:
     # -- out
 
     def is_clear(self) -> bool:
-        """What is sent now is not held here."""
+        """Whether bytes sent now would be on their way at once."""
         return self.outbox.is_free and not self.transport.is_congested
 
     async def write(self, sender: Sender) -> None:
@@ -164,7 +164,7 @@ class Duplex:
                 await outbox.idle()
 
     def _send_some(self, parts: Sequence[Buffer]) -> int:
-        """Send what the peer takes at once; that it is gone is for `write` to find."""
+        """Send what the peer takes at once; if it is gone, `write` will notice."""
         try:
             sent = self.transport.send_some(parts)
         except TransportClosed:
@@ -183,7 +183,7 @@ class Duplex:
             interval: agreed, in seconds; 0 for none.
 
         Raises:
-            Ended: nothing came for two of them.
+            Ended: nothing came for two intervals.
         """
         silent, num_reads = 0, self.transport.num_reads
         while interval:
@@ -200,7 +200,7 @@ class Duplex:
                 raise Ended
 
     async def refused(self, reason: BaseException, *, waits: bool) -> None:
-        """The peer may not enter, the log says why: a wrong password waits for its answer."""
+        """Log why the peer may not enter; the answer to a wrong password is delayed."""
         logger.warning("%s: login refused, %s", self.transport.peer, reason)
         if waits:
             await trio.sleep(REFUSAL_SECONDS)

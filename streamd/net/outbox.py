@@ -14,10 +14,10 @@ class Outbox:
 
     Args:
         work: woken when something was put in.
-        send_some: sends what the peer takes at once, and says how many bytes that was.
+        send_some: sends what the peer takes at once, and returns how many bytes that was.
 
     Attributes:
-        is_idle: whoever takes from it waits in `idle`, so nothing is half sent.
+        is_idle: the sender waits in `idle`, so nothing is half sent.
     """
 
     def __init__(self, work: Wakeup, send_some: Callable[[Sequence[Buffer]], int]) -> None:
@@ -30,7 +30,7 @@ class Outbox:
         self._sent = trio.lowlevel.ParkingLot()
 
     def put(self, frame: bytes) -> None:
-        """Queue a whole frame. Never waits: whoever makes the peer's answers watches `room`."""
+        """Queue a whole frame. Never waits: the code that makes answers watches `room`."""
         self._frames.append(frame)
         self._size += len(frame)
         self._work.set()
@@ -49,9 +49,9 @@ class Outbox:
         return self.is_idle and not self._frames
 
     def put_now(self, *parts: Buffer) -> None:
-        """Send whole frames at once where nothing is before them, else queue them.
+        """Send whole frames at once if nothing is queued before them, else queue them.
 
-        Spares the task that sends a turn, which costs more than the sending.
+        This saves waking the task that sends, which costs more than the sending.
         """
         sent = self._send_some(parts) if self.is_free else 0
         if sent < sum(map(len, parts)):

@@ -6,7 +6,7 @@ task waits for all of them. Each connection that is ready is read once and its c
 out in place; what they leave to be done together, such as writing what came for one stream, is
 done once at the end of the round (see rounds.py).
 
-Linux's epoll. Where there is none, connections are waited for one by one (`open_poller`).
+It needs Linux's epoll. Without that, connections are waited for one by one (`open_poller`).
 """
 
 import select
@@ -37,7 +37,7 @@ class Poller:
         self._readers[descriptor] = read
 
     def unwatch(self, descriptor: int) -> None:
-        """Call it no more."""
+        """Stop calling it."""
         if self._readers.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 

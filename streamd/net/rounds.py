@@ -2,11 +2,11 @@
 
 Theory of operation. Work on a stream begins outside of it: a connection is read and publishes, or a
 disk has flushed. If a stream wrote and delivered at once, each frame would cost a write, and the
-code of other connections would run in the middle of a stream's. So whoever begins such work opens
-a round, and what follows is left for the end of it, each piece once:
+code of other connections would run in the middle of a stream's. So the code that begins such work
+opens a round, and what follows is left for its end, each piece once:
 
     in the round     connections are read, their commands carried out; streams queue messages
-    then             `at_end`: streams write what is queued, confirm, and mark who waits for it
+    then             `at_end`: streams write what is queued, confirm, and mark waiting consumers
     then             `after_writes`: marked consumers send what is new for them
     and again        until nothing is left
 
@@ -52,7 +52,7 @@ class Rounds:
         self._is_open = True
 
     def end(self) -> None:
-        """Do what was left, and what that leaves."""
+        """Do the work that was left, and all that follows from it."""
         try:
             while self._writes or self._sends:
                 if self._writes:

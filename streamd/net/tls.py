@@ -1,7 +1,7 @@
-"""The stream protocol inside TLS: certificates that can be changed while the server runs.
+"""Connections inside TLS: certificates that can be changed while the server runs.
 
-Chunks are read and encrypted here; `os.sendfile` cannot be used. Everything else is as without
-TLS, one flow of bytes.
+Any protocol may run inside. Chunks are read and encrypted here; `os.sendfile` cannot be used.
+Everything else is as without TLS, one flow of bytes.
 """
 
 import logging
@@ -36,7 +36,7 @@ class CertificateError(Exception):
 
 
 class Certificates:
-    """The server's certificate and whose clients' certificates it believes.
+    """The server's certificate, and the authorities whose client certificates it accepts.
 
     Args:
         config: the files.
@@ -50,11 +50,11 @@ class Certificates:
         self.context = _make_context(config)
 
     def reload(self) -> None:
-        """Read the files again; connections that are open keep what they have."""
+        """Read the files again; open connections keep the certificate that they have."""
         try:
             self.context = _make_context(self._config)
         except CertificateError as error:
-            logger.error("the certificate stays as it was: %s", error)
+            logger.error("the old certificate stays in use: %s", error)
         else:
             logger.info("read the certificate again")
 
@@ -162,7 +162,7 @@ def _common_name(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
 
 
 async def accept(certificates: Certificates, stream: trio.SocketStream) -> TlsTransport | None:
-    """Make a connection a TLS one; None when the peer does not come along."""
+    """Put a connection inside TLS; None when the handshake fails."""
     wrapped = trio.SSLStream(stream, certificates.context, server_side=True, https_compatible=True)
     try:
         with trio.fail_after(LOGIN_SECONDS):
@@ -170,6 +170,6 @@ async def accept(certificates: Certificates, stream: trio.SocketStream) -> TlsTr
         return TlsTransport(wrapped)
     except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
         reason = error.__cause__ or error
-        logger.info("a TLS connection did not come about: %s", reason)
+        logger.info("a TLS handshake failed: %s", reason)
         stream.socket.close()
         return None

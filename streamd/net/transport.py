@@ -25,7 +25,7 @@ _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
 # The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
 # fast peer busy, little enough that an answer does not queue behind megabytes of chunks. It must
 # stay above a whole packet (64 KiB on loopback): a send that ran full leaves up to a packet
-# waiting for more, and with trio's default of 16 KiB the more would never be asked for.
+# waiting for more, and with trio's default of 16 KiB more would never be asked for.
 _UNSENT_BYTES = 256 << 10
 _UNSENT_QUESTION = 0x894B if sys.platform == "linux" else None  # SIOCOUTQNSD: unsent bytes
 _INT = struct.Struct("@i")
@@ -57,7 +57,7 @@ class Transport(Protocol):
         local: host and port of this end.
         is_local: the peer is on this machine.
         is_tls: the bytes are encrypted on their way.
-        certificate_user: the name in the certificate it has proved to own, None without one.
+        certificate_user: the name in its verified certificate; None without one.
         num_reads: how often something was received: a peer that is silent adds nothing.
     """
 
@@ -76,7 +76,7 @@ class Transport(Protocol):
         """
 
     async def feed(self, take: Callable[[bytes], bool]) -> bool:
-        """Give `take` what arrives, until it says False; then True.
+        """Give `take` what arrives, until it returns False; then return True.
 
         False when the peer has ended its side.
 
@@ -95,14 +95,14 @@ class Transport(Protocol):
         """
 
     async def send(self, *parts: Buffer, more: bool = False) -> None:
-        """Send all parts; `more` says that more follows at once. Cancelled, some may be sent.
+        """Send all parts; `more` says that more follows at once. When cancelled, some may be sent.
 
         Raises:
             TransportClosed: the connection broke.
         """
 
     async def send_file(self, file: File, position: int, size: int) -> None:
-        """Send `size` bytes of a file from `position`. Cancelled, part may be sent.
+        """Send `size` bytes of a file from `position`. When cancelled, part may be sent.
 
         Raises:
             TransportClosed: the connection broke, or the file is shorter than it was.
@@ -120,7 +120,7 @@ class Transport(Protocol):
         """
 
     def end_sending(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Tell the peer that nothing more follows."""
 
     def close(self) -> None:
         """End the connection at once."""
@@ -145,7 +145,7 @@ def keep_alive(connection: _Settable) -> None:
 
 
 def set_unsent_limit(connection: _Settable) -> None:
-    """Have the kernel say "writable" as this module wants it."""
+    """Set how little must be unsent before the kernel says "writable"."""
     if _UNSENT_OPTION is not None:
         connection.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
 
@@ -211,7 +211,7 @@ class SocketTransport:
                     await trio.lowlevel.wait_readable(self._socket)
                     data = self._receive_some()
             else:
-                await trio.lowlevel.checkpoint()  # a peer that never pauses gets its turn only
+                await trio.lowlevel.checkpoint()  # others have a turn, too
         except (OSError, trio.ClosedResourceError) as error:
             raise TransportClosed from error
         return data

@@ -328,7 +328,7 @@ class TestManaging:
         await add(peer, "ada", ".*", ".*", ".*")
         user = await enter(server, "ada")
         answer = await manage(user, "user.list")
-        assert (answer.code, answer.reason) == (REFUSED, "ada is no administrator")
+        assert (answer.code, answer.reason) == (REFUSED, "ada is not an administrator")
         await add(peer, "root", ".*", ".*", ".*", tags="administrator")
         root = await enter(server, "root")
         await must(root, "user.delete", name="ada")
@@ -364,7 +364,7 @@ class TestManaging:
             ("vhost.delete", {"name": "none"}, "no virtual host none"),
             ("permission.set", {"user": "guest", "vhost": "none"}, "no virtual host none"),
             ("permission.set", {"user": "ada", "vhost": "/"}, "no user ada"),
-            ("permission.set", {"user": "guest", "vhost": "/", "read": "("}, "'(' is no regular"),
+            ("permission.set", {"user": "guest", "vhost": "/", "read": "("}, "is not a regular"),
             ("permission.clear", {"user": "ada", "vhost": "/"}, "ada has no permissions in /"),
             ("server.explode", {}, "there is no operation 'server.explode'"),
         ],

@@ -311,7 +311,7 @@ class TestStanding:
             ({"text": ""}, "a condition is expected"),
             ({"text": "a='" + "x" * 4092 + "'"}, "characters"),
             ({"text": "d > 1", "group": ""}, "group is missing"),
-            ({"text": " OR ".join(["d > 1"] * 40)}, "121 parts, a standing one at most 100"),
+            ({"text": " OR ".join(["d > 1"] * 40)}, "121 parts, expected at most 100"),
         ],
     )
     async def test_refused(self, peer: Peer, arguments: dict[str, str], reason: str) -> None:
@@ -383,7 +383,7 @@ class TestNoSilentNothing:
         await peer.store([flight("HA")])
         await peer.subscribe("s", filter_mode="nothing", selector="1 = 2")
         await peer.silence()
-        assert caplog.text.count("stream s: a consumer comes with a selector that no message") == 1
+        assert caplog.text.count("stream s: a consumer has a selector that no message") == 1
         assert caplog.text.count("no message can match: 1 = 2") == 1
 
     async def test_consumers_without_a_match_hold_no_old_segment(

@@ -148,7 +148,7 @@ async def test_any_other_refusal_fails_the_stream_and_nothing_confirmed_is_lost(
         c.PublishError(1, ((2, code),)),
         c.PublishError(1, ((3, code),)),
     ]
-    assert "takes no more messages: cannot write" in caplog.text
+    assert "accepts no more messages: cannot write" in caplog.text
     bench.publish(4)
     assert await bench.answers() == [c.PublishError(1, ((4, code),))]
     with pytest.raises(Refused, match="cannot write"):

@@ -51,9 +51,9 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("nonsense = 1", "nonsense is no setting; there are data, host"),
+            ("nonsense = 1", "nonsense is not a setting; there are data, host"),
             ("heartbeat = 'x'", "heartbeat is 'x', expected a number"),
-            ("host = 1", "host is 1, expected a text"),
+            ("host = 1", "host is 1, expected a string"),
             ("heartbeat = 0", "heartbeat is 0, expected 1 to"),
             ("frame_max = 100", "frame_max is 100, expected 8192 to"),
             ("stream_port = 70000", "stream_port is 70000"),

@@ -317,7 +317,7 @@ class TestAccess:
             "Error: cannot create other: access refused\n",
         )
         result = CliRunner().invoke(main, ["user", "list", "--uri", ada])
-        assert "ada is no administrator" in result.output
+        assert "ada is not an administrator" in result.output
         (found, _) = json.loads(streamd("permission", "list", "--json"))
         assert found == {
             "user": "ada",

@@ -295,7 +295,7 @@ async def test_arguments_that_json_cannot_say(http: Http, amqp: AmqpPeer) -> Non
     await amqp.declare("s")
     for field in (Field("S", b"\xff"), Field("x", b"\xc3\xff")):
         wrong = m.QueueBind(0, "s", "amq.headers", "", False, {"a": field})
-        await amqp.channel_fails(wrong, 406, "the binding's argument 'a' is no UTF-8 text")
+        await amqp.channel_fails(wrong, 406, "the binding's argument 'a' is not UTF-8 text")
         await amqp.open()
     wrong = m.QueueBind(0, "s", "amq.headers", "", False, {"a": Field("d", float("inf"))})
     await amqp.channel_fails(wrong, 406, "'a' is inf, expected a finite number")

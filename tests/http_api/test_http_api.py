@@ -229,7 +229,7 @@ async def test_equal_names_with_other_arguments(http: Http) -> None:
 
 
 async def test_invalid_names(http: Http) -> None:
-    assert "is no name" in await http.reason("PUT", "queues/%2F/amq.s", {})
+    assert "is not a valid name" in await http.reason("PUT", "queues/%2F/amq.s", {})
     assert await http.code("PUT", "queues/none/s", {}) == 404
 
 

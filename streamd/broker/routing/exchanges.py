@@ -51,15 +51,15 @@ _Identity: TypeAlias = tuple[str, bool, str, str]
 
 
 class Exchanges:
-    """Declared, bound, followed.
+    """The exchanges of one virtual host and their bindings.
 
     Args:
-        virtual_host: the name of it.
-        streams: those that can be bound.
+        virtual_host: its name.
+        streams: the streams that can be bound.
         catalog: changes the catalog.
 
     Attributes:
-        version: another one after every change to where messages may go; streams included.
+        version: differs after every change to where messages may go; streams included.
     """
 
     def __init__(self, virtual_host: str, streams: StreamTable, catalog: CatalogWriter) -> None:
@@ -74,7 +74,7 @@ class Exchanges:
         }
 
     def load(self, rows: Iterable[ExchangeRow], bindings: Iterable[Binding]) -> None:
-        """Take what the catalog has; partitions in their order."""
+        """Load what the catalog has; partitions in their order."""
         self._rows |= {row.name: row for row in rows}
         for binding in bindings:
             # Older versions left bindings to super streams that were deleted.
@@ -83,7 +83,7 @@ class Exchanges:
         self.note_change()
 
     def note_change(self) -> None:
-        """Where messages may go is not what it was."""
+        """Messages may go elsewhere from now on."""
         self.version += 1
 
     # -- finding
@@ -92,7 +92,7 @@ class Exchanges:
         """The exchange of that name.
 
         Raises:
-            Refused: there is none.
+            Refused: it does not exist.
         """
         row = self._rows.get(name)
         if row is not None:
@@ -112,11 +112,11 @@ class Exchanges:
         return row is not None and row.is_super_stream
 
     def rows(self) -> list[ExchangeRow]:
-        """All of them, the default exchange and super streams too, by name."""
+        """All of them by name, the default exchange and super streams included."""
         return [self.find(name) for name in sorted([DEFAULT_EXCHANGE, *self._rows])]
 
     def num_exchanges(self) -> int:
-        """How many there are, but for the default exchange."""
+        """How many there are, not counting the default exchange."""
         return len(self._rows)
 
     def bindings_from(self, name: str) -> list[Binding]:
@@ -153,7 +153,7 @@ class Exchanges:
         return list(found)
 
     def looks_at_headers(self, name: str) -> bool:
-        """Whether it is not the routing key alone that tells where a message goes."""
+        """Whether more than the routing key decides where a message goes."""
         row = self._rows.get(name)
         if row is not None and (row.alternate or row.type == ExchangeType.HEADERS):
             return True
@@ -166,18 +166,18 @@ class Exchanges:
     # -- exchanges
 
     async def declare(self, row: ExchangeRow, *, super_stream: bool | None = None) -> bool:
-        """Add an exchange; one that is there has to be the same.
+        """Add an exchange; if it exists, it must be the same.
 
         Args:
             row: the exchange.
-            super_stream: whether it is to be a super stream, where it can be one; None when that
-                was not said: a new one is none then, one that is there stays what it is.
+            super_stream: whether it is to be a super stream, if it can be one; None when not
+                stated: a new exchange is not one then, an existing one stays what it is.
 
         Returns:
             Whether it is new.
 
         Raises:
-            Refused: it is another one, nobody may have that name, there are too many, or the disk
+            Refused: it exists and differs, its name is reserved, there are too many, or the disk
                 refused.
         """
         check_lengths(row)
@@ -207,7 +207,7 @@ class Exchanges:
         check_same(known, row)
 
     def add(self, row: ExchangeRow, bindings: Iterable[Binding] = ()) -> None:
-        """Take an exchange with its bindings; it is in the catalog, if it is durable."""
+        """Add an exchange with its bindings; if it is durable, the catalog has it already."""
         self._rows[row.name] = row
         for binding in bindings:
             self._bindings.setdefault(row.name, {})[self._identity(binding)] = binding
@@ -216,24 +216,24 @@ class Exchanges:
     def check_room(self) -> None:
         """Raise Refused when there cannot be another exchange or super stream."""
         if self.num_exchanges() >= MAX_EXCHANGES:
-            details = f"there are {MAX_EXCHANGES:,} exchanges, the most of a virtual host"
+            details = f"there are {MAX_EXCHANGES:,} exchanges, the limit of a virtual host"
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def check_room_for_bindings(self, wanted: int) -> None:
         """Raise Refused when there cannot be so many more bindings."""
         if sum(map(len, self._bindings.values())) + wanted > MAX_BINDINGS:
             details = (
-                f"there would be more than {MAX_BINDINGS:,} bindings, the most of a virtual host"
+                f"there would be more than {MAX_BINDINGS:,} bindings, the limit of a virtual host"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def delete(self, name: str, *, if_unused: bool) -> None:
-        """Remove an exchange with its bindings, where there is one.
+        """Remove an exchange with its bindings, if it exists.
 
-        A super stream leaves its streams.
+        The streams of a super stream stay.
 
         Raises:
-            Refused: it is in use, is there in every virtual host, or the disk refused.
+            Refused: it is in use, belongs to every virtual host, or the disk refused.
         """
         async with self._catalog.turn() as turn:
             check_not_default(name)
@@ -249,7 +249,7 @@ class Exchanges:
             self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Drop an exchange, and the bindings from it and to it; it is out of the catalog."""
+        """Drop an exchange, and the bindings from it and to it; the catalog has it no longer."""
         self._rows.pop(name, None)
         self._bindings.pop(name, None)
         self._drop_bindings_to({name}, to_exchange=True)
@@ -258,10 +258,10 @@ class Exchanges:
     # -- bindings
 
     async def bind(self, wanted: Binding) -> Binding:
-        """Add a binding; one that is there stays. A stream bound to a super stream is a partition.
+        """Add a binding; an existing one stays. A stream bound to a super stream is a partition.
 
         Returns:
-            The binding as it is kept: a partition's has its order.
+            The binding as it is kept, for a partition with its order.
 
         Raises:
             Refused: one of its ends is missing or may not be bound, it has bad arguments, there
@@ -307,7 +307,7 @@ class Exchanges:
         self.note_change()
 
     async def unbind(self, wanted: Binding) -> None:
-        """Remove a binding where there is one between these ends.
+        """Remove the binding between these ends, if it exists.
 
         Raises:
             Refused: one of its ends is missing or cannot be unbound, or the disk refused.
@@ -351,7 +351,7 @@ class Exchanges:
         return binding.destination, binding.to_exchange, binding.key, arguments
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding is for longer than this run of the server: both its ends are."""
+        """Whether a binding survives a restart: both its ends do."""
         ends = [binding.source, *([binding.destination] if binding.to_exchange else [])]
         return all(self.find(name).is_durable for name in ends)
 

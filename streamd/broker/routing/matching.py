@@ -30,7 +30,7 @@ class ExchangeRow(NamedTuple):
 
     Attributes:
         virtual_host: where it is.
-        name: of it.
+        name: unique in its virtual host.
         type: how it routes, an ExchangeType.
         is_durable: it survives a restart.
         auto_delete: it goes when its last binding goes.
@@ -57,9 +57,9 @@ class Binding(NamedTuple):
         source: the exchange.
         destination: the name of the stream or exchange.
         to_exchange: which of the two.
-        key: a routing key, or a pattern of a topic.
-        arguments: what headers have to be; of a partition, its position.
-        position: of a partition in its super stream, where each has its own; None for others.
+        key: a routing key, or the pattern of a topic exchange.
+        arguments: the headers that must match; of a partition, its position.
+        position: of a partition in its super stream, unique there; None for others.
     """
 
     virtual_host: str
@@ -72,7 +72,7 @@ class Binding(NamedTuple):
 
 
 def arguments_text(arguments: Headers) -> str:
-    """Arguments as one string; equal for equal ones, where 1, 1.0 and true are three."""
+    """Arguments as one string; equal for equal ones, but 1, 1.0 and true are different."""
     return json.dumps(dict(arguments), sort_keys=True)
 
 
@@ -111,7 +111,7 @@ def _past_hashes(reached: set[int], parts: list[str]) -> set[int]:
 
 
 def headers_match(wanted: Headers, headers: Headers) -> bool:
-    """Whether all, or any, of the wanted headers are there and equal; None wants it there only."""
+    """Whether all, or any, of the wanted headers are there and equal; None asks for presence."""
     mode = wanted.get(MATCH, "all")
     with_x = isinstance(mode, str) and mode.endswith("-with-x")
     tests = [

@@ -1,7 +1,7 @@
 """A super stream as its partitions: streams in an order, with the routing keys that lead to them.
 
 To AMQP a super stream is a direct exchange and its partitions are bindings. That is how they are
-kept, see exchanges.py; here is what bindings of a super stream have to be. Plain functions.
+kept, see exchanges.py; here are the rules for bindings of a super stream. Plain functions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,12 +43,12 @@ def new_super_stream(
     """A super stream with all its partitions.
 
     Args:
-        virtual_host: where.
+        virtual_host: where it is.
         name: of the super stream.
         keys: routing key and partition, in order.
 
     Raises:
-        Refused: bad names or keys, too many partitions or one twice.
+        Refused: bad names or keys, too many partitions, or the same one twice.
     """
     keys = list(keys)
     check_number(len(keys))
@@ -61,7 +61,7 @@ def new_super_stream(
 
 
 def partitions_of(row: SuperStreamRow) -> list[str]:
-    """The partitions of a super stream, in their order; under two keys one is there twice."""
+    """The partitions of a super stream, in their order; one with two keys appears twice."""
     return [partition.stream for partition in row.partitions]
 
 
@@ -79,14 +79,14 @@ def partition_binding(
 
 
 def placed(wanted: Binding, known: Binding | None, others: Sequence[Binding]) -> Binding:
-    """A binding to a new partition, or to one that is to have another position.
+    """A binding to a new partition, or to one whose position changes.
 
-    Without an order, or with one that is taken, the partition is the last. One that is a partition
-    already stays in its position when there is no order.
+    Without an order, or with one that is taken, the partition comes last. A stream that is a
+    partition already keeps its position when there is no order.
 
     Args:
         wanted: the order is in its arguments.
-        known: the same partition under the same key, where it is one already.
+        known: the same partition under the same key, if it is one already.
         others: the super stream's other partitions.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What exchanges and bindings may be; raised as `Refused` where they are not. Plain functions."""
+"""Rules for exchanges and bindings; breaking one raises `Refused`. Plain functions."""
 
 import math
 
@@ -21,7 +21,7 @@ class ReservedName(Refused):
 
 
 def check_not_default(name: str) -> None:
-    """Raise ReservedName for the default exchange: it is there, and leads to every stream."""
+    """Raise ReservedName for the default exchange: it always exists, and leads to every stream."""
     if name == DEFAULT_EXCHANGE:
         raise ReservedName("operation not permitted on the default exchange")
 
@@ -33,7 +33,7 @@ def check_not_reserved(name: str) -> None:
 
 
 def check_arguments(binding: Binding) -> None:
-    """Raise Refused when a binding's arguments are too long, or cannot be JSON."""
+    """Raise Refused when a binding's arguments are too long, or cannot be written as JSON."""
     size = sum(len(name) + len(str(value)) for name, value in binding.arguments.items())
     if size > MAX_ARGUMENTS_BYTES:
         details = (
@@ -43,7 +43,7 @@ def check_arguments(binding: Binding) -> None:
         raise Refused(Reason.PRECONDITION_FAILED, details)
     for name, value in binding.arguments.items():
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-            details = f"the binding's argument '{name}' is no UTF-8 text"
+            details = f"the binding's argument '{name}' is not UTF-8 text"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
             details = f"the binding's argument '{name}' is {value}, expected a finite number"
@@ -51,10 +51,10 @@ def check_arguments(binding: Binding) -> None:
 
 
 def exchange_type(name: str) -> ExchangeType:
-    """The type of exchange of that name.
+    """The exchange type of that name.
 
     Raises:
-        Refused: there is none.
+        Refused: it does not exist.
     """
     try:
         return ExchangeType(name)
@@ -80,7 +80,7 @@ def check_lengths(row: ExchangeRow) -> None:
 
 
 def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:
-    """Raise Refused when an exchange is to be declared again as another one."""
+    """Raise Refused when an exchange is declared again with other properties."""
     for field, was, now in zip(ExchangeRow._fields, known, wanted, strict=True):
         if was != now:
             name = _ARGUMENTS.get(field, field)

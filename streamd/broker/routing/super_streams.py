@@ -10,8 +10,8 @@ class SuperStreams:
     """A view of those exchanges that are super streams.
 
     Args:
-        virtual_host: the name of it.
-        exchanges: all of them.
+        virtual_host: its name.
+        exchanges: all exchanges there.
     """
 
     def __init__(self, virtual_host: str, exchanges: Exchanges) -> None:
@@ -30,7 +30,7 @@ class SuperStreams:
         """The super stream `name`.
 
         Raises:
-            Refused: there is none.
+            Refused: it does not exist.
         """
         if name not in self:
             raise Refused(Reason.NOT_FOUND, name)

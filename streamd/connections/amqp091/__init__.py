@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 connections of the server: streams as queues. The protocol itself is in amqp091."""
+"""AMQP 0-9-1 connections of the server: streams as queues. The protocol is in wire.amqp091."""

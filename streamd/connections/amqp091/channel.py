@@ -1,4 +1,4 @@
-"""One channel: what it was told to keep in mind, its consumers, what it has to acknowledge."""
+"""One channel: its settings, its consumers, and the messages that await acknowledgement."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -21,7 +21,7 @@ class Consumer(Protocol):
         stream: what it reads.
         channel: where it is.
         tag: its name there.
-        arguments: what it asked for, for people.
+        arguments: what it asked for, in readable form.
         credit: messages that may still be sent.
         consumed: messages sent.
         reader: where it is in the stream.
@@ -37,14 +37,14 @@ class Consumer(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Half of what its client may have is unacknowledged."""
+        """Whether half of what its client may have is unacknowledged."""
 
     @property
     def is_closed(self) -> bool:
         """It gets nothing more."""
 
     def settled(self, count: int) -> None:
-        """So many of its messages are acknowledged, or as good as."""
+        """This many of its messages are acknowledged, or count as such."""
 
     def check(self) -> None:
         """Get in line when there is something to send, else wait for the stream."""
@@ -69,11 +69,11 @@ class Unacked:
 
     @property
     def is_full(self) -> bool:
-        """So many that no more are sent."""
+        """Whether there are so many that no more are sent."""
         return self.count >= MAX_UNACKED
 
     def settled(self, count: int) -> None:
-        """So many wait no longer."""
+        """This many wait no longer."""
         was_full = self.is_full
         self.count -= count
         if was_full and count:
@@ -84,9 +84,9 @@ class Channel:
     """One open channel.
 
     Args:
-        number: on the connection.
+        number: its number on the connection.
         unacked: of the connection.
-        publisher: what streams tell of its messages.
+        publisher: receives the outcome of its messages.
 
     Attributes:
         number, publisher: see above.
@@ -109,7 +109,7 @@ class Channel:
     # -- consuming
 
     def make_tag(self) -> str:
-        """A tag for a consumer whose client wants none of its own."""
+        """A tag for a consumer whose client has not chosen one."""
         while True:
             self._next_tag += 1
             tag = f"amq.ctag-{self.number}.{self._next_tag}"
@@ -118,7 +118,7 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """So many messages are unacknowledged that no more are sent."""
+        """Whether so many messages are unacknowledged that no more are sent."""
         return self._all_unacked.is_full
 
     @property
@@ -128,11 +128,11 @@ class Channel:
 
     @property
     def is_busy(self) -> bool:
-        """Each of its consumers has half of what it may have unacknowledged."""
+        """Whether each of its consumers has half of what it may have unacknowledged."""
         return all(consumer.is_busy for consumer in self.consumers.values())
 
     def set_prefetch(self, prefetch: int) -> None:
-        """Let each new consumer have so many messages unacknowledged."""
+        """Let each new consumer have this many messages unacknowledged."""
         self.prefetch = prefetch
 
     def use_queue(self, name: str) -> None:
@@ -147,10 +147,10 @@ class Channel:
         return self._last_delivery
 
     def settle(self, tag: int, *, multiple: bool) -> None:
-        """The client has dealt with a message, or with all up to it; tag 0 means all there are.
+        """The client has dealt with a message, or with all up to it; tag 0 means all of them.
 
         Raises:
-            ChannelFault: no such message waits for that.
+            ChannelFault: no such message is unacknowledged.
         """
         if multiple:
             self._settle_up_to(tag)

@@ -1,4 +1,4 @@
-"""What streams tell of the messages that were published on one channel: acks, or a failure."""
+"""The outcome of the messages that were published on one channel: acks, or a failure."""
 
 from collections.abc import Callable, Iterable
 
@@ -62,7 +62,7 @@ class ChannelPublisher:
         if reason is Reason.NOT_FOUND:
             self.confirm(publishing_ids)
         elif not self._is_closed:
-            text = "a stream takes no more messages; look into the server's log"
+            text = "a stream accepts no more messages; see the server's log"
             self._fail(ConnectionFault(ReplyCode.RESOURCE_ERROR, text, _PUBLISH))
 
     def close(self) -> None:

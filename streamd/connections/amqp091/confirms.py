@@ -1,7 +1,7 @@
 """Which published messages of a channel are stored, and the acks that say so.
 
 Plain synchronous code. Tags are 1, 2, 3 and so on. An ack for several says "up to here": it is
-only ever put on a tag that was open until now, and below which nothing is open.
+only sent for a tag that was open until now and has no open tag below it.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Confirms:
         self._copies: dict[int, int] = {}  # streams that have to store a message, if several
 
     def next_tag(self, copies: int = 1) -> int:
-        """The tag of the next message, which goes to so many streams."""
+        """The tag of the next message, which goes to this many streams."""
         self.last += 1
         if copies > 1:
             self._copies[self.last] = copies

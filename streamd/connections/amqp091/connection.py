@@ -45,9 +45,9 @@ class AmqpConnection(BaseConnection):
     Args:
         transport: the connection's bytes; closed when `run` returns.
         login: decides whether the peer may enter.
-        registry: where it stands while it is open.
-        default_queue_type: of queues that do not say.
-        rounds: at whose end consumers are woken.
+        registry: lists it while it is open.
+        default_queue_type: for queues declared without a type.
+        rounds: consumers are woken at the end of each.
     """
 
     protocol = AMQP_PROTOCOL
@@ -223,12 +223,12 @@ class AmqpConnection(BaseConnection):
                 self._outbox.put(method_frame(0, m.ConnectionCloseOk()))
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._outbox.emptied()
-                # To close with something unread would take the answer away from the client.
+                # Closing with unread input would destroy the answer before the client reads it.
                 await self._duplex.linger()
-            case m.ConnectionUpdateSecret():  # who is here has proved it; passwords do not expire
+            case m.ConnectionUpdateSecret():  # the client is authenticated; passwords do not expire
                 self._outbox.put(method_frame(0, m.ConnectionUpdateSecretOk()))
                 session.check_rights()
-            case _:  # CloseOk: the state says it
+            case _:  # CloseOk: the state shows it
                 pass
 
     def fail(self, fault: ConnectionFault) -> None:
@@ -248,7 +248,7 @@ class AmqpConnection(BaseConnection):
     async def _check(self, session: Session) -> None:
         """End a connection that does not answer a close, or has nothing left to use.
 
-        And consumers whose user may not read any more what they read.
+        Also end consumers whose user has lost the right to read.
         """
         is_closing = False
         while True:

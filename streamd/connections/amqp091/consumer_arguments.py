@@ -1,4 +1,4 @@
-"""What a consumer asks for: from the arguments of basic.consume to a start, a matcher, a choice.
+"""From the arguments of basic.consume to what the consumer gets: a start, a matcher, a choice.
 
 Source: rabbitmq/rabbitmq-server, rabbit_stream_queue.erl. Additions of this server: `x-stream-sql`
 and `x-stream-tags`; and messages with another filter value than those asked for are not delivered.
@@ -45,7 +45,7 @@ _WORDS = {b"first": FIRST, b"last": LAST, b"next": NEXT}
 
 _SHORT_HEADER = b"\x00\x53\x70\xc0"  # a header section, as a short list
 _SHORT_ANNOTATIONS = b"\x00\x53\x72\xc1"  # message annotations, as a short map
-_REMEMBERED_BYTES = 512  # of a message's beginning
+_REMEMBERED_BYTES = 512  # of the beginning of a message
 
 # The messages of a chunk that are wanted: data section, where its messages end; their places.
 Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
@@ -71,7 +71,7 @@ def read_offset(field: Field | None, now_ms: int) -> OffsetSpec:
     """Where to begin.
 
     Raises:
-        ChannelFault: it is no place.
+        ChannelFault: it is not a valid place.
     """
     if field is None:
         return NEXT
@@ -122,15 +122,15 @@ def read_wanted(
 
 
 def ignored(arguments: Table) -> Iterator[str]:
-    """Sentences about what is passed over, as RabbitMQ does, though somebody meant something."""
+    """Warnings about arguments that are ignored, as in RabbitMQ, but were probably meant."""
     for name in arguments:
         if name.startswith(_PREFIX) and name not in _KNOWN:
             known = ", ".join(_KNOWN)
-            yield f"the argument {name[:40]!r} is passed over; those of consumers are {known}"
+            yield f"the argument {name[:40]!r} is ignored; those of consumers are {known}"
     field = arguments.get(FILTER)
     fields = field.value if field is not None and field.tag == "A" else [field or _TEXT]
     for tag in sorted({item.tag for item in fields} - {"S"}):
-        yield f"{FILTER} has a value of type {tag}, which is passed over; expected strings"
+        yield f"{FILTER} has a value of type {tag}, which is ignored; expected strings"
     tag = arguments.get(UNFILTERED, _YES).tag
     if tag != _YES.tag:
         yield f"{UNFILTERED} is of type {tag}, which counts as false; expected a boolean"
@@ -166,7 +166,7 @@ def _selector(arguments: Table) -> Selector | None:
     except UnicodeDecodeError:
         text = None
     if text is None:
-        raise precondition_failed(f"{name} is no UTF-8 string; expected a selector")
+        raise precondition_failed(f"{name} is not a UTF-8 string; expected a selector")
     try:
         return parse_sql(text) if name == SQL else parse_tags(text)
     except SelectorError as error:
@@ -221,7 +221,7 @@ class ExactValues:
     """The messages whose filter value was asked for.
 
     The value is the annotation that AMQP publishers give, else the value of the stream's filter
-    property. Of a message from a stream client that has neither, nobody knows which value it had:
+    property. A message from a stream client that has neither had an unknown value:
     it is delivered.
 
     Args:

@@ -1,4 +1,4 @@
-"""basic.qos, consume, cancel, and what clients say of messages they have got.
+"""basic.qos, consume, cancel, and acknowledgements.
 
 Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_stream_queue.erl.
 """
@@ -127,13 +127,13 @@ class Consuming:
         self._context.answer(channel, m.BasicCancelOk(method.tag), nowait=method.nowait)
 
     def end(self, consumer: Consumer) -> None:
-        """End a consumer from here, and tell the client if it wants to hear of that."""
+        """End a consumer on the server's side, and tell the client if it wants to know."""
         if not consumer.is_closed:
             consumer.close()
             if self._context.hears_of_cancel:
                 self._context.answer(consumer.channel, m.BasicCancel(consumer.tag, True))
 
-    # -- what became of messages; nothing ever comes again, so all of it is the same
+    # -- acknowledgements: nothing is ever delivered again, so all kinds mean the same
 
     async def _ack(self, channel: Channel, method: m.BasicAck | m.BasicNack) -> None:
         channel.settle(method.delivery_tag, multiple=method.multiple)

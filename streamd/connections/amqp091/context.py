@@ -27,8 +27,8 @@ class Context(NamedTuple):
         deliveries: the connection's consumers.
         publishing: what it publishes.
         now_ms: the wall clock.
-        default_queue_type: of queues that do not say.
-        hears_of_cancel: the client wants to be told when a consumer is ended here.
+        default_queue_type: for queues declared without a type.
+        hears_of_cancel: the client wants to know when the server ends a consumer.
     """
 
     host: VirtualHost
@@ -54,10 +54,10 @@ class Context(NamedTuple):
             )
 
     def queue_name(self, channel: Channel, name: str) -> str:
-        """The queue that is meant: without a name the last one that was declared.
+        """The queue of that name; without a name, the last one that was declared.
 
         Raises:
-            ChannelFault: none was.
+            ChannelFault: none was declared.
         """
         found = without_line_ends(name) or channel.queue
         if not found:
@@ -71,5 +71,5 @@ class Context(NamedTuple):
 
 
 def without_line_ends(name: str) -> str:
-    """A name as RabbitMQ takes it."""
+    """A name as RabbitMQ reads it."""
     return name.replace("\r", "").replace("\n", "")

@@ -3,7 +3,7 @@
 One `Deliveries` per connection, asked for one turn at a time by the connection's writer, so that
 answers and heartbeats get in between and consumers take turns. A consumer keeps what it has read
 and may not send yet, at most one read of small chunks or one large chunk; all of a connection keep
-HELD_BYTES, and who comes when these are used reads again later.
+HELD_BYTES, and a consumer that finds these used up reads again later.
 """
 
 import logging
@@ -36,7 +36,7 @@ _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
-_MESSAGE_BYTES = 160  # that a message in memory takes besides its own
+_MESSAGE_BYTES = 160  # a message takes in memory besides its own
 
 
 class AmqpConsumer(QueuedConsumer):
@@ -46,7 +46,7 @@ class AmqpConsumer(QueuedConsumer):
         tag: its name there.
         channel: where it is.
         wanted: what it asked for.
-        arguments: the same, for people.
+        arguments: the same, in readable form.
         credit: messages that may still be sent.
         reader: where it is.
         writer: makes the frames of its messages.
@@ -90,11 +90,11 @@ class AmqpConsumer(QueuedConsumer):
 
     @property
     def is_busy(self) -> bool:
-        """Half of what its client may have is unacknowledged."""
+        """Whether half of what its client may have is unacknowledged."""
         return 2 * self.credit <= self._prefetch
 
     def settled(self, count: int) -> None:
-        """So many of its messages are acknowledged, or as good as."""
+        """This many of its messages are acknowledged, or count as such."""
         self.credit += count
         self.check()
 
@@ -123,7 +123,7 @@ class AmqpConsumer(QueuedConsumer):
             self._deliveries.enqueue(self)
 
     def take(self) -> tuple[int, bytes] | None:
-        """The next message and its offset; None where nothing is read that may be sent."""
+        """The next message and its offset; None when nothing that was read may be sent."""
         if not self._read or not self.may_send or self.is_closed:
             return None
         self.credit -= 1
@@ -137,7 +137,7 @@ class AmqpConsumer(QueuedConsumer):
         self._deliveries.hold(size)
 
     def drop_read(self) -> None:
-        """Keep nothing of what was read: it is read again when it may be sent.
+        """Discard what was read: it is read again when it may be sent.
 
         Raises:
             StorageError: the stream cannot be read.
@@ -153,7 +153,7 @@ class AmqpConsumer(QueuedConsumer):
         self._hold(-self.held)
 
     def read(self) -> None:
-        """Read on where everything that was read is sent.
+        """Read on if everything that was read has been sent.
 
         Raises:
             StorageError: the system refused.
@@ -235,13 +235,13 @@ class Deliveries:
     Args:
         queue: of the connection.
         frame_max: bytes that a frame may have.
-        cannot_read: told of a stream that cannot be read; ends its consumers.
+        cannot_read: called with a stream that cannot be read; ends its consumers.
 
     Attributes:
         queue, frame_max: see above.
-        num_consumers: that are not closed.
+        num_consumers: how many are not closed.
         held: what they hold together, in bytes of memory.
-        properties_size: bytes that what they asked for counts for.
+        properties_size: bytes counted for what they asked for.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Deliveries:
         consumer.channel.consumers.pop(consumer.tag, None)
 
     def hold(self, size: int) -> None:
-        """A consumer holds so many bytes more, or fewer."""
+        """A consumer holds this many bytes more, or fewer."""
         self.held += size
 
     def enqueue(self, consumer: AmqpConsumer) -> None:

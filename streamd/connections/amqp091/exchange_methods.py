@@ -15,7 +15,7 @@ from streamd.wire.amqp091.values import Field
 
 
 class ExchangeMethods:
-    """Declared, bound, deleted.
+    """Exchanges declared, bound and deleted by one connection.
 
     Attributes:
         handlers: one for each method.
@@ -78,7 +78,7 @@ class ExchangeMethods:
         self._context.answer(channel, m.ExchangeUnbindOk(), nowait=method.nowait)
 
     def _binding(self, method: m.ExchangeBind | m.ExchangeUnbind) -> Binding:
-        """The binding that is meant, which the user may make."""
+        """The binding that a method names, once the user's rights are checked."""
         source, destination = map(without_line_ends, (method.source, method.destination))
         self._context.require(Right.WRITE, "exchange", destination)
         self._context.require(Right.READ, "exchange", source)

@@ -1,4 +1,4 @@
-"""What the server refuses, as AMQP 0-9-1 says it."""
+"""The refusals of the server as faults of AMQP 0-9-1."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _OF_A_CHANNEL = {
 
 
 def fault_of(refused: Refused) -> Fault:
-    """The fault that tells a client of it."""
+    """The fault that tells a client about a refusal."""
     code = _OF_A_CHANNEL.get(refused.reason)
     reason = refused.details or refused.reason.value
     if code is None:
@@ -26,7 +26,7 @@ def fault_of(refused: Refused) -> Fault:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What is refused in here is told as the fault that it is."""
+    """Turn a `Refused` raised in this block into its AMQP fault."""
     try:
         yield
     except Refused as refused:
@@ -34,15 +34,15 @@ def refusals() -> Iterator[None]:
 
 
 def not_found(kind: str, name: str, virtual_host: str) -> ChannelFault:
-    """The fault of a name that nothing has."""
+    """The fault for a name that nothing has."""
     return ChannelFault(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '{virtual_host}'")
 
 
 def access_refused(reason: str) -> ChannelFault:
-    """The fault of what this user, or nobody, may do."""
+    """The fault for something that this user, or any user, may not do."""
     return ChannelFault(ReplyCode.ACCESS_REFUSED, reason)
 
 
 def not_implemented(reason: str) -> ConnectionFault:
-    """The fault of what streams cannot do."""
+    """The fault for something that streams cannot do."""
     return ConnectionFault(ReplyCode.NOT_IMPLEMENTED, reason)

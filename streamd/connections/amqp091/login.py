@@ -1,6 +1,6 @@
 """The steps before an AMQP connection is open.
 
-Clients take the very next frame for the answer during these, so nothing else is sent.
+During these, clients take the very next frame for the answer, so nothing else is sent.
 
 Source: rabbitmq/rabbitmq-server, rabbit_reader.erl.
 """
@@ -41,11 +41,11 @@ _PROPERTIES: Table = {
 
 
 class Refusal(NamedTuple):
-    """How a peer that may not enter is told so.
+    """The answer to a peer that may not enter.
 
     Attributes:
-        fault: what it is told; None when it is told nothing.
-        waits: the answer does, which slows down guessing.
+        fault: what it gets; None when it gets no answer.
+        waits: the answer is delayed, which slows down guessing.
     """
 
     fault: ConnectionFault | None
@@ -56,15 +56,15 @@ class Login:
     """Answers the login of one connection.
 
     Args:
-        authenticator: judges the peer.
+        authenticator: authenticates the peer.
         broker: for the time.
         heartbeat: seconds to propose.
 
     Attributes:
-        properties: what the client says of itself; texts only.
+        properties: what the client says about itself; strings only.
         heartbeat_seconds: agreed; 0 for none.
-        mechanism: by which the user was proved.
-        host: the virtual host, once it was entered.
+        mechanism: by which the user was authenticated.
+        host: the virtual host, once it is entered.
         rights: what the user may do there.
         now_ms: the wall clock.
         opened_at_ms: when the connection was opened, in ms since 1970.
@@ -83,10 +83,10 @@ class Login:
         self.now_ms = broker.now_ms
         self._capabilities: Table = {}
         self._user = ""
-        self._method: m.Method | None = None  # that `answer` was given last
+        self._method: m.Method | None = None  # the last one given to `answer`
 
     def start(self) -> m.ConnectionStart:
-        """What the server begins with."""
+        """The first method, which the server sends."""
         mechanisms = " ".join(self._authenticator.mechanisms()).encode()
         return m.ConnectionStart(0, 9, _PROPERTIES, mechanisms, b"en_US")
 
@@ -118,7 +118,7 @@ class Login:
         """How the connection ends, after `answer` has raised `failed`."""
         method = self._method
         if isinstance(method, m.ConnectionOpen):
-            # The same for what does not exist and what is not allowed: nobody learns names here.
+            # The same for what does not exist and what is not allowed: names must not leak.
             reason = f"vhost {method.virtual_host} not found, or user '{self._user}' may not use it"
             fault = ConnectionFault(ReplyCode.NOT_ALLOWED, reason, m.IDS[m.ConnectionOpen])
             return Refusal(fault, waits=False)

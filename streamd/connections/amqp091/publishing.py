@@ -35,7 +35,7 @@ _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
 class _Target:
-    """A stream that messages go to, and what it says of filter values."""
+    """A stream that messages go to, and its rules for filter values."""
 
     def __init__(self, host: VirtualHost, stream: Stream) -> None:
         arguments = host.arguments(stream.name)
@@ -48,15 +48,15 @@ class _Target:
         """The filter value of a message: what the publisher gives, else the property's value.
 
         Raises:
-            ChannelFault: the stream insists that they are the same, and they are not.
+            ChannelFault: the stream requires both to be the same, and they differ.
         """
         if self._own_value is None or (given and not self._is_strict):
             return given
         own = self._own_value(raw)
         if self._is_strict and given not in (b"", own):
             raise precondition_failed(
-                f"the filter value is {given[:40]!r}, but the property {self._property}, whose "
-                f"value stream '{self.stream.name}' wants there, is {own[:40]!r}"
+                f"the filter value is {given[:40]!r}, but stream '{self.stream.name}' requires the "
+                f"value of property {self._property}, which is {own[:40]!r}"
             )
         return own
 
@@ -73,12 +73,12 @@ class Publishing:
     """What one connection publishes.
 
     Args:
-        host: where.
+        host: the virtual host.
         rights: what the user may do there.
         outbox: where returns and acks go.
         frame_max: bytes that a frame may have.
         fail: ends the connection.
-        hears_of_blocking: the client wants to be told when the disk is full.
+        hears_of_blocking: the client wants to know when the disk is full.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Publishing:
             channel.publisher.settle((tag,))
 
     def new_publisher(self, channel_number: int) -> ChannelPublisher:
-        """What streams tell of the messages of a channel that is opened."""
+        """The publisher for a channel that is opened."""
         return ChannelPublisher(channel_number, self._outbox, self._fail)
 
     def flush(self) -> None:
@@ -159,7 +159,7 @@ class Publishing:
             await stream.settled()
 
     def has_room(self) -> bool:
-        """Whether `room` would return at once; what was written to needs no asking again then."""
+        """Whether `room` would return at once; if so, those streams need not be asked again."""
         if any(stream.is_crowded for stream in self._written):
             return False
         self._written.clear()
@@ -170,7 +170,7 @@ class Publishing:
         while self._written:
             stream = self._written.pop()
             is_told = self._hears_of_blocking and bool(stream.alarm) and not stream.failed
-            if is_told:  # of what may last, not of what passes by itself
+            if is_told:  # only when it may take long
                 self._outbox.put(method_frame(0, m.ConnectionBlocked(_LOW_ON_DISK)))
             await stream.room()
             if is_told:
@@ -179,7 +179,7 @@ class Publishing:
     # -- where to
 
     def _require(self, exchange: str) -> None:
-        """Raise ChannelFault unless the user may publish there and programs may at all."""
+        """Raise ChannelFault unless the user may publish there, and clients may at all."""
         name = exchange or "amq.default"
         if not self._rights.allows(Right.WRITE, name):
             raise access_refused(

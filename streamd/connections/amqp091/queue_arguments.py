@@ -1,4 +1,4 @@
-"""What a queue is declared with: from tagged arguments to those of a stream.
+"""The arguments of a queue: from tagged values to the arguments of a stream.
 
 Source: rabbitmq/rabbitmq-server, rabbit_amqqueue.erl and rabbit_stream_queue.erl. Error texts are
 RabbitMQ's where its test suites check them.
@@ -70,7 +70,7 @@ class Declaration:
         """Raise ChannelFault unless the queue is to be a stream.
 
         Args:
-            default: the type that a queue has which does not say.
+            default: the type of a queue that is declared without one.
         """
         field = self._arguments.get(QUEUE_TYPE)
         if field is not None and field.tag != "S":
@@ -100,7 +100,7 @@ class Declaration:
         return pairs
 
     def passed_over(self) -> list[str]:
-        """Arguments that look like ours and are none, as when they are misspelt."""
+        """Arguments that look like ours but are not, as when they are misspelt."""
         return [
             key
             for key in self._arguments

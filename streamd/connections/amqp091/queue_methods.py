@@ -24,7 +24,7 @@ _MAX_WARNINGS = 4  # for one declaration
 
 
 class Queues:
-    """Declared, bound, deleted.
+    """Queues declared, bound and deleted by one connection.
 
     Attributes:
         handlers: one for each method.
@@ -65,7 +65,7 @@ class Queues:
     async def _declare_active(self, name: str, method: m.QueueDeclare) -> None:
         if not name:
             raise precondition_failed(
-                "a stream needs a name: queues that the server names do not exist here"
+                "a stream needs a name: server-named queues are not supported"
             )
         if name.startswith(RESERVED_PREFIX):
             raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
@@ -81,9 +81,9 @@ class Queues:
         try:
             await self._host.create(name, declaration.pairs())
             for key in declaration.passed_over()[:_MAX_WARNINGS]:
-                logger.warning("stream %s: the argument %r is passed over", name, key[:40])
+                logger.warning("stream %s: the argument %r is ignored", name, key[:40])
         except Refused as refused:
-            # Somebody else may have made it meanwhile.
+            # Another client may have created it meanwhile.
             if refused.reason != Reason.ALREADY_EXISTS:
                 raise fault_of(refused) from refused
 
@@ -109,7 +109,7 @@ class Queues:
             raise precondition_failed(reason)
 
     def _count(self, name: str) -> int:
-        """Messages in a stream, as far as the answer has room."""
+        """Messages in a stream, at most the number that fits into the answer."""
         try:
             log = self._host.find(name).log
         except Refused:
@@ -155,7 +155,7 @@ class Queues:
         self._context.answer(channel, m.QueueUnbindOk())
 
     def _binding(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> Binding:
-        """The binding that is meant, which the user may make."""
+        """The binding that a method names, once the user's rights are checked."""
         host, source = self._host, without_line_ends(method.exchange)
         name = self._context.queue_name(channel, method.queue)
         key = method.key

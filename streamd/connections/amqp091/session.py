@@ -1,4 +1,4 @@
-"""What an open connection may ask for: its channels, and methods to those who carry them out."""
+"""The requests of an open connection: its channels, and who carries out which method."""
 
 from collections.abc import Callable
 from functools import partial
@@ -66,7 +66,7 @@ class Session:
             channel = self._channels[number] = self._new_channel(number)
             self._context.answer(channel, m.ChannelOpenOk())
             return
-        # Else it is one that is closed here already.
+        # Else it is one that the server has closed already.
         channel = self._channels.get(number) or self._new_channel(number)
         handler = self._handlers.get(type(method))
         if handler is None:  # answers to what the server has sent

@@ -49,8 +49,8 @@ class StreamConnection(BaseConnection):
         transport: the connection's bytes; closed when `run` returns.
         login: decides whether the peer may enter.
         frame_max: bytes that a frame may have.
-        registry: where it stands while it is open.
-        rounds: at whose end consumers are woken.
+        registry: lists it while it is open.
+        rounds: consumers are woken at the end of each.
     """
 
     protocol = STREAM_PROTOCOL
@@ -73,7 +73,7 @@ class StreamConnection(BaseConnection):
     # -- login
 
     async def _log_in(self) -> None:
-        """Answer until the connection is open. Every step has its time."""
+        """Answer until the connection is open. Every step has a time limit."""
         connection = self._connection
         while connection.state is not State.OPEN:
             with trio.fail_after(LOGIN_SECONDS):
@@ -214,9 +214,9 @@ class StreamConnection(BaseConnection):
                 await self._say_last(session, command)
 
     async def stop(self) -> None:
-        """The server stops: confirm what has arrived, and end as clients like it best.
+        """The server stops: confirm what has arrived, and end without a Close.
 
-        That is without a Close: told so, some do not come back when the server does.
+        Some clients that get a Close do not come back when the server does.
         """
         self._duplex.stop_listening()
         await self._ended.wait()

@@ -46,7 +46,7 @@ class Context(NamedTuple):
 
 
 def check_reference(reference: str) -> None:
-    """Raise Refused for a name of a publisher or consumer that is too long."""
+    """Raise Refused when the name of a publisher or consumer is too long."""
     if len(reference.encode()) > MAX_REFERENCE_SIZE:
         raise Refused(Reason.PRECONDITION_FAILED, "reference longer than 255 bytes")
 
@@ -55,7 +55,7 @@ def offset_spec(sent: OffsetSpecification) -> OffsetSpec:
     """Where to begin, as the log takes it.
 
     Raises:
-        Refused: it is none.
+        Refused: its type is unknown.
     """
     try:
         return OffsetSpec(Start(sent.type), sent.value)

@@ -88,7 +88,7 @@ class Subscription(QueuedConsumer):
         self._watchers: list[tuple[int, Callable[[], None]]] = []
 
     def activate(self, start: OffsetSpec) -> None:
-        """Begin to read at `start`; call `check` once the client was told.
+        """Begin to read at `start`; call `check` once the client knows.
 
         Raises:
             StorageError: the stream cannot be read.
@@ -109,7 +109,7 @@ class Subscription(QueuedConsumer):
         self.check()
 
     def use_credit(self, chunks: int) -> None:
-        """So many chunks are sent."""
+        """This many chunks are sent."""
         self.credit -= chunks
 
     @property
@@ -168,16 +168,16 @@ class Subscription(QueuedConsumer):
         if len(self._watchers) >= _MAX_WATCHERS:
             raise Refused(Reason.PRECONDITION_FAILED, "too many are watching")
         if self.is_waiting and self.reader is not None:
-            self.reader.catch_up()  # it was not woken by what is not for it
+            self.reader.catch_up()  # chunks that are not for it did not wake it
         self._watchers.append((offset, tell))
         self.tell_watchers()
-        if self._watchers and self.is_waiting:  # from now on it has to hear of everything
+        if self._watchers and self.is_waiting:  # from now on every chunk has to wake it
             self.stream.waiters.remove(self)
             self._waits_for_all = True
             self.stream.waiters.add(self)
 
     def tell_watchers(self) -> None:
-        """Tell those that have waited for what is done now."""
+        """Tell the watchers whose offset is reached."""
         if self._watchers:
             position = self.position
             told = [w for w in self._watchers if w[0] <= position or self.is_closed]
@@ -199,7 +199,7 @@ class Subscription(QueuedConsumer):
 
 
 def _nothing() -> None:
-    """Nobody has to know."""
+    """The default for `on_close`."""
 
 
 class Delivery:
@@ -209,7 +209,7 @@ class Delivery:
         queue: of the connection.
         outbox: of the connection.
         is_clear: tells whether what is put into the outbox would be on its way at once.
-        cannot_read: told of a stream that cannot be read; ends its subscriptions.
+        cannot_read: called with a stream that cannot be read; ends its subscriptions.
 
     Attributes:
         queue: see above.
@@ -277,7 +277,7 @@ class Delivery:
         self._cannot_read(subscription.stream)
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
-        """What is next for a subscription; None when that cannot be read, and it is over."""
+        """The next chunks of a subscription; None when they cannot be read, which ends it."""
         try:
             most = min(subscription.credit, _TURN_CHUNKS)
             return reader.read(most, _READ_BYTES, _TURN_STEPS)

@@ -1,6 +1,6 @@
-"""The steps before a connection is open: who is there, may they enter, with which limits.
+"""The steps before a connection is open: authentication, virtual host, limits.
 
-The same judgement serves a client that sends a new secret later.
+The same check serves a client that sends a new secret later.
 """
 
 import platform
@@ -26,11 +26,11 @@ PRODUCT, COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
 
 
 class Refusal(NamedTuple):
-    """How a peer that may not enter is told so.
+    """The answer to a peer that may not enter.
 
     Attributes:
-        answer: what it is told.
-        waits: the answer does, which slows down guessing.
+        answer: what it gets.
+        waits: the answer is delayed, which slows down guessing.
     """
 
     answer: c.ServerCommand
@@ -45,15 +45,15 @@ class Login:
         broker: the virtual hosts.
         directory: the users.
         address: host and port to announce.
-        authenticator: judges the peer.
+        authenticator: authenticates the peer.
 
     Attributes:
-        properties: what the client said of itself.
+        properties: what the client said about itself.
         heartbeat_seconds: agreed; 0 for none. Valid once the client has answered Tune.
         frame_max: what the client answered.
-        host: the virtual host, once it was entered.
+        host: the virtual host, once it is entered.
         rights: what the user may do there.
-        mechanism: by which the user was proved, once it was.
+        mechanism: by which the user was authenticated, once it is.
         opened_at_ms: when the connection was opened, in ms since 1970.
     """
 
@@ -79,7 +79,7 @@ class Login:
         self.mechanism = ""
         self.opened_at_ms = 0
         self._user = ""
-        self._command: c.ClientCommand | None = None  # that `answer` was given last
+        self._command: c.ClientCommand | None = None  # the last one given to `answer`
 
     async def answer(self, command: c.ClientCommand) -> list[c.ServerCommand]:
         """What to send in answer to a command that is legal before the connection is open.
@@ -135,7 +135,7 @@ class Login:
         )
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
-        """Judge a secret that is sent while the connection is open."""
+        """Check a secret that is sent while the connection is open."""
         if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:

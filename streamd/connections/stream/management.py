@@ -63,7 +63,7 @@ class Management:
             operation = self._open_operations.get(command.operation)
             if operation is None:
                 if not self._context.rights.is_administrator:
-                    raise Refused(Reason.ACCESS_REFUSED, f"{user} is no administrator")
+                    raise Refused(Reason.ACCESS_REFUSED, f"{user} is not an administrator")
                 operation = self._operations.get(command.operation)
             if operation is None:
                 details = f"there is no operation {command.operation[:40]!r}"
@@ -141,7 +141,7 @@ class Management:
         await self._directory.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
         return ()
 
-    # -- streams: whoever may read one may see its selectors, and configure it change them
+    # -- streams: their selectors can be seen with the right to read, changed with configure
 
     async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
         stream, group = _text(arguments, "stream"), _text(arguments, "group")

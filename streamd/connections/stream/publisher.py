@@ -14,7 +14,7 @@ class StreamPublisher:
         publisher_id: its number on the connection.
         reference: its durable name as bytes, empty for none; with one, messages it sends twice
             are stored once.
-        is_deleted: it was taken back; nothing more is sent to it.
+        is_deleted: nothing more is sent to it.
         published: entries that arrived.
         confirmed: entries stored or found to be stored already.
         refused: entries not taken.

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Publishers:
-    """Declared, used, deleted.
+    """Declares, uses and deletes the publishers of one connection.
 
     Attributes:
         handlers: one for each command.
@@ -55,19 +55,19 @@ class Publishers:
             await stream.settled()
 
     def forget(self, stream: Stream) -> bool:
-        """Drop the publishers of a stream; whether there were any."""
+        """Drop the publishers of a stream; returns whether there were any."""
         numbers = [n for n, (_, used) in self._publishers.items() if used is stream]
         for number in numbers:
             self._publishers.pop(number)[0].is_deleted = True
         return bool(numbers)
 
     def without_right(self) -> set[Stream]:
-        """Streams that are published to though that is not allowed any more."""
+        """Streams that are published to, though that is no longer allowed."""
         rights = self._context.rights
         return {s for _, s in self._publishers.values() if not rights.allows(Right.WRITE, s.name)}
 
     def facts(self) -> list[PublisherFacts]:
-        """What there is at the moment."""
+        """The publishers at the moment."""
         return [
             PublisherFacts(
                 p.publisher_id, p.reference.decode(), s.name, p.published, p.confirmed, p.refused

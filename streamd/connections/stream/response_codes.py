@@ -1,4 +1,4 @@
-"""The reasons of the broker as the stream protocol says them."""
+"""The broker's reasons as response codes of the stream protocol."""
 
 from streamd.auth.authentication import AuthenticationFailed, Failure
 from streamd.broker.errors import Reason, Refused
@@ -23,7 +23,7 @@ _LOGIN_CODES = {
 
 
 class SubscriptionIdTaken(Refused):
-    """The connection has a subscription of that number already."""
+    """The connection has a subscription with that number already."""
 
     def __init__(self) -> None:
         super().__init__(Reason.PRECONDITION_FAILED, "the subscription id is in use")

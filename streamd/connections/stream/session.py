@@ -1,4 +1,4 @@
-"""What an open connection may ask for: commands to those who carry them out."""
+"""The requests of an open connection, and who carries out which command."""
 
 from streamd.broker.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
@@ -63,7 +63,7 @@ class Session:
         """Carry out a command that needs no waiting; False when it does, and nothing was done.
 
         Raises:
-            RemoteProtocolError: the command's body is not what it should be.
+            RemoteProtocolError: the command's body is malformed.
         """
         handler = self._at_once.get(type(command))
         return handler is not None and not self._context.outbox.is_full and handler(command)
@@ -72,7 +72,7 @@ class Session:
         """Carry out one command; answers are in the outbox on return.
 
         Raises:
-            RemoteProtocolError: the command's body is not what it should be.
+            RemoteProtocolError: the command's body is malformed.
         """
         at_once = self._at_once.get(type(command))
         if at_once is not None:
@@ -98,7 +98,7 @@ class Session:
 
     @property
     def must_end(self) -> bool:
-        """The client owes an answer for too long, or the virtual host is gone."""
+        """Whether the client owes an answer for too long, or the virtual host is gone."""
         return self._consumers.is_overdue or not self._has_host
 
     def host_is_gone(self) -> None:

@@ -36,7 +36,7 @@ _NAMES_A_TURN = 100
 
 
 class Streams:
-    """What can be asked of streams by name.
+    """The commands about streams by name.
 
     Attributes:
         handlers: one for each command.
@@ -108,7 +108,7 @@ class Streams:
             self._context.answer(c.DeleteSuperStreamResponse(command.correlation_id, code))
 
     def _require_all(self, name: str, partitions: tuple[str, ...] | list[str]) -> None:
-        """What creating or deleting a super stream takes."""
+        """Check the rights that creating or deleting a super stream takes."""
         rights = self._context.rights
         rights.require(Right.CONFIGURE, name)
         rights.require(Right.READ, name)
@@ -147,11 +147,11 @@ class Streams:
         self._context.answer(c.RouteResponse(command.correlation_id, code, streams))
 
     def _require_any(self, name: str) -> None:
-        """Reading or writing is enough to be told where something is."""
+        """Check for a right to read or to write: either is enough to learn where something is."""
         if not self._context.rights.allows(Right.READ, name):
             self._context.rights.require(Right.WRITE, name)
 
-    # -- looking
+    # -- looking at them
 
     async def _metadata(self, command: c.Metadata) -> None:
         streams = []

@@ -60,7 +60,7 @@ class SingleActive:
 
 
 class Consumers:
-    """Subscribed, credited, unsubscribed.
+    """Begins, credits and ends the subscriptions of one connection.
 
     Attributes:
         handlers: one for each command.
@@ -86,19 +86,19 @@ class Consumers:
         }
 
     def forget(self, stream: Stream) -> bool:
-        """Drop the subscriptions of a stream; whether there were any."""
+        """Drop the subscriptions of a stream; returns whether there were any."""
         numbers = [n for n, s in self._delivery.subscriptions.items() if s.stream is stream]
         for number in numbers:
             self._delivery.remove(number)
         return bool(numbers)
 
     def without_right(self) -> set[Stream]:
-        """Streams that are read though that is not allowed any more."""
+        """Streams that are read, though that is no longer allowed."""
         streams = {s.stream for s in self._delivery.subscriptions.values()}
         return {s for s in streams if not self._context.rights.allows(Right.READ, s.name)}
 
     def facts(self) -> list[ConsumerFacts]:
-        """What there is at the moment."""
+        """The subscriptions at the moment."""
         return [
             _facts(subscription, is_single_active=number in self._members)
             for number, subscription in self._delivery.subscriptions.items()
@@ -106,7 +106,7 @@ class Consumers:
 
     @property
     def is_overdue(self) -> bool:
-        """The client has left a ConsumerUpdate unanswered for too long."""
+        """Whether the client has left a ConsumerUpdate unanswered for too long."""
         now = trio.current_time()
         return any(question.deadline < now for question in self._questions.values())
 
@@ -275,7 +275,7 @@ class Consumers:
             self._context.rights.require(Right.READ, command.stream)
             check_reference(command.reference)
             stream = self._context.host.find(command.stream)
-            await stream.settled()  # what is told is as safe as what is confirmed
+            await stream.settled()  # an offset in an answer is as safe as a confirmed message
             offset = stream.log.tracking.offset(command.reference.encode())
             code = ResponseCode.NO_OFFSET if offset is None else OK
         except Refused as refused:
@@ -294,10 +294,8 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
     group = properties.get(words.SELECTOR_GROUP)
     if group is None:
         if properties.get(words.FILTER_MODE) == words.NOTHING:
-            text = "stream %s: a consumer comes with a selector that no message can match: %s"
-            logger.warning(
-                text, stream.name, properties.get(words.SELECTOR, "it does not say which")
-            )
+            text = "stream %s: a consumer has a selector that no message can match: %s"
+            logger.warning(text, stream.name, properties.get(words.SELECTOR, "not stated"))
         wanted = _matcher(command.properties)
         if wanted is not None:
             stream.log.filter_demand.add(recorded(wanted.values))

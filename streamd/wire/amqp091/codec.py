@@ -96,7 +96,7 @@ def encode_method(method: Method) -> bytes:
     """The payload of a method frame.
 
     Raises:
-        ValueError: a text is too long.
+        ValueError: a string is too long.
     """
     parts = [_METHOD_ID.pack(*IDS[type(method)])]
     values: Iterator[Any] = iter(method)
@@ -113,7 +113,7 @@ def decode_method(payload: bytes) -> Method:
     """The method in the payload of a frame.
 
     Raises:
-        ConnectionFault: there is no such method, or its fields are not what they should be.
+        ConnectionFault: there is no such method, or its fields are malformed.
     """
     if len(payload) < _METHOD_ID.size:
         raise frame_error("a method frame is too short to name its method")
@@ -167,7 +167,7 @@ def content_frames(
     """A method that carries content, its header, and its body in as many frames as it takes.
 
     Args:
-        channel: number of it.
+        channel: its number.
         method: payload of the method frame.
         properties: flags and properties as they stand in the header.
         body: of the message; an empty one has no frame.
@@ -190,7 +190,7 @@ def content_frames(
 
 
 class ContentHead(NamedTuple):
-    """A content header: bytes of body to come, and the properties as they stand there."""
+    """A content header: how many bytes of body follow, and the properties as encoded there."""
 
     body_size: int
     properties: bytes
@@ -200,7 +200,7 @@ def decode_content_head(payload: bytes) -> ContentHead:
     """The payload of a header frame; properties are looked at later.
 
     Raises:
-        ConnectionFault: it is none.
+        ConnectionFault: it is malformed.
     """
     if len(payload) < CONTENT_HEAD_SIZE + 2:
         raise frame_error("a content header is cut off")
@@ -231,7 +231,7 @@ def decode_whole_content(
     Args:
         buffer: of frames.
         start: where the header frame begins.
-        channel: the number that it has to have.
+        channel: the number that its frames must have.
         frame_max: bytes that a frame may have.
     """
     try:

@@ -1,11 +1,11 @@
-"""The server's half of an AMQP 0-9-1 connection: bytes in, what was asked for out. No sockets.
+"""The server's half of an AMQP 0-9-1 connection: bytes in, requests out. No sockets.
 
 Frames are put together, checked against the tables of states, and content is collected on each
 channel. What a channel sends after the server has closed it is dropped here, as is everything but
 the end of a connection that is being closed.
 
-A client can make this hold: one frame that is not whole, and UNFINISHED_BYTES of messages that
-are not, with their properties, on all channels together.
+A client can make this hold one incomplete frame, and UNFINISHED_BYTES of incomplete messages
+with their properties, on all channels together.
 
 Source: AMQP 0-9-1 specification, 4.2 (wire-level format); rabbitmq/rabbitmq-server,
 rabbit_reader.erl and rabbit_command_assembler.erl.
@@ -57,7 +57,7 @@ _ACK_SIZE = len(_ACK) + _ACK_FIELDS.size
 
 
 class NotAmqp(Exception):
-    """The peer speaks something else; it is told what is spoken here."""
+    """The peer speaks another protocol; the answer names the one spoken here."""
 
 
 class Request(NamedTuple):
@@ -71,7 +71,7 @@ class Content(NamedTuple):
     """A message that was published.
 
     Attributes:
-        channel: number of it.
+        channel: its number.
         method: the Publish.
         properties: flags and properties as they came.
         body: None when it was too large to be kept.
@@ -127,10 +127,10 @@ class Connection:
     # -- what the server does
 
     def tune(self, answer: m.ConnectionTuneOk) -> None:
-        """Keep to what the client has answered.
+        """Apply the limits that the client has answered.
 
         Raises:
-            ConnectionFault: it is beyond what was offered.
+            ConnectionFault: they exceed what was offered.
         """
         limits = (
             ("frame_max", answer.frame_max, MIN_FRAME_MAX, FRAME_MAX),
@@ -164,11 +164,11 @@ class Connection:
         self._position = 0
 
     def events(self) -> Iterator[Event]:
-        """What the bytes so far ask for. Left early, the rest comes from the next call.
+        """The events in the bytes so far. If left early, the next call gives the rest.
 
         Raises:
             NotAmqp: the connection begins otherwise.
-            ConnectionFault: the bytes are not what they should be. Nothing more is to be read
+            ConnectionFault: the bytes break the protocol. Nothing more is to be read
                 after a bad frame.
         """
         if not self.has_greeted():
@@ -197,7 +197,7 @@ class Connection:
                 yield event
 
     def has_greeted(self) -> bool:
-        """Whether the client has said what it speaks, and it is this.
+        """Whether the client has sent its protocol header, which must be the right one.
 
         Raises:
             NotAmqp: it is something else.
@@ -279,7 +279,7 @@ class Connection:
         if type(method) is m.BasicPublish:
             channel.publish = method
             return None
-        # What a closing channel says is of no interest but that it must be answered.
+        # On a closing channel nothing matters but what must be answered.
         is_of_interest = before is not ChannelState.CLOSING or type(method) is m.ChannelClose
         return Request(number, method) if is_of_interest else None
 

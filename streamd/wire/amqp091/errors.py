@@ -1,6 +1,6 @@
 """Reply codes of AMQP 0-9-1, and the two sizes of fault: of a channel, or of all the connection.
 
-Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server, which also says which is which.
+Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server, where they are hard or soft.
 """
 
 from enum import IntEnum
@@ -57,7 +57,7 @@ class Fault(Exception):
 
     @property
     def text(self) -> str:
-        """For the close: the code's name and the reason, as far as a short text goes."""
+        """For the close: the code's name and the reason, cut to a short string."""
         raw = str(self).encode("utf-8", "replace")
         return raw[:MAX_SHORT_TEXT].decode("utf-8", "ignore")
 
@@ -71,10 +71,10 @@ class ConnectionFault(Fault):
 
 
 def frame_error(reason: str, method: MethodId = NO_METHOD) -> ConnectionFault:
-    """The fault of bytes that are not what the protocol says."""
+    """The fault for bytes that break the protocol."""
     return ConnectionFault(ReplyCode.FRAME_ERROR, reason, method)
 
 
 def precondition_failed(reason: str) -> ChannelFault:
-    """The fault of arguments that cannot be used."""
+    """The fault for arguments that cannot be used."""
     return ChannelFault(ReplyCode.PRECONDITION_FAILED, reason)

@@ -1,7 +1,7 @@
 """The methods of AMQP 0-9-1: one class for each, its fields in the order of the wire.
 
 `codec.py` derives encoding and decoding from the annotations. The table at the end gives each its
-numbers and says who may send it.
+numbers, and the end that may send it.
 
 Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server.
 """
@@ -413,7 +413,7 @@ _TABLE: tuple[tuple[int, int, str, type[Any]], ...] = (
     (40, 30, "client", ExchangeBind),
     (40, 31, "server", ExchangeBindOk),
     (40, 40, "client", ExchangeUnbind),
-    (40, 51, "server", ExchangeUnbindOk),  # not 41: so it came to be
+    (40, 51, "server", ExchangeUnbindOk),  # not 41, for historical reasons
     (50, 10, "client", QueueDeclare),
     (50, 11, "server", QueueDeclareOk),
     (50, 20, "client", QueueBind),

@@ -26,7 +26,7 @@ MORE_FLAGS = 0x0003  # no properties have these
 
 @dataclass(slots=True)
 class Properties:
-    """What a publisher says of a message; None where it says nothing."""
+    """The properties of a message; None for those that are missing."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -71,7 +71,7 @@ def decode_properties(raw: bytes) -> Properties:
     """Flags and properties.
 
     Raises:
-        ConnectionFault: they are not what they should be.
+        ConnectionFault: they are malformed.
     """
     found = Properties()
     try:
@@ -104,7 +104,7 @@ def encode_properties(properties: Properties) -> bytes:
     """Flags and properties.
 
     Raises:
-        ValueError: a text is longer than 255 bytes.
+        ValueError: a string is longer than 255 bytes.
     """
     found = {name: getattr(properties, name) for name in _NAMES}
     table = found.pop("headers")
@@ -115,7 +115,7 @@ def encode_present(values: Mapping[str, Any], table: bytes | None) -> bytes:
     """The same from properties by name, those that are None left out, and encoded headers.
 
     Raises:
-        ValueError: a text is longer than 255 bytes.
+        ValueError: a string is longer than 255 bytes.
     """
     flags, parts = 0, {}
     if table is not None:

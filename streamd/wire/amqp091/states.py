@@ -34,7 +34,7 @@ _NO_SECRET = {
     (State.TUNING, m.ConnectionTuneOk): State.OPENING,
     (State.OPENING, m.ConnectionOpen): State.OPEN,
     (State.OPEN, m.ConnectionUpdateSecret): State.OPEN,
-    (State.CLOSING, m.ConnectionClose): State.CLOSING,  # both ends had enough at the same time
+    (State.CLOSING, m.ConnectionClose): State.CLOSING,  # both ends close at the same time
     (State.CLOSING, m.ConnectionCloseOk): State.CLOSED,
 }
 _CLOSES = {

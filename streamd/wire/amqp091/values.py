@@ -1,4 +1,4 @@
-"""Field tables: values that keep their tags, because a message must come back as it was sent.
+"""Field tables: values that keep their tags, because messages must be delivered as they were sent.
 
 A value is a `Field`, its one-letter tag and what stands behind it: bool for t, int for b B s u I
 i l L T, float for f d, bytes for S x, the 5 raw bytes of a decimal for D, a list of fields for A,
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, frame_error
 
-# Tables in tables; RabbitMQ has no limit. What is stored of them has to stay within the 32 that
-# AMQP 1.0 readers here take, with the sections around it.
+# Tables in tables; RabbitMQ has no limit. Stored, with the sections around them, they have to stay
+# within the 32 levels that our readers of AMQP 1.0 accept.
 MAX_DEPTH = 16
 
 
@@ -33,7 +33,7 @@ _DECIMAL_SIZE = 5
 
 
 def text_field(text: str) -> Field:
-    """A text as a long string."""
+    """A string as a field."""
     return Field("S", text.encode())
 
 
@@ -140,7 +140,7 @@ def decode_field(raw: bytes, at: int, depth: int = 0) -> tuple[Field, int]:
     """The field at a position, and the position after it.
 
     Raises:
-        ConnectionFault: it is none, or nested too deeply.
+        ConnectionFault: it is malformed, or nested too deeply.
     """
     try:
         tag, decode = _DECODERS[raw[at]]
@@ -154,7 +154,7 @@ def decode_table(raw: bytes, at: int) -> tuple[dict[str, Field], int]:
     """The table at a position, and the position after it.
 
     Raises:
-        ConnectionFault: it is none, or nested too deeply.
+        ConnectionFault: it is malformed, or nested too deeply.
         IndexError, struct.error: it is cut off.
     """
     return _table(raw, at, 0)

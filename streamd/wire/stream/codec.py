@@ -33,7 +33,7 @@ class _Form:
 
 _FORMS: dict[type[Any], _Form] = {kind: _Form(kind) for kind in get_args(c.Command)}
 _BY_KEY: dict[tuple[int, int], _Form] = {(f.key, f.version): f for f in _FORMS.values()}
-_BY_KEY[c.Tune.KEY | c.RESPONSE_BIT, 1] = _FORMS[c.Tune]  # some clients answer Tune so
+_BY_KEY[c.Tune.KEY | c.RESPONSE_BIT, 1] = _FORMS[c.Tune]  # how some clients answer Tune
 KNOWN_KEYS = frozenset(key for key, _ in _BY_KEY)
 
 
@@ -41,7 +41,7 @@ def encode(command: c.Command) -> bytes:
     """The command as it is sent, its size first.
 
     Raises:
-        ValueError: a text is too long to be sent.
+        ValueError: a string is too long to be sent.
     """
     form = _FORMS[type(command)]
     body = b"".join(field.encode(getattr(command, name)) for name, field in form.fields)

@@ -17,7 +17,7 @@ RESPONSE_BIT = 0x8000
 
 @dataclass(frozen=True, slots=True)
 class DeclarePublisher:
-    """Announce a publisher; a reference makes its messages de-duplicated."""
+    """Announce a publisher; with a reference its messages are de-duplicated."""
 
     KEY: ClassVar[int] = 1
     correlation_id: f.U32
@@ -97,7 +97,7 @@ class QueryPublisherSequenceResponse:
 
 @dataclass(frozen=True, slots=True)
 class DeletePublisher:
-    """Take a publisher back."""
+    """Delete a publisher."""
 
     KEY: ClassVar[int] = 6
     correlation_id: f.U32
@@ -167,7 +167,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class CreditResponse:
-    """Answer to a Credit that went wrong; a good one has none."""
+    """Answer to a Credit that failed; a successful one has no answer."""
 
     KEY: ClassVar[int] = 9 | RESPONSE_BIT
     code: f.U16
@@ -308,7 +308,7 @@ class PeerPropertiesResponse:
 
 @dataclass(frozen=True, slots=True)
 class SaslHandshake:
-    """Ask for the ways to log in."""
+    """Ask for the SASL mechanisms."""
 
     KEY: ClassVar[int] = 18
     correlation_id: f.U32
@@ -316,7 +316,7 @@ class SaslHandshake:
 
 @dataclass(frozen=True, slots=True)
 class SaslHandshakeResponse:
-    """The ways to log in."""
+    """The SASL mechanisms."""
 
     KEY: ClassVar[int] = 18 | RESPONSE_BIT
     correlation_id: f.U32
@@ -565,7 +565,7 @@ class ResolveOffsetSpecResponse:
 class DescribeStreams:
     """Ask for arguments and figures of streams; of all when none is named.
 
-    Not of RabbitMQ. Send it only to a server that says `streamd` in its peer properties: others
+    Not in RabbitMQ. Send it only to a server that says `streamd` in its peer properties: others
     close the connection, as they do at any command they do not know.
     """
 
@@ -588,8 +588,8 @@ class DescribeStreamsResponse:
 class DescribeSubscription:
     """Ask how far a subscription has come; answered once everything before an offset is done.
 
-    Chunks that a filter passes over leave no trace on the wire, so without this a consumer cannot
-    know that there is nothing for it. Not of RabbitMQ; see DescribeStreams.
+    Chunks that a filter skips leave no trace on the wire, so without this a consumer cannot
+    know that there is nothing for it. Not in RabbitMQ; see DescribeStreams.
     """
 
     KEY: ClassVar[int] = 0x0402
@@ -612,7 +612,7 @@ class DescribeSubscriptionResponse:
 class Manage:
     """Look at or change users, permissions and virtual hosts. For administrators.
 
-    Not of RabbitMQ; see DescribeStreams. An argument may be a password: they do not show.
+    Not in RabbitMQ; see DescribeStreams. An argument may be a password: `repr` leaves them out.
     """
 
     KEY: ClassVar[int] = 0x0403
@@ -626,7 +626,7 @@ class Manage:
 
 @dataclass(frozen=True, slots=True)
 class ManageResponse:
-    """Answer to Manage: why not, or what was found."""
+    """Answer to Manage: why it was refused, or the result."""
 
     KEY: ClassVar[int] = 0x0403 | RESPONSE_BIT
     correlation_id: f.U32
@@ -637,7 +637,7 @@ class ManageResponse:
 
 @dataclass(frozen=True, slots=True)
 class DescribeFilters:
-    """Ask how well the chunk filters of a stream do. Not of RabbitMQ; see DescribeStreams."""
+    """Ask how well the chunk filters of a stream work. Not in RabbitMQ; see DescribeStreams."""
 
     KEY: ClassVar[int] = 0x0404
     correlation_id: f.U32

@@ -72,7 +72,7 @@ class Connection:
         return min(LOGIN_FRAME_MAX, self._frame_max or LOGIN_FRAME_MAX)
 
     def limit_frames(self, frame_max: int) -> None:
-        """Keep to what was agreed; 0 means no limit of its own."""
+        """Apply the agreed limit; 0 means that the peer sets none."""
         if frame_max:
             limit = self._frame_max
             self._frame_max = frame_max if limit is None else min(frame_max, limit)
@@ -88,7 +88,7 @@ class Connection:
         """The next command that was received whole, or NEED_DATA.
 
         Raises:
-            RemoteProtocolError: the bytes are no command, too many, or not legal now. The
+            RemoteProtocolError: the bytes are not a command, too many, or not legal now. The
                 connection cannot go on.
         """
         if self._position == len(self._buffer):
@@ -107,7 +107,7 @@ class Connection:
     def _accept(self, command: c.Command) -> c.Command:
         kind = type(command)
         if kind not in self._received_kinds or not self._may_tune(command, own=False):
-            raise unknown_frame(f"{kind.__name__} is not the peer's to send")
+            raise unknown_frame(f"{kind.__name__} must not be sent by the peer")
         state = next_state(self.state, command)
         if state is None:
             raise unknown_frame(f"{kind.__name__} while {self.state.name.lower()}")
@@ -142,7 +142,7 @@ class Connection:
 
         Raises:
             LocalProtocolError: it is not legal now.
-            ValueError: a text in it is too long.
+            ValueError: a string in it is too long.
         """
         kind = type(command)
         state = next_state(self.state, command)

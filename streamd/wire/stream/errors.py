@@ -15,8 +15,8 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke format, limits or order.
 
     Attributes:
-        code: for the Close frame that tells it so.
-        reason: a short text for the same frame.
+        code: for the Close frame that it gets.
+        reason: a short string for the same frame.
     """
 
     def __init__(self, code: ResponseCode, reason: str, details: str = "") -> None:
@@ -26,7 +26,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 def unknown_frame(details: str) -> RemoteProtocolError:
-    """The error for bytes that are no command, or none that is legal now."""
+    """The error for bytes that are not a command, or not one that is legal now."""
     return RemoteProtocolError(ResponseCode.UNKNOWN_FRAME, "unknown frame", details)
 
 

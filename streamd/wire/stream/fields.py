@@ -103,7 +103,7 @@ def _array(item: Field[Value]) -> Field[tuple[Value, ...]]:
 
 
 def _to_end(item: Field[Value]) -> Field[tuple[Value, ...]]:
-    """An array whose count is not believed: items fill the frame, as RabbitMQ reads it."""
+    """An array whose count is ignored: items fill the frame, as RabbitMQ reads it."""
 
     def decode(frame: bytes, position: int) -> tuple[tuple[Value, ...], int]:
         _, position = _u32.decode(frame, position)
@@ -173,7 +173,7 @@ class Statistic(NamedTuple):
 
 
 class StreamDescription(NamedTuple):
-    """What a server of ours tells about one stream."""
+    """What a streamd server reports about one stream."""
 
     stream: str
     code: int

@@ -175,7 +175,7 @@ def _close_group(groups: list[Entries], ids: list[bytes], pieces: list[bytes]) -
 def _sub_batch(
     entries: bytes, position: int, number: int, count: int
 ) -> tuple[Entries | None, int]:
-    """The sub-batch at `position`, None when it is not one that RabbitMQ takes; and its end."""
+    """The sub-batch at `position`, None when RabbitMQ would refuse it; and its end."""
     start = position + ID_SIZE
     body = start + _SUB_BATCH.size
     if body > len(entries):

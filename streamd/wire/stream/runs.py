@@ -1,7 +1,7 @@
 """Publish frames of one message each, alone or taken together: what clients that do not batch send.
 
 A frame costs about as much as twenty messages in a frame do. So frames that follow one another in
-what was received, of one publisher and with one message each, become one command; to everybody
+what was received, of one publisher and with one message each, become one command; for all code
 behind this it is as if the client had sent them in one frame. Frames with a sub-batch are left
 alone: a bad one refuses the rest of its own frame, and of no other.
 """

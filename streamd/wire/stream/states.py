@@ -51,7 +51,7 @@ _LOGIN: dict[tuple[State, type[c.Command]], State] = {
     (State.OPEN, c.SaslAuthenticate): State.OPEN,  # a new secret for the same user
     (State.OPEN, c.SaslAuthenticateResponse): State.OPEN,
     (State.OPEN, c.Close): State.CLOSING,
-    (State.CLOSING, c.Close): State.CLOSING,  # both ends had enough at the same time
+    (State.CLOSING, c.Close): State.CLOSING,  # both ends close at the same time
     (State.CLOSING, c.CloseResponse): State.CLOSED,
 }
 _LOGIN_COMMANDS = frozenset(command for _, command in _LOGIN)

@@ -1,7 +1,7 @@
 """The words of a Subscribe's properties, for both ends.
 
-The first group is RabbitMQ's. The second is this project's: what a list of filter values cannot
-say, and standing selectors. A server that does not know these words ignores them and sends more.
+The first group is RabbitMQ's. The second is this project's: requests beyond a list of filter
+values, and standing selectors. A server that does not know these words ignores them and sends more.
 """
 
 from typing import Final

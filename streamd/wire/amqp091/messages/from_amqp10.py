@@ -1,7 +1,7 @@
 """From the AMQP 1.0 message that a stream keeps to what a consumer gets.
 
-Nothing that a stream client may have written is an error here: what has no counterpart in 0-9-1
-is left out, and bytes that are no message are delivered as they are.
+Nothing that a stream client may have written is an error here: parts without counterpart in 0-9-1
+are left out, and bytes that are not a message are delivered as they are.
 
 Source: rabbitmq/rabbitmq-server, mc_amqpl.erl and mc_amqp.erl.
 """
@@ -47,7 +47,7 @@ _BOOLEANS = {
 
 
 class DeliveredHead(NamedTuple):
-    """All of a message but its body, with room for the offset in the middle.
+    """All of a message except its body, with room for the offset in the middle.
 
     Attributes:
         destination: the exchange it was published to and the routing key, as a method has them;
@@ -118,7 +118,7 @@ def _only_data(raw: bytes, at: int) -> bytes | None:
 
 
 class _Noted(NamedTuple):
-    """What one section says: properties that it names, headers in order, destination."""
+    """The contents of one section: properties, headers in order, destination."""
 
     properties: tuple[tuple[str, Any], ...] = ()
     headers: tuple[tuple[str, bytes], ...] = ()
@@ -131,7 +131,7 @@ def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
         reader = _READERS.get(code)
         if reader is not None and code not in noted:
             read, read_again = reader
-            # What differs from message to message are the properties, if anything.
+            # If anything differs from message to message, it is the properties.
             noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
     found: dict[str, Any] = {}
     headers: dict[str, bytes] = {}
@@ -185,7 +185,7 @@ def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tup
 
 
 def _read_annotations(raw: bytes) -> _Noted:
-    """What annotations say: also the exchange and the routing key."""
+    """The contents of annotations: also the exchange and the routing key."""
     routing: dict[str, str] = {}
     properties: list[tuple[str, Any]] = []
     headers: list[tuple[str, bytes]] = []
@@ -286,7 +286,7 @@ def _seconds(raw: bytes) -> int | None:
 
 
 def _id_text(raw: bytes, long_name: str, headers: dict[str, bytes]) -> str | None:
-    """An id as a short text; one that does not fit becomes a header."""
+    """An id as a short string; one that does not fit becomes a header."""
     value, _ = decode_value(raw)
     if isinstance(value, uuid.UUID):
         return f"{UUID_PREFIX}{value}"

@@ -1,7 +1,7 @@
 """Messages of one kind: alike in all but their ids and times.
 
 Publishers give each message an id or a time of its own, and everything else is the same again and
-again. What differs is taken out of the properties as they came, so that the rest can be converted
+again. These are taken out of the properties as they came, so that the rest can be converted
 once and remembered.
 """
 

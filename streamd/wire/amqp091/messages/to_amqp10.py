@@ -1,4 +1,4 @@
-"""From what a publisher sends to the AMQP 1.0 message that a stream keeps.
+"""From a published message to the AMQP 1.0 message that a stream keeps.
 
 Types are kept as far as AMQP 1.0 has them: an int of 16 bits comes back as one.
 
@@ -43,13 +43,13 @@ _ENCODED = _BODY_SECTIONS | {Section.FOOTER}
 
 
 class StoredHead(NamedTuple):
-    """All of a message but its body.
+    """All of a message except its body.
 
     Attributes:
         sections: header, annotations, properties, application properties.
         filter_value: empty for none.
         more_keys: routing keys besides the one of the publish, from CC and BCC.
-        user_id: who the publisher says it is; None where it says nothing.
+        user_id: the user that the publisher claims to be; None without a claim.
         is_encoded: the body is sections already.
         has_hidden_keys: there is a BCC header, which nobody but the server may see.
     """
@@ -63,13 +63,13 @@ class StoredHead(NamedTuple):
 
 
 def stored_head(exchange: str, key: str, properties: bytes) -> StoredHead:
-    """What is kept of a message besides its body.
+    """The parts of a message that are kept besides its body.
 
     Raises:
-        ConnectionFault: the properties are not what they should be.
+        ConnectionFault: the properties are malformed.
         ChannelFault: one of them cannot be used.
     """
-    if len(properties) > _CACHED_BYTES:  # what is large is not remembered
+    if len(properties) > _CACHED_BYTES:  # large ones are not remembered
         return _convert(exchange, key, properties).head
     kind = kind_of(properties)
     if kind is None:
@@ -78,7 +78,7 @@ def stored_head(exchange: str, key: str, properties: bytes) -> StoredHead:
         converted = _convert_again(exchange, key, kind.common)
         fields = _with_differing(converted.fields, kind)
     except (Fault, UnicodeDecodeError):
-        return _convert(exchange, key, properties).head  # it says what is wrong, and where
+        return _convert(exchange, key, properties).head  # raises a fault that says where
     section = _section(Section.PROPERTIES, encode_list(fields))
     sections = b"".join((converted.before, section, converted.after))
     return converted.head._replace(sections=sections)
@@ -153,7 +153,7 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
         found = []
     if not found or found[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(found):
         raise precondition_failed(
-            f"a message of type {ENCODED_BODY} has a body that is no AMQP 1.0 body section"
+            f"a message of type {ENCODED_BODY} has a body that is not an AMQP 1.0 body section"
         )
     return body
 
@@ -278,7 +278,7 @@ def _keys(headers: dict[str, Field], name: str) -> list[str]:
     if field is None:
         return []
     if field.tag != "A":
-        raise precondition_failed(f"the header {name} is no array; expected routing keys")
+        raise precondition_failed(f"the header {name} is not an array; expected routing keys")
     keys = (item.value for item in field.value if item.tag == "S")
     return [key.decode() for key in keys if _is_text(key)]
 
@@ -298,7 +298,7 @@ def _filter_value(headers: dict[str, Field]) -> bytes:
     if field is None:
         return b""
     if field.tag != "S" or not _is_text(field.value):
-        found = "no text" if field.tag != "S" else "no UTF-8 of at most 4096 bytes without NUL"
+        found = "not text" if field.tag != "S" else "not UTF-8 of at most 4096 bytes without NUL"
         raise precondition_failed(f"the header {FILTER_VALUE} is {found}; expected a string")
     value: bytes = field.value
     return value
@@ -308,7 +308,7 @@ def _filter_value(headers: dict[str, Field]) -> bytes:
 
 
 def encode_stored(field: Field) -> bytes | None:
-    """A header's value as AMQP 1.0 has it; None when it has none."""
+    """A header's value in AMQP 1.0; None when it has no counterpart."""
     encode = _ENCODERS.get(field.tag)
     return None if encode is None else encode(field.value)
 

@@ -37,7 +37,7 @@ def items(raw: bytes, at: int) -> list[bytes]:
 
 
 def pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and encoded value of a map's entries; what is not named by a text is left out."""
+    """Name and encoded value of a map's entries; those not named by a string are left out."""
     found = items(raw, 0)
     for key, value in zip(found[::2], found[1::2], strict=False):
         name = text_of(key)
@@ -46,7 +46,7 @@ def pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def text_of(raw: bytes) -> str | None:
-    """A short enough text or symbol."""
+    """A short enough string or symbol."""
     if not raw or raw[0] not in codes.TEXTS:
         return None
     body = raw[2 if raw[0] < codes.FIRST_LONG else 5 :]
