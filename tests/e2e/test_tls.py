@@ -154,7 +154,7 @@ def test_a_certificate_is_changed_while_the_server_runs(tls: Tls) -> None:
     after = serial()
     assert after != before
     tls.certificate.write_text("no certificate")
-    reload("the certificate stays as it was: cannot use")
+    reload("the old certificate stays in use: cannot use")
     assert serial() == after
 
 

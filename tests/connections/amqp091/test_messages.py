@@ -549,11 +549,11 @@ class TestFilters:
         await fruits.consume("s", x_stream_offset="first", **arguments)
         assert [record.getMessage().split("': ")[1] for record in caplog.records] == [
             (
-                "the argument 'x-stream-filters' is passed over; those of consumers are "
+                "the argument 'x-stream-filters' is ignored; those of consumers are "
                 "x-stream-offset, x-stream-filter, x-stream-match-unfiltered, x-stream-sql, "
                 "x-stream-tags"
             ),
-            "x-stream-filter has a value of type l, which is passed over; expected strings",
+            "x-stream-filter has a value of type l, which is ignored; expected strings",
             "x-stream-match-unfiltered is of type S, which counts as false; expected a boolean",
         ]
         caplog.clear()
