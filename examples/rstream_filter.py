@@ -38,6 +38,7 @@ async def publish() -> None:
                 for n in range(100)
             ]
             await producer.send_batch(STREAM, flights)
+            await asyncio.sleep(0.1)  # batches that arrive together may share a chunk
 
 
 async def consume() -> int:

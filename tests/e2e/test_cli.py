@@ -2,6 +2,7 @@
 
 import json
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -285,8 +286,8 @@ class TestMessages:
             [sys.executable, "-m", "streamd", *arguments], stdout=subprocess.PIPE, text=True
         ) as follower:
             assert follower.stdout is not None
-            time.sleep(1.5)  # until it has subscribed: nothing else shows that
-            streamd("publish", "s", stdin=flights("HA"))
+            while not select.select([follower.stdout], [], [], 0.2)[0]:
+                streamd("publish", "s", stdin=flights("HA"))  # it may not have subscribed yet
             assert json.loads(follower.stdout.readline())["properties"] == {"carrier": "HA"}
             follower.send_signal(signal.SIGINT)
             assert follower.wait(10) == 0
