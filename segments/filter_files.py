@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from collections.abc import Callable
 
 from segments import codec
 from segments.atomic_write import replace_file
@@ -13,7 +14,11 @@ from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 
-def scan(segment: Segment, size: int) -> FilterIndex:
+def _go_on() -> None:
+    """Nobody ends the building."""
+
+
+def scan(segment: Segment, size: int, check_running: Callable[[], None] = _go_on) -> FilterIndex:
     """Read the index of a segment's first `size` bytes from its chunks.
 
     Raises:
@@ -25,6 +30,7 @@ def scan(segment: Segment, size: int) -> FilterIndex:
         for position, header in walk_headers(segment, file):
             if position >= size:
                 break
+            check_running()
             index.add(position, header.chunk_id, _keys(file, position, header))
     finally:
         file.close()
@@ -81,13 +87,16 @@ def _content(path: str) -> "bytes | mmap.mmap":
     return b""
 
 
-def load_or_build(segment: Segment, size: int, is_sealed: bool) -> Index | None:
+def load_or_build(
+    segment: Segment, size: int, is_sealed: bool, check_running: Callable[[], None] = _go_on
+) -> Index | None:
     """The index of a segment, from its file or its chunks; None for a damaged segment.
 
     Args:
         segment: the segment.
         size: bytes of it that count.
         is_sealed: it no longer grows, so its index is written beside it unless it is there.
+        check_running: called for each chunk; what it raises ends the building.
     """
     if segment.damage:
         return None
@@ -96,7 +105,7 @@ def load_or_build(segment: Segment, size: int, is_sealed: bool) -> Index | None:
             return load(segment)
         except SegmentsError:
             pass
-    index = scan(segment, size)
+    index = scan(segment, size, check_running)
     if segment.damage:  # found on the way
         return None
     return save(segment, index) if is_sealed else index

@@ -8,7 +8,7 @@ caller.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from segments import recovery
@@ -298,7 +298,7 @@ class Log:
         """Segments have outlived the policy. Flush with a checkpoint, then `expire`."""
         return expired(self.segments, self.policy, now_ms) > 0
 
-    def expire(self, now_ms: int) -> Removal:
+    def expire(self, now_ms: int, busy: Collection[Segment] = ()) -> Removal:
         """Take segments that have outlived the policy out of the log.
 
         Segments that the last flush with a checkpoint has not covered stay: after a power failure
@@ -309,6 +309,10 @@ class Log:
             where all stay. Readers on them can finish. No flush may be going on meanwhile.
         """
         number = expired(self.segments, self.policy, now_ms)
+        for at, segment in enumerate(self.segments[:number]):
+            if segment in busy:
+                number = at
+                break
         if self._has_tracking:
             covered = self._journal.covers
             while number and self.segments[number - 1].next_offset > covered:

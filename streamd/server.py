@@ -23,6 +23,8 @@ from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
+from streamd.broker.indexer import most_mapped
+from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
@@ -33,6 +35,9 @@ from streamd.net.tls import CertificateError, Certificates, accept
 from streamd.net.transport import Address, SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
+
+
+_OTHER_FILES = 64  # descriptors: catalog, listeners, the event loop, threads
 
 
 class StartError(Exception):
@@ -91,6 +96,7 @@ class Server:
         self.connections = ConnectionRegistry()
         self.handshakes = 0
         self._config = config
+        self._max_connections = _connection_budget(config)
         self._services = Services(config, broker, directory, self.connections)
         self._running: set[Connection] = set()
         self._entering: dict[Connection, trio.CancelScope] = {}  # and some that are in
@@ -118,7 +124,7 @@ class Server:
         cannot lock others out.
         """
         count = len(self._running) + self.handshakes
-        if count < self._config.max_connections:
+        if count < self._max_connections:
             return True
         while self._entering:
             connection = next(iter(self._entering))
@@ -126,8 +132,10 @@ class Server:
             if not connection.is_open:
                 scope.cancel()
                 return True
-        text = "%s: refused, %s connections are open, the setting max_connections allows no more"
-        logger.warning(text, peer, count)
+        limit = "the setting max_connections allows"
+        if self._max_connections < self._config.max_connections:
+            limit = "the limit of open files allows"
+        logger.warning("%s: refused, %s connections are open, %s no more", peer, count, limit)
         return False
 
     def _announced(self, protocol: ServedProtocol, *, is_tls: bool) -> tuple[str, int]:
@@ -193,9 +201,10 @@ async def serve(
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 if http is not None:
-                    connections.start_soon(
+                    serve_http = partial(
                         http.run, server.http_app(), config.max_http_connections, stop.wait
                     )
+                    server.broker.supervisor.start("serving HTTP", serve_http, nursery=connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -237,11 +246,28 @@ async def open_server(
             flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
             broker = Broker(config.data, writer, writers, now_ms, config.max_streams, flusher)
             try:
-                await broker.open(contents)
+                broker.open(contents)
                 yield Server(broker, directory, config)
             finally:
                 writers.cancel_scope.cancel()
                 broker.close()
+
+
+def _connection_budget(config: Config) -> int:
+    """Connections that may be open: files of streams leave so many descriptors, if not more."""
+    limit = descriptor_limit()
+    rest = int(limit * (1 - LOGS_SHARE)) - most_mapped() - _OTHER_FILES
+    rest -= min(config.max_http_connections, rest // 4)
+    if rest >= config.max_connections:
+        return config.max_connections
+    logger.warning(
+        "this process may have %s files open: that is enough for %s connections, the setting "
+        "max_connections is %s; raise the limit (ulimit -n, LimitNOFILE) or lower the setting",
+        f"{limit:,}",
+        f"{rest:,}",
+        f"{config.max_connections:,}",
+    )
+    return max(rest, 1)
 
 
 def _read_certificates(config: Config) -> Certificates | None:
@@ -294,11 +320,12 @@ def _cannot_listen(host: str, port: int, option: str, error: OSError) -> StartEr
 async def _serve_socket(
     server: Server, protocol: ServedProtocol, accepted: trio.SocketStream
 ) -> None:
-    try:
-        transport = SocketTransport(accepted, server.broker.poller)
-    except OSError:
-        return  # gone before it was looked at
-    await server.serve(protocol, transport)
+    with server.broker.supervisor.guarded("serving a connection", protocol.name):
+        try:
+            transport = SocketTransport(accepted, server.broker.poller)
+        except OSError:
+            return  # gone before it was looked at
+        await server.serve(protocol, transport)
 
 
 async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
@@ -306,13 +333,14 @@ async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.So
     if not server.takes(_peer_of(accepted)):
         accepted.socket.close()
         return
-    server.handshakes += 1
-    try:
-        transport = await accept(server.certificates, accepted)
-    finally:
-        server.handshakes -= 1
-    if transport is not None:
-        await server.serve(protocol, transport)
+    with server.broker.supervisor.guarded("serving a connection", f"{protocol.name}, TLS"):
+        server.handshakes += 1
+        try:
+            transport = await accept(server.certificates, accepted)
+        finally:
+            server.handshakes -= 1
+        if transport is not None:
+            await server.serve(protocol, transport)
 
 
 class _Endpoint(NamedTuple):

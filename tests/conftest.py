@@ -61,9 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.trio(run=run_at_virtual_time), append=False)
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with harness(tmp_path) as running:
+@pytest.fixture(params=["polled", "tasks"])
+async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    """A server whose connections are read in a poller's rounds, and one with a task for each."""
+    async with harness(tmp_path, is_polled=request.param == "polled") as running:
         yield running
 
 

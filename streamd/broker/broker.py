@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import trio
 
 from segments.disk import OsDisk
+from segments.errors import SegmentsError
 from streamd.broker import threads
 from streamd.broker.catalog import Change, Contents
 from streamd.broker.catalog_rows import StreamRow
@@ -16,16 +18,17 @@ from streamd.broker.catalog_writer import CatalogWriter, Turn
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
+from streamd.broker.log_keeper import LogKeeper
+from streamd.broker.names import stream_folder
 from streamd.broker.resources import ServerResources, StreamQuota
-from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.stream import Stream
+from streamd.broker.supervisor import Supervisor
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 8  # streams that are opened at the same time
 
 
 def wall_clock_ms() -> int:
@@ -39,10 +42,11 @@ class Broker:
     Args:
         data: the folder; exists.
         catalog: changes the catalog of that folder; closed with the broker.
-        nursery: runs the writers of the streams.
+        nursery: runs background tasks.
         now_ms: the wall clock.
         max_streams: limit on the streams in all virtual hosts together.
         flusher: flushes what streams write; by default the system does, when it likes.
+        max_open_logs: see LogKeeper.
 
     Attributes:
         virtual_hosts: by name.
@@ -51,6 +55,7 @@ class Broker:
         catalog: changes the catalog.
         rounds: streams write at the end of each.
         poller: waits for connections; None on systems without one.
+        supervisor: runs background tasks, and counts their faults.
     """
 
     def __init__(
@@ -61,17 +66,20 @@ class Broker:
         now_ms: Callable[[], int] = wall_clock_ms,
         max_streams: int = 10_000,
         flusher: Flusher | None = None,
+        max_open_logs: int | None = None,
     ) -> None:
         self.virtual_hosts: dict[str, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
         self.catalog = catalog
+        self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
         self._resources = ServerResources(
             data,
             catalog,
-            nursery,
+            self.supervisor,
+            LogKeeper(max_open_logs),
             now_ms,
             Indexer(),
             flusher or Flusher(FlushMode.OS, 1),
@@ -79,8 +87,8 @@ class Broker:
             StreamQuota(max_streams),
         )
 
-    async def open(self, contents: Contents) -> None:
-        """Open everything in the catalog."""
+    def open(self, contents: Contents) -> None:
+        """Take what the catalog knows, and begin; logs are opened when they are wanted."""
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for host in self.virtual_hosts.values():
@@ -88,20 +96,45 @@ class Broker:
                 (row for row in contents.exchanges if row.virtual_host == host.name),
                 (row for row in contents.bindings if row.virtual_host == host.name),
             )
-        rows = contents.streams
-        limiter = trio.CapacityLimiter(_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for row in rows:
-                standing = contents.selectors.get((row.virtual_host, row.name), ())
-                host = self.virtual_hosts[row.virtual_host]
-                nursery.start_soon(_open_one, limiter, host, row, standing)
-        known = {self.virtual_hosts[row.virtual_host].folder(row.name) for row in rows}
-        await threads.in_thread(_clean_up, self._resources.data, known)
-        self._resources.nursery.start_soon(self._expire_now_and_then)
-        self._resources.nursery.start_soon(self._resources.indexer.run)
-        self._resources.nursery.start_soon(self._resources.flusher.run)
+        for row in contents.streams:
+            standing = contents.selectors.get((row.virtual_host, row.name), ())
+            self.virtual_hosts[row.virtual_host].load_stream(row, standing)
+        start, resources = self.supervisor.start, self._resources
+        start("expiring segments", self._expire_now_and_then)
+        start("building filter indexes", resources.indexer.run)
+        start("flushing", resources.flusher.run)
+        start("closing logs", resources.keeper.run)
+        self.supervisor.start_once("looking at all streams", self._inspect)
+        trash = trash_folder(self.data)
+        old = [str(folder) for folder in trash.iterdir()] if trash.is_dir() else []
+        clean_up = partial(self._clean_up, contents.streams, old)
+        self.supervisor.start_once("cleaning up", clean_up)
         if self.poller is not None:
-            self._resources.nursery.start_soon(self.poller.run)
+            start("polling connections", self.poller.run)
+
+    async def _inspect(self) -> None:
+        await self._resources.keeper.inspect(self._streams)
+
+    def _streams(self) -> list[Stream]:
+        return [stream for host in self.virtual_hosts.values() for stream in host.streams()]
+
+    async def _clean_up(self, rows: Sequence[StreamRow], trash: Sequence[str]) -> None:
+        """Empty the old trash, and move folders without a stream out of the way.
+
+        A stop between two steps of creating or deleting a stream leaves them. They are kept: if
+        the catalog got lost, they are all there is.
+        """
+        await threads.in_thread(_remove_folders, trash)
+        for folder in await threads.in_thread(_unknown_folders, self.data, rows):
+            if not any(folder == stream for stream in self._folders_like(folder)):
+                _set_aside(self.data, Path(folder))
+            await trio.lowlevel.checkpoint()
+
+    def _folders_like(self, folder: str) -> Iterator[str]:
+        """Folders of streams, created since the start, that a folder could be."""
+        for host in self.virtual_hosts.values():
+            if Path(host.folder("x")).parent == Path(folder).parent:
+                yield from map(host.folder, host.names())
 
     def check_virtual_host(self, name: str) -> None:
         """Raise Refused when there is no virtual host of that name."""
@@ -144,29 +177,29 @@ class Broker:
         for host in self.virtual_hosts.values():
             host.close()
         self._resources.catalog.close()
+        if self.poller is not None:
+            self.poller.close()
 
 
-async def _open_one(
-    limiter: trio.CapacityLimiter,
-    host: VirtualHost,
-    row: StreamRow,
-    standing: Sequence[StandingSelector],
-) -> None:
-    async with limiter:
-        await host.open_stream(row, standing)
+def _remove_folders(folders: Iterable[str]) -> None:
+    for folder in folders:
+        try:
+            OsDisk().remove_folder(folder)
+        except SegmentsError as error:
+            logger.warning("%s; it goes at the next start", error)
 
 
-def _clean_up(data: str, known: set[str]) -> None:
-    """Move folders that no stream refers to out of the way, so that none comes back to life.
+def _unknown_folders(data: str, rows: Iterable[StreamRow]) -> list[str]:
+    known = {stream_folder(data, row.virtual_host, row.name) for row in rows}
+    return [str(f) for f in Path(data, "streams").glob("*/*") if str(f) not in known]
 
-    A stop between two steps of creating or deleting a stream leaves them. They are kept: if the
-    catalog got lost, they are all there is.
-    """
-    for folder in Path(data, "streams").glob("*/*"):
-        if str(folder) not in known:
-            aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
-            aside.parent.mkdir(exist_ok=True)
-            folder.rename(aside)
-            logger.warning("%s belongs to no stream; it is now %s", folder, aside)
-    if trash_folder(data).is_dir():
-        OsDisk().remove_folder(str(trash_folder(data)))
+
+def _set_aside(data: str, folder: Path) -> None:
+    aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
+    try:
+        aside.parent.mkdir(exist_ok=True)
+        folder.rename(aside)
+    except OSError as error:
+        logger.warning("%s belongs to no stream, and cannot be moved: %s", folder, error)
+    else:
+        logger.warning("%s belongs to no stream; it is now %s", folder, aside)

@@ -57,6 +57,8 @@ class Catalog:
             self._db = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None
             )
+            # One sync for each change instead of three, and programs that read keep nobody waiting.
+            self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
@@ -126,11 +128,11 @@ class Catalog:
 
     def streams(self) -> list[StreamRow]:
         """All streams, by virtual host and name."""
-        columns = "virtual_host, name, arguments, settings"
+        columns = "virtual_host, name, arguments, settings, has_files"
         rows = self._rows(f"SELECT {columns} FROM streams ORDER BY 1, 2")  # noqa: S608 - ours
         return [
-            StreamRow(host, name, json.loads(arguments), json.loads(settings))
-            for host, name, arguments, settings in rows
+            StreamRow(host, name, json.loads(arguments), json.loads(settings), bool(has_files))
+            for host, name, arguments, settings, has_files in rows
         ]
 
     def exchanges(self) -> list[ExchangeRow]:

@@ -14,12 +14,14 @@ class StreamRow(NamedTuple):
         name: unique in its virtual host.
         arguments: as declared; declaring it again requires the same ones.
         settings: arguments changed since then; an empty string is the default.
+        has_files: its folder was made; until then nothing can have been stored.
     """
 
     virtual_host: str
     name: str
     arguments: Arguments
     settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # immutable
+    has_files: bool = False
 
     @property
     def effective(self) -> Arguments:

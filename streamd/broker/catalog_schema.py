@@ -5,7 +5,7 @@ Each version added a script; scripts of older versions are never changed.
 
 import sqlite3
 
-VERSION = 6
+VERSION = 7
 _SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
@@ -114,7 +114,17 @@ DROP TABLE old_partitions;
 DROP TABLE super_streams;
 DROP TABLE routes;
 """
-_SCHEMAS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
+# A stream gets its files when somebody wants them, not when it is declared.
+_SCHEMA_7 = "ALTER TABLE streams ADD COLUMN has_files INTEGER NOT NULL DEFAULT 1;"
+_SCHEMAS = (
+    _SCHEMA_1,
+    _SCHEMA_2,
+    _SCHEMA_3,
+    _SCHEMA_4,
+    _SCHEMA_5,
+    _SCHEMA_6,
+    _SCHEMA_7,
+)
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

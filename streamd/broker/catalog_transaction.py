@@ -24,10 +24,15 @@ class Transaction:
     # -- streams
 
     def add_streams(self, rows: Iterable[StreamRow]) -> None:
-        """Add streams, which have no settings yet."""
+        """Add streams, which have neither settings nor files yet."""
         values = [(row.virtual_host, row.name, json.dumps(row.arguments)) for row in rows]
-        insert = "INSERT INTO streams (virtual_host, name, arguments) VALUES (?, ?, ?)"
-        self._db.executemany(insert, values)
+        insert = "INSERT INTO streams (virtual_host, name, arguments, has_files)"
+        self._db.executemany(f"{insert} VALUES (?, ?, ?, 0)", values)
+
+    def put_files(self, virtual_host: str, name: str) -> None:
+        """A stream has its files from now on."""
+        update = "UPDATE streams SET has_files = 1 WHERE virtual_host = ? AND name = ?"
+        self._db.execute(update, (virtual_host, name))
 
     def put_settings(self, row: StreamRow) -> None:
         """Replace a stream's settings."""

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import trio
 
-from segments import Log
 from streamd.config import FLUSH_BYTES
 from streamd.net.wakeup import Wakeup
 
@@ -28,7 +27,13 @@ class FlushMode(Enum):
 class Flushed(Protocol):
     """A stream, as far as this module is concerned."""
 
-    log: Log
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that were written and may not be on the device."""
+
+    @property
+    def has_unflushed_seals(self) -> bool:
+        """A segment was sealed that may not be on the device."""
 
     async def flush(self, *, only_sealed: bool = False) -> None:
         """Return once everything written is on the device, or the stream has failed."""
@@ -55,9 +60,9 @@ class Flusher:
             if stream not in self._dirty:
                 self._dirty[stream] = None
                 self._work.set()
-            if stream.log.unflushed_bytes >= FLUSH_BYTES:
+            if stream.unflushed_bytes >= FLUSH_BYTES:
                 self._hurry.set()
-        elif self.mode is FlushMode.OS and stream.log.has_unflushed_seals:
+        elif self.mode is FlushMode.OS and stream.has_unflushed_seals:
             self._dirty[stream] = None
             self._work.set()
 

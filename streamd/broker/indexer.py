@@ -1,21 +1,21 @@
 """Filter indexes of segments, built and opened beside the event loop, one segment at a time.
 
-Until a segment has its index, readers skip its chunks by looking at each header: slower, but
-never wrong. So a failure here is logged, and nothing else happens.
+Until a segment has its index, readers skip chunks by looking at each header: slower, but never
+wrong. So a failure here is logged, and left at that.
+
+Which segment is next is decided here, for all streams; the work on its files belongs to the stream
+(log_maintenance.py), so that nobody removes or renames them meanwhile.
 """
 
 import logging
 import resource
 from collections import deque
+from typing import Protocol
 from weakref import ref
 
 import trio
 
-from segments import Log, SegmentsError
-from segments.filter_files import load_or_build, save
-from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.segment import Segment
-from streamd.broker import threads
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -23,57 +23,43 @@ logger = logging.getLogger(__name__)
 _MOST_MAPPED = 30_000  # Linux lets a process have 65,530 maps of all kinds
 
 
+class Indexed(Protocol):
+    """A stream, as far as this module is concerned."""
+
+    name: str
+
+    def take_index_requests(self) -> list[Segment]:
+        """Segments that need an index, or have one in memory that can be written."""
+
+    async def build_index(self, segment: Segment) -> bool:
+        """Give a segment its index; whether its file is mapped now."""
+
+
 class Indexer:
     """Builds the filter indexes of segments, for all streams of a server."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, Log] = {}
+        self._requesting: dict[Indexed, None] = {}
         self._work = Wakeup()
         self._mapped: deque[ref[Segment]] = deque()
         self._most_mapped = most_mapped()
 
-    def index_requested(self, log: Log) -> None:
-        """A log has segments that need an index, or that are sealed with one in memory."""
-        self._logs[log.folder] = log
+    def index_requested(self, stream: Indexed) -> None:
+        """A stream has segments that need an index."""
+        self._requesting[stream] = None
         self._work.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
+            while self._requesting:
+                stream = next(iter(self._requesting))
+                del self._requesting[stream]
+                for segment in stream.take_index_requests():
+                    if await stream.build_index(segment):
+                        self._count(segment)
+                    await trio.lowlevel.checkpoint()
             await self._work.wait()
-            logs, self._logs = self._logs, {}
-            for log in logs.values():
-                for segment in log.take_index_requests():
-                    await self._give(log, segment)
-                    segment.index_done()
-
-    async def _give(self, log: Log, segment: Segment) -> None:
-        size = log.indexed_size(segment)
-        in_memory = segment.filters if log.is_sealed(segment) else None
-        try:
-            if isinstance(in_memory, FilterIndex):
-                filters: Index | None = await threads.in_thread(save, segment, in_memory)
-            else:
-                is_sealed = log.is_sealed(segment)
-                filters = await threads.in_thread(load_or_build, segment, size, is_sealed)
-        except SegmentsError as error:
-            if log.keeps(segment):  # retention, or a deletion, may have been faster
-                logger.warning("no filter index for %s: %s", segment.path(), error)
-            segment.index_failed()
-            return
-        except Exception:  # a bug: without an index filters are slower, but correct
-            logger.exception("no filter index for %s", segment.path())
-            segment.index_failed()
-            return
-        if log.is_closed:
-            return  # in a folder that may be another stream's by now
-        if not log.keeps(segment):
-            await threads.in_thread(segment.remove)
-        elif filters is not None:
-            log.adopt_filters(segment, filters, size)
-            if segment.filters is filters and isinstance(filters, FilterFile):
-                self._count(segment)
-        await trio.lowlevel.checkpoint()
 
     def _count(self, segment: Segment) -> None:
         """A file is mapped: unmap the oldest ones beyond the limit, until they are needed."""
@@ -87,4 +73,4 @@ class Indexer:
 def most_mapped() -> int:
     """How many filter files may be mapped: each takes a descriptor, and others need some, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(soft // 4, _MOST_MAPPED))
+    return max(1, min(soft // 8, _MOST_MAPPED))

@@ -1,6 +1,12 @@
-"""Work on a log's files beside the event loop: flushing them, and dropping old ones.
+"""Work on a log's files beside the event loop: flushing, dropping old ones, filter indexes.
 
-One piece of work at a time for each log. While a flush runs that publishers wait for, the writer is
+Everything that is done with the files of a log in a thread goes through here, so that no two pieces
+of work race for one. Flushes and removals have turns, one at a time. An index is built beside them,
+as that may take long; its segment is not removed meanwhile. When the stream is deleted or its log
+closed, `stop` waits until the last thread has come back: whatever happens then to the folder, and
+to a new stream that gets the same one, nobody of the old stream touches it any more.
+
+While a flush runs that publishers wait for, the writer is
 paused. A flush that fails is not tried again, as the system may have dropped what it could not
 write, and would report success the next time: the stream fails.
 """
@@ -10,8 +16,11 @@ from collections.abc import Callable
 
 import trio
 
-from segments import Log, StorageError
+from segments import Log, SegmentsError, StorageError
+from segments.filter_files import load_or_build, save
+from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
+from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.errors import Reason
 from streamd.broker.log_writer import LogWriter
@@ -20,8 +29,12 @@ from streamd.net.rounds import Rounds
 logger = logging.getLogger(__name__)
 
 
+class Stopped(Exception):
+    """The stream is deleted, or its log is being closed."""
+
+
 class LogMaintenance:
-    """Flushes and expires the log of one stream.
+    """Flushes, expires and indexes the log of one stream.
 
     Args:
         name: of the stream, for messages to people.
@@ -39,8 +52,10 @@ class LogMaintenance:
         self._writer = writer
         self._rounds = rounds
         self._now_ms = now_ms
-        self._is_stopped = False
+        self._is_stopped = self._expires_again = False
         self._turn = trio.Lock()
+        self._indexing: set[Segment] = set()
+        self._has_indexed = trio.lowlevel.ParkingLot()
 
     async def flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> bool:
         """Return once what is written is on the device, or the stream has failed.
@@ -101,7 +116,8 @@ class LogMaintenance:
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits; files go in a thread.
 
-        Also write down what consumers have asked for.
+        Those whose index is being built stay until that is done, and those after them. What
+        consumers have asked for is written down as well.
         """
         log = self._log
         if log.has_outlived(self._now_ms()):
@@ -109,20 +125,80 @@ class LogMaintenance:
         async with self._turn:
             if self._is_stopped or log.is_closed:
                 return
+            await self._carry_out(log.filter_demand.write, logging.WARNING)
+            removal = log.expire(self._now_ms(), self._indexing)
+            self._expires_again = bool(self._indexing) and log.has_outlived(self._now_ms())
+            if removal.segments:
+                await self._carry_out(removal.run, logging.ERROR)
+
+    async def _carry_out(self, work: Callable[[], None], level: int) -> None:
+        """Do something with the files in a thread; a refusal is logged."""
+        try:
+            with trio.CancelScope(shield=True):
+                await threads.in_thread(work)
+        except StorageError as error:
+            logger.log(level, "stream %s: %s", self._name, error)
+
+    async def build_index(self, segment: Segment) -> bool:
+        """Give a segment its filter index, built or opened in a thread.
+
+        Its files are not removed meanwhile. Unlike a flush it keeps nobody waiting: the segment is
+        read, and a file beside it is written.
+
+        Returns:
+            Whether the index is a file that is mapped now.
+        """
+        log = self._log
+        if self._is_stopped or not log.keeps(segment):
+            segment.index_done()
+            return False
+        self._indexing.add(segment)
+        is_mapped = False
+        with trio.CancelScope(shield=True):
             try:
-                log.filter_demand.write()
-            except StorageError as error:
-                logger.warning("stream %s: %s", self._name, error)
-            try:
-                removal = log.expire(self._now_ms())
-                if removal.segments:
-                    with trio.CancelScope(shield=True):
-                        await threads.in_thread(removal.run)
-            except StorageError as error:
-                logger.error("stream %s: %s", self._name, error)
+                is_mapped = await self._build_index(segment)
+            finally:
+                self._indexing.discard(segment)
+                segment.index_done()
+                self._has_indexed.unpark_all()
+        if self._expires_again and not self._is_stopped:
+            await self.expire()
+        return is_mapped
+
+    async def _build_index(self, segment: Segment) -> bool:
+        log, size = self._log, self._log.indexed_size(segment)
+        is_sealed = log.is_sealed(segment)
+        in_memory = segment.filters if is_sealed else None
+        try:
+            if isinstance(in_memory, FilterIndex):
+                filters: Index | None = await threads.in_thread(save, segment, in_memory)
+            else:
+                filters = await threads.in_thread(
+                    load_or_build, segment, size, is_sealed, self._check_running
+                )
+        except Stopped:
+            return False
+        except SegmentsError as error:
+            logger.warning("no filter index for %s: %s", segment.path(), error)
+            segment.index_failed()
+            return False
+        except Exception:  # a bug: without an index filters are slower, but correct
+            logger.exception("no filter index for %s", segment.path())
+            segment.index_failed()
+            return False
+        if filters is None or not log.keeps(segment):
+            return False
+        log.adopt_filters(segment, filters, size)
+        return segment.filters is filters and isinstance(filters, FilterFile)
+
+    def _check_running(self) -> None:
+        """Raise Stopped when the work in a thread is not worth going on with."""
+        if self._is_stopped:
+            raise Stopped
 
     async def stop(self) -> None:
-        """Return once no thread works on the files any more, and none will."""
+        """Return when nothing is done with the files in a thread any more, nor ever will be."""
         self._is_stopped = True
         async with self._turn:
-            pass
+            while self._indexing:
+                await self._has_indexed.park()

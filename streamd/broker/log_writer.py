@@ -70,6 +70,7 @@ class LogWriter:
         state: see the table above.
         failure: why it accepts nothing more; None while it does.
         has_rolled: a new segment has begun since `take_rolled`.
+        num_asked: see above.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class LogWriter:
         self._is_paused = False
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = 0
-        self._num_asked = self._num_written = self._num_settled = 0
+        self.num_asked = self._num_written = self._num_settled = 0
         self._told_offset = log.committed_offset
         self._newest = log.segments[-1]
         self._settled = trio.lowlevel.ParkingLot()
@@ -111,7 +112,7 @@ class LogWriter:
         if self.failure is not None:
             self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
             return False
-        self._num_asked += 1
+        self.num_asked += 1
         has_values = entries.filter_values is not None
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
@@ -126,12 +127,17 @@ class LogWriter:
             ValueError: the reference cannot be stored.
         """
         self._log.store_offset(reference, offset)
-        self._num_asked += 1
+        self.num_asked += 1
 
     @property
     def num_queued(self) -> int:
         """Groups of entries that wait for a turn."""
         return len(self._queue)
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything that came is stored or refused, and nothing waits for a turn."""
+        return not self._queue and self._num_settled == self.num_asked and not self._is_paused
 
     @property
     def is_full(self) -> bool:
@@ -151,7 +157,7 @@ class LogWriter:
 
     async def settled(self) -> None:
         """Return when all input so far is stored or refused, or cannot be stored for now."""
-        asked = self._num_asked
+        asked = self.num_asked
         while self._num_settled < asked and not (self.is_full or self.failure):
             await self._settled.park()
 
@@ -170,7 +176,7 @@ class LogWriter:
         try:
             if self.failure is None:
                 has_offsets = self._log.tracking.has_pending
-                self._num_written = self._num_asked
+                self._num_written = self.num_asked
                 self._append_all(has_offsets=has_offsets)
                 has_written = has_offsets
             if self._log.commits_on_flush and not self._log.is_flushed:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import trio
-
 from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
+from streamd.broker.log_keeper import LogKeeper
+from streamd.broker.supervisor import Supervisor
 from streamd.net.rounds import Rounds
 
 
@@ -48,7 +48,8 @@ class ServerResources(NamedTuple):
     Attributes:
         data: the data folder.
         catalog: changes the catalog of that folder.
-        nursery: runs the writers of the streams.
+        supervisor: runs background tasks.
+        keeper: closes logs that nobody needs.
         now_ms: the wall clock.
         indexer: builds the filter indexes of segments.
         flusher: flushes what streams write.
@@ -58,7 +59,8 @@ class ServerResources(NamedTuple):
 
     data: str
     catalog: CatalogWriter
-    nursery: trio.Nursery
+    supervisor: Supervisor
+    keeper: LogKeeper
     now_ms: Callable[[], int]
     indexer: Indexer
     flusher: Flusher

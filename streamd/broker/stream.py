@@ -1,10 +1,25 @@
-"""A live stream, as connections see it: publish to it, wait for more, change its settings.
+"""A stream, as connections see it: publish to it, wait for more, change its settings.
 
-Three parts do the work; each knows only those below it:
+Theory of operation. A stream whose log nobody needs has none in memory: no descriptors, no task.
+The log is opened when somebody wants it and closed again when nobody has for a while
+(log_keeper.py):
 
-    LogMaintenance   flushes and drops files in threads      log_maintenance.py
+    state        the log                     leaves it
+    CLOSED       is not in memory            `ready`, or a message that is published
+    OPENING      is being opened             OPEN, or UNAVAILABLE when that fails
+    OPEN         is written and read         `close`, by the keeper, while nothing holds it
+    CLOSING      is being closed             CLOSED
+    UNAVAILABLE  cannot be opened            `ready` tries again after a while
+    GONE         its stream was deleted      never
+
+Consumers hold the log open (`hold`, `release`, `opened`). Publishers do not: what is published
+while the log is not open waits in `_early` and is written once it is.
+
+While it is open three parts do the work, each knows only those below it:
+
+    LogMaintenance   work on files in threads                log_maintenance.py
     LogWriter        the queue, chunks, confirms, failures   log_writer.py
-    Waiters          the consumers that a commit wakes      waiters.py
+    Waiters          who is woken by what was committed      waiters.py
 
 Writing needs no task of its own where a round is open (net/rounds.py): it is done at its end. The
 task here writes where there is none, and does what may take time: it waits for a flush with
@@ -13,23 +28,75 @@ disk is full. A full disk stops publishing to the stream, not the stream: what h
 stays queued in its order, and connections that would send more are not read.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+import errno
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 import trio
 
-from segments import Log
+from segments import Log, SegmentsError, StorageError
 from segments.policy import LogPolicy
+from segments.segment import Segment
+from streamd.broker import threads
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import FilterContract
+from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.log_maintenance import LogMaintenance
 from streamd.broker.log_writer import LogWriter, WriterState
 from streamd.broker.publication import PendingEntries
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
+from streamd.broker.supervisor import Supervisor
 from streamd.broker.waiters import Waiters
-from streamd.config import FULL_DISK_SECONDS
+from streamd.config import FULL_DISK_SECONDS, PUBLICATION_BYTES, QUEUE_BYTES
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5.0  # before a log that could not be opened is tried again
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, StorageError):
+        return error.is_full
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class StreamState(Enum):
+    """See the table above."""
+
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    UNAVAILABLE = "unavailable"
+    GONE = "gone"
+
+
+class LogStore(Protocol):
+    """Where the logs of streams come from."""
+
+    async def open_log(self, stream: "Stream") -> Log:
+        """The log of a stream, opened beside the event loop.
+
+        Raises:
+            SegmentsError, OSError: it cannot be opened.
+            Refused: the stream is gone.
+        """
+
+
+class LogUse(Protocol):
+    """Hears how logs are used, to decide which ones to close."""
+
+    def opened(self, stream: "Stream") -> None:
+        """The log of a stream was opened."""
+
+    def used(self, stream: "Stream") -> None:
+        """The log of a stream is needed, or was."""
 
 
 class FlushSchedule(Protocol):
@@ -39,58 +106,304 @@ class FlushSchedule(Protocol):
         """Something was written to a stream that is not flushed."""
 
 
+class StreamServices(NamedTuple):
+    """The parts of a server that its streams work with.
+
+    Attributes:
+        now_ms: the wall clock, in ms since 1970.
+        rounds: streams write at the end of each.
+        flushing: hears of every write; None where nobody has to.
+        store: where logs come from; None for a stream whose log is attached by hand.
+        keeper: hears how logs are used; None where none is ever closed.
+        supervisor: runs the tasks of streams; None where somebody else does.
+    """
+
+    now_ms: Callable[[], int]
+    rounds: Rounds
+    flushing: FlushSchedule | None = None
+    store: LogStore | None = None
+    keeper: LogUse | None = None
+    supervisor: Supervisor | None = None
+
+
 class Stream:
     """One stream of the server.
 
     Args:
         name: for messages to people.
-        log: open.
-        now_ms: the wall clock, in ms since 1970.
-        rounds: it writes at the end of each.
-        flushing: notified of every write; None when nobody needs to be.
-        contract: what its filter values are; None when there is nothing to enforce.
+        services: of the server.
+        contract: promises about its filter values, None when nothing has to be done for it.
         standing: selectors that groups have registered.
 
     Attributes:
-        contract: see above.
+        name, contract: see above.
+        state: see the table above.
         standing: the registered selectors.
-        waiters: consumers that have read it to its end.
+        waiters: consumers at the end of it.
     """
 
     def __init__(
         self,
         name: str,
-        log: Log,
-        now_ms: Callable[[], int],
-        rounds: Rounds,
-        flushing: FlushSchedule | None = None,
+        services: StreamServices,
         contract: FilterContract | None = None,
         standing: Iterable[StandingSelector] = (),
     ) -> None:
         self.name = name
-        self.log = log
         self.contract = contract
+        self.state = StreamState.CLOSED
         self.standing = StandingSelectors(standing)
         self.waiters = Waiters()
-        self._rounds = rounds
-        self._flushing = flushing
-        self._writer = LogWriter(name, log, now_ms, self.standing, self.waiters)
-        self._maintenance = LogMaintenance(name, log, self._writer, rounds, now_ms)
+        self._services = services
+        self._log: Log | None = None
+        self._writer: LogWriter | None = None
+        self._maintenance: LogMaintenance | None = None
+        self._early: deque[PendingEntries] = deque()
+        self._early_bytes = 0
+        self._num_holds = 0
+        self._figures: LogFigures | None = None
+        self._reason = ""  # why it is unavailable
+        self._retry_at = 0.0
+        self._awaits_turn = self._disk_is_full = False
+        self._changed = trio.lowlevel.ParkingLot()
+        self._running = trio.CancelScope()
         self._work = Wakeup()
+
+    def __repr__(self) -> str:
+        return f"<stream {self.name}, {self.state.value}>"
+
+    # -- opening and closing
+
+    @property
+    def log(self) -> Log:
+        """Its log, which is open: after `ready` until the next wait, or while it is held."""
+        assert self._log is not None, f"the log of {self.name} is {self.state.value}"  # noqa: S101
+        return self._log
+
+    @property
+    def is_open(self) -> bool:
+        """Its log can be used."""
+        return self.state is StreamState.OPEN
+
+    async def ready(self) -> None:
+        """Return when its log is open; it stays open until the next wait, or while it is held.
+
+        Raises:
+            Refused: it cannot be opened, or the stream is gone.
+        """
+        while self.state is not StreamState.OPEN:
+            if self.state is StreamState.GONE:
+                raise Refused(Reason.NOT_FOUND, self.name)
+            self._want_log()
+            if self.state is StreamState.UNAVAILABLE:
+                raise Refused(Reason.NOT_AVAILABLE, self._reason)
+            await self._changed.park()
+            if self.state is StreamState.CLOSED and self._disk_is_full:
+                raise Refused(Reason.PRECONDITION_FAILED, WriterState.FULL.value)
+        if self._services.keeper is not None:
+            self._services.keeper.used(self)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Log]:
+        """Its log, open as long as the block lasts.
+
+        Raises:
+            Refused: see `ready`.
+        """
+        self.hold()
+        try:
+            await self.ready()
+            yield self.log
+        finally:
+            self.release()
+
+    def hold(self) -> None:
+        """Keep the log open, once it is, until `release`."""
+        self._num_holds += 1
+
+    def release(self) -> None:
+        """It is needed no longer by one that called `hold`."""
+        self._num_holds -= 1
+        if self._services.keeper is not None:
+            self._services.keeper.used(self)
+
+    def _want_log(self) -> None:
+        """Begin to open the log where that has not begun."""
+        is_due = self.state is StreamState.UNAVAILABLE and trio.current_time() >= self._retry_at
+        if self.state is StreamState.CLOSED or is_due:
+            self.state, self._awaits_turn = StreamState.OPENING, False
+            assert self._services.supervisor is not None  # noqa: S101 - else it is attached
+            self._services.supervisor.start_once("opening a log", self._open, self.name)
+
+    async def _open(self) -> None:
+        store = self._services.store
+        assert store is not None  # noqa: S101 - as above
+        try:
+            with trio.CancelScope(shield=True):
+                log = await store.open_log(self)
+        except (SegmentsError, OSError, Refused) as error:
+            if _is_full(error) and self.state is not StreamState.GONE:
+                self._wait_for_disk(error)
+            else:
+                self._cannot_open(str(error))
+        except BaseException as error:
+            self._cannot_open(f"a bug: {error}")
+            raise
+        else:
+            self.attach(log)
+            supervisor = self._services.supervisor
+            assert supervisor is not None  # noqa: S101 - it runs this
+            supervisor.start("writing a stream", self.run, self.name, self._running)
+        finally:
+            self._changed.unpark_all()
+
+    def _wait_for_disk(self, error: Exception) -> None:
+        """There is no room for its files: what was published waits, as it does in an open log."""
+        if not self._disk_is_full:
+            logger.error("stream %s: %s; its publishers wait", self.name, error)
+        self._disk_is_full, self.state = True, StreamState.CLOSED
+        if self._early:
+            supervisor = self._services.supervisor
+            assert supervisor is not None  # noqa: S101 - it runs this
+            supervisor.start_once("waiting for room on the disk", self._try_again, self.name)
+
+    async def _try_again(self) -> None:
+        await trio.sleep(FULL_DISK_SECONDS)
+        self._want_log()
+
+    def _cannot_open(self, reason: str) -> None:
+        if self.state is StreamState.GONE:
+            return  # deleted while it was opened
+        logger.error("stream %s is not available: %s", self.name, reason)
+        self.state, self._reason = StreamState.UNAVAILABLE, reason
+        self._retry_at = trio.current_time() + _RETRY_SECONDS
+        early, self._early, self._early_bytes = self._early, deque(), 0
+        for publisher, entries in early:
+            publisher.refuse(entries.publishing_ids, Reason.NOT_AVAILABLE)
+
+    def attach(self, log: Log) -> None:
+        """Take a log that is open; what was published before is written."""
+        services = self._services
+        self._log = log
+        self._writer = LogWriter(self.name, log, services.now_ms, self.standing, self.waiters)
+        self._maintenance = LogMaintenance(
+            self.name, log, self._writer, services.rounds, services.now_ms
+        )
+        self._running = trio.CancelScope()
+        self.state, self._disk_is_full = StreamState.OPEN, False
+        early, self._early, self._early_bytes = self._early, deque(), 0
+        for pending in early:
+            self.publish(pending)
+        if services.keeper is not None:
+            services.keeper.opened(self)
+        self._changed.unpark_all()
+
+    @property
+    def is_idle(self) -> bool:
+        """Its log is open, and nothing would be missed if it was closed."""
+        writer = self._writer
+        return (
+            self.state is StreamState.OPEN
+            and writer is not None
+            and not self._num_holds
+            and not self.waiters
+            and writer.is_settled
+            and writer.failure is None
+        )
+
+    @property
+    def num_published(self) -> int:
+        """Groups of entries and stored offsets since it was opened: it grows while it is used."""
+        return self._writer.num_asked if self._writer is not None else 0
+
+    async def close(self) -> None:
+        """Close the log of an idle stream; it is opened again when it is wanted."""
+        if not self.is_idle:
+            return
+        assert self._maintenance is not None  # noqa: S101 - it is open
+        log = self.log
+        self.state = StreamState.CLOSING
+        with trio.CancelScope(shield=True):
+            await self._maintenance.stop()
+            self._running.cancel()
+            self._figures = LogFigures.of(log)
+            failure = ""
+            try:
+                await threads.in_thread(log.close)
+            except SegmentsError as error:
+                failure = str(error)
+        self._log = self._writer = self._maintenance = None
+        self.state = StreamState.CLOSED
+        if failure:
+            self._cannot_open(failure)
+        self._changed.unpark_all()
+        if self._early:
+            self._want_log()
+
+    def waits_for_turn(self) -> None:
+        """The files of a new stream are made; the catalog does not have them yet.
+
+        From here on the stream can be deleted: its files are not touched by their names any more,
+        and its turn will find that it is gone.
+        """
+        self._awaits_turn = True
+        self._changed.unpark_all()
+
+    async def _steady(self) -> None:
+        """Return when no thread opens or closes the log."""
+        while self.state is StreamState.CLOSING or (
+            self.state is StreamState.OPENING and not self._awaits_turn
+        ):
+            await self._changed.park()
+
+    # -- what it is like
 
     @property
     def failed(self) -> str | None:
-        """Why it accepts no more messages; None while it does."""
-        return self._writer.failure
+        """Why it takes no more messages, None while it does."""
+        if self.state is StreamState.UNAVAILABLE:
+            return self._reason
+        if self.state is StreamState.GONE:
+            return "it was deleted"
+        return self._writer.failure if self._writer is not None else None
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why its log cannot be opened, None while it can."""
+        return self._reason if self.state is StreamState.UNAVAILABLE else None
 
     @property
     def alarm(self) -> str:
-        """Why it accepts no messages at the moment; empty while it does."""
-        return self._writer.failure or (WriterState.FULL.value if self._writer.is_full else "")
+        """Why it takes no messages at the moment; empty while it does."""
+        is_full = self._disk_is_full if self._writer is None else self._writer.is_full
+        return self.failed or (WriterState.FULL.value if is_full else "")
+
+    @property
+    def figures(self) -> LogFigures | None:
+        """Its size, offsets and times; None while nobody has looked since the server's start."""
+        return LogFigures.of(self._log) if self._log is not None else self._figures
+
+    def know_empty(self) -> None:
+        """It is new: nothing was ever stored in it."""
+        self._figures = NO_FIGURES
+
+    async def read_figures(self) -> LogFigures:
+        """Its size, offsets and times; its log is opened where nobody knows.
+
+        Raises:
+            Refused: it cannot be opened.
+        """
+        known = self.figures
+        if known is not None and not self._early:
+            return known
+        async with self.opened() as log:
+            await self.settled()
+            return LogFigures.of(log)
 
     def set_policy(self, policy: LogPolicy) -> None:
-        """Apply other limits from the next chunk on."""
-        self._writer.set_policy(policy)
+        """Keep to other limits from the next chunk on."""
+        if self._writer is not None:
+            self._writer.set_policy(policy)
 
     # -- publishing
 
@@ -98,38 +411,64 @@ class Stream:
         """Raise Refused when a publisher cannot be declared now."""
         if self.failed is not None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed)
-        if self._writer.is_full:
-            raise Refused(Reason.PRECONDITION_FAILED, WriterState.FULL.value)
+        if self.alarm:
+            raise Refused(Reason.PRECONDITION_FAILED, self.alarm)
 
     def publish(self, pending: PendingEntries) -> None:
-        """Queue entries; their publisher learns when they are stored."""
-        if self._writer.publish(pending) and not self._rounds.at_end(self._write_in_round):
+        """Queue entries; their publisher is told when they are stored."""
+        writer = self._writer
+        if writer is None or self.state is not StreamState.OPEN:
+            self._publish_early(pending)
+        elif writer.publish(pending) and not self._services.rounds.at_end(self._write_in_round):
             self._work.set()
+
+    def _publish_early(self, pending: PendingEntries) -> None:
+        self._want_log()
+        if self.state is StreamState.GONE:
+            pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_FOUND)
+        elif self.state is StreamState.UNAVAILABLE:
+            pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
+        else:
+            self._early.append(pending)
+            self._early_bytes += len(pending.entries.data) + PUBLICATION_BYTES
 
     @property
     def num_queued(self) -> int:
         """Groups of entries that wait to be written."""
-        return self._writer.num_queued
+        return len(self._early) + (self._writer.num_queued if self._writer is not None else 0)
 
     @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
-        return self._writer.is_crowded
+        writer = self._writer
+        if writer is not None:
+            return writer.is_crowded
+        return self._early_bytes > (0 if self._disk_is_full else QUEUE_BYTES)
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
-        await self._writer.room()
+        while self._writer is None and self.is_crowded:
+            await self._changed.park()
+        if self._writer is not None:
+            await self._writer.room()
 
     async def settled(self) -> None:
-        """Return when all input so far is stored or refused, or cannot be stored for now."""
-        await self._writer.settled()
+        """Return when everything received so far is stored or refused, or cannot be for now."""
+        while self._early and not self._disk_is_full:
+            self._want_log()
+            await self._changed.park()
+        if self._writer is not None:
+            await self._writer.settled()
 
     def store_offset(self, reference: str, offset: int) -> None:
         """Remember a consumer's offset; visible at once, on disk with the writer's next turn.
 
+        Its log is open.
+
         Raises:
             ValueError: the reference cannot be stored.
         """
+        assert self._writer is not None  # noqa: S101 - see above
         self._writer.store_offset(reference.encode(), offset)
         self._work.set()
 
@@ -138,14 +477,16 @@ class Stream:
     async def run(self) -> None:
         """Write what is queued until cancelled."""
         writer = self._writer
+        assert writer is not None  # noqa: S101 - it runs while the log is open
+        self._work.set()
         while True:
             await self._work.wait()
-            with self._rounds.open():
+            with self._services.rounds.open():
                 self._write()
             if self._waits_for_flush:
                 await self.flush()
             if writer.take_rolled():
-                with self._rounds.open():
+                with self._services.rounds.open():
                     self.waiters.wake_all()
                 await self.expire()
             if writer.is_full:
@@ -157,46 +498,90 @@ class Stream:
         return self.log.commits_on_flush and not self.log.is_flushed
 
     def _write_in_round(self) -> None:
-        """Write here, as waking the task costs as much; the task does what may take time."""
-        writer = self._writer
-        if (
-            writer.state is not WriterState.FULL  # then the task tries, now and then
-            and writer.write()
-            and self._flushing is not None
-        ):
-            self._flushing.wrote(self)
-        if writer.has_rolled or writer.state is WriterState.FULL or self.log.commits_on_flush:
+        """Write without a turn of the task, which costs as much; it does what may take time."""
+        writer, log = self._writer, self._log
+        if writer is None or log is None:
+            return  # closed or deleted within the round
+        if writer.state is not WriterState.FULL:  # then the task tries, now and then
+            self._write()
+        if writer.has_rolled or writer.state is WriterState.FULL or log.commits_on_flush:
             self._work.set()
 
     def _write(self) -> None:
-        if self._writer.write() and self._flushing is not None:
-            self._flushing.wrote(self)
+        writer, flushing = self._writer, self._services.flushing
+        if writer is None or self.state is not StreamState.OPEN:
+            return
+        if writer.write() and flushing is not None:
+            flushing.wrote(self)
+
+    # -- work on its files; nothing where the log is not open
 
     async def flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> None:
-        """Return once what is written is on the device, or the stream has failed.
+        """Return once everything written is on the device, or the stream has failed.
 
         Args:
             only_sealed: leave the newest segment to the system.
             with_checkpoint: write one in any case.
         """
+        if self._maintenance is None:
+            return
         has_run = await self._maintenance.flush(
             only_sealed=only_sealed, with_checkpoint=with_checkpoint
         )
-        if has_run and self.log.commits_on_flush:
+        if has_run and self._log is not None and self._log.commits_on_flush:
             self._work.set()  # for what came meanwhile
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that were written and may not be on the device."""
+        return self._log.unflushed_bytes if self._log is not None else 0
+
+    @property
+    def has_unflushed_seals(self) -> bool:
+        """A segment was sealed that may not be on the device."""
+        return self._log is not None and self._log.has_unflushed_seals
 
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
-        await self._maintenance.expire()
+        if self._maintenance is not None:
+            await self._maintenance.expire()
+
+    def take_index_requests(self) -> list[Segment]:
+        """Segments that need a filter index, see indexer.py."""
+        return self._log.take_index_requests() if self._log is not None else []
+
+    async def build_index(self, segment: Segment) -> bool:
+        """Give a segment its filter index; whether its file is mapped now."""
+        return self._maintenance is not None and await self._maintenance.build_index(segment)
 
     # -- the end
 
     async def stop(self) -> None:
-        """Return once nothing works on its files any more, and nothing will."""
-        self._writer.stop()
-        await self._maintenance.stop()
+        """Return when nothing is done with its files any more, nor ever will be."""
+        await self._steady()
+        if self._writer is not None and self._maintenance is not None:
+            self._writer.stop()
+            await self._maintenance.stop()
 
     def remove(self) -> None:
-        """The stream is deleted: nobody waits for it any longer."""
-        self._writer.remove()
+        """The stream is deleted: nobody waits for it any longer, its files are released."""
+        self.state = StreamState.GONE
+        self._running.cancel()
+        if self._writer is not None:
+            self._writer.remove()
+        early, self._early, self._early_bytes = self._early, deque(), 0
+        for publisher, entries in early:
+            publisher.refuse(entries.publishing_ids, Reason.NOT_FOUND)
         self.waiters.clear()
+        if self._log is not None:
+            self._log.abandon()
+        self._changed.unpark_all()
+
+    def shut_down(self) -> None:
+        """The server stops: write what is pending and release the files.
+
+        Raises:
+            SegmentsError: the system refused.
+        """
+        if self._log is not None:
+            self._log.close()

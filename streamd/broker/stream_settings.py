@@ -50,14 +50,15 @@ class StreamSettings:
             Refused: no such stream, too many groups, or the group's consumers rely on another
                 selector, or the catalog cannot be written.
         """
-        async with self._catalog.turn() as turn:
+        stream = self._streams.find(name)
+        async with stream.opened() as log, self._catalog.turn() as turn:
             standing = self._streams.find(name).standing
             standing.check_room(row)
             before = standing.find(row.group)
             if before is not None and before.token == row.token:
                 return
             # Evaluated from here on, before anything else is written.
-            row = row._replace(since=self._streams.find(name).log.next_offset)
+            row = row._replace(since=log.next_offset)
             host = self._virtual_host
             with standing.changing(row.group, row):
                 await turn.commit(lambda catalog: catalog.put_selector(host, name, row))

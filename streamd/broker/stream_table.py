@@ -1,4 +1,4 @@
-"""The streams of one virtual host by name: their rows in the catalog, and those that are open."""
+"""The streams of one virtual host by name: their rows in the catalog, and what becomes of them."""
 
 from streamd.broker.arguments import Arguments
 from streamd.broker.catalog_rows import StreamRow
@@ -16,8 +16,7 @@ class StreamTable:
     def __init__(self, virtual_host: str) -> None:
         self._virtual_host = virtual_host
         self._rows: dict[str, StreamRow] = {}
-        self._open: dict[str, Stream] = {}
-        self._unavailable: dict[str, str] = {}
+        self._streams: dict[str, Stream] = {}
         self._is_closed = False
 
     # -- finding
@@ -46,28 +45,26 @@ class StreamTable:
         """The stream `name`.
 
         Raises:
-            Refused: it does not exist, or is not available.
+            Refused: there is none, or it is not available.
         """
-        stream = self._open.get(name)
-        if stream is not None:
-            return stream
-        if name in self._unavailable:
-            raise Refused(Reason.NOT_AVAILABLE, self._unavailable[name])
-        raise Refused(Reason.NOT_FOUND, name)
+        stream = self._streams.get(name)
+        if stream is None:
+            raise Refused(Reason.NOT_FOUND, name)
+        if stream.unavailable is not None:
+            raise Refused(Reason.NOT_AVAILABLE, stream.unavailable)
+        return stream
 
-    def find_open(self, name: str) -> Stream | None:
-        """The stream `name`, if it exists and is available."""
-        return self._open.get(name)
+    def get(self, name: str) -> Stream | None:
+        """The stream `name` where it exists, available or not."""
+        return self._streams.get(name)
 
-    def all_open(self) -> list[Stream]:
-        """All streams that are available."""
-        return list(self._open.values())
+    def all(self) -> list[Stream]:
+        """All streams, available or not."""
+        return list(self._streams.values())
 
     def alarms(self) -> dict[str, str]:
-        """Why streams do not accept messages, by name."""
-        return self._unavailable | {
-            name: stream.alarm for name, stream in self._open.items() if stream.alarm
-        }
+        """What keeps streams from taking messages, by name."""
+        return {name: stream.alarm for name, stream in self._streams.items() if stream.alarm}
 
     # -- changing
 
@@ -78,22 +75,17 @@ class StreamTable:
             raise Refused(Reason.INTERNAL_ERROR, details)
 
     def add(self, row: StreamRow, stream: Stream) -> None:
-        """Add a stream that is open."""
-        self._rows[row.name], self._open[row.name] = row, stream
-
-    def add_unavailable(self, row: StreamRow, reason: str) -> None:
-        """Add a stream that cannot be opened."""
-        self._rows[row.name], self._unavailable[row.name] = row, reason
+        """Take a stream of the catalog."""
+        self._rows[row.name], self._streams[row.name] = row, stream
 
     def replace_row(self, row: StreamRow) -> None:
         """Replace the row of a stream."""
         self._rows[row.name] = row
 
-    def remove(self, name: str) -> Stream | None:
-        """Forget a stream; returns it if it was available."""
+    def remove(self, name: str) -> Stream:
+        """Forget a stream."""
         del self._rows[name]
-        self._unavailable.pop(name, None)
-        return self._open.pop(name, None)
+        return self._streams.pop(name)
 
     def close(self) -> None:
         """Accept no more streams: the virtual host is deleted."""

@@ -3,13 +3,11 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
-
-import trio
 
 from segments import Log, SegmentsError
 from segments.codec import Damage
@@ -35,14 +33,13 @@ from streamd.broker.routing.partitions import bindings_of, new_super_stream, par
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.standing_selectors import StandingSelector
-from streamd.broker.stream import Stream
+from streamd.broker.stream import Stream, StreamServices
 from streamd.broker.stream_settings import StreamSettings
 from streamd.broker.stream_table import StreamTable
 
 logger = logging.getLogger(__name__)
 
 _TRASH = "trash"
-_AT_ONCE = 16  # streams that are created at the same time
 
 
 class StreamObserver(Protocol):
@@ -76,7 +73,6 @@ class VirtualHost:
         self._resources = resources
         self._streams = StreamTable(name)
         self._observers: set[StreamObserver] = set()
-        self._writers: dict[str, trio.CancelScope] = {}
         self.settings = StreamSettings(name, self._streams, resources.catalog)
         self.exchanges = Exchanges(name, self._streams, resources.catalog)
         self.super_streams = SuperStreams(name, self.exchanges)
@@ -96,51 +92,82 @@ class VirtualHost:
         """Stop telling an observer; an unknown one is ignored."""
         self._observers.discard(observer)
 
-    # -- opening
+    # -- logs
 
-    async def open_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
-        """Open a stream of the catalog. One that cannot be opened is set aside and reported."""
-        try:
-            log = await threads.in_thread(self._open_existing, row)
-        except (SegmentsError, OSError) as error:
-            logger.error("stream %s is not available: %s", row.name, error)
-            self._streams.add_unavailable(row, str(error))
-            self._resources.quota.count_new()
-            return
+    def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
+        """Take a stream of the catalog; its log is opened when somebody wants it."""
+        shared = self._resources
+        services = StreamServices(
+            shared.now_ms, shared.rounds, shared.flusher, self, shared.keeper, shared.supervisor
+        )
+        stream = Stream(row.name, services, contract_of(row.arguments), standing)
+        if not row.has_files:
+            stream.know_empty()
+        self._streams.add(row, stream)
+        shared.quota.count_new()
+        self.exchanges.note_change()
+
+    async def open_log(self, stream: Stream) -> Log:
+        """See stream.LogStore."""
+        row = self._streams.row(stream.name)
+        if not row.has_files:
+            log = await self._create_files(row, stream)
+        else:
+            log = await threads.in_thread(self._open_existing, row, stream)
+        log.policy = policy_of(self._streams.row(stream.name).effective)  # changed meanwhile
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
         for line in log.report.losses:
             logger.error("stream %s: %s", row.name, line)
-        stream = self._start(row, log, standing)
-        await stream.expire()
+        return log
 
-    def _open_existing(self, row: StreamRow) -> Log:
+    def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
         folder = self.folder(row.name)
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"its folder {folder} is missing")
-        return self._open_log(row)
+        return self._open_files(row, stream)
 
-    def _open_log(self, row: StreamRow) -> Log:
+    def _open_files(self, row: StreamRow, stream: Stream) -> Log:
         return Log.open(
             self.folder(row.name),
             policy_of(row.effective),
-            observer=_LogObserver(row.name, self._resources.indexer),
+            observer=_LogObserver(stream, self._resources.indexer),
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
         )
 
-    def _start(self, row: StreamRow, log: Log, standing: Sequence[StandingSelector] = ()) -> Stream:
-        contract = contract_of(row.arguments)
-        shared = self._resources
-        stream = Stream(
-            row.name, log, shared.now_ms, shared.rounds, shared.flusher, contract, standing
-        )
-        scope = trio.CancelScope()
-        self._streams.add(row, stream)
-        self._resources.quota.count_new()
-        self._writers[row.name] = scope
-        self.exchanges.note_change()
-        self._resources.nursery.start_soon(_run_in, scope, stream)
-        return stream
+    async def _create_files(self, row: StreamRow, stream: Stream) -> Log:
+        """The files of a new stream, on the device before the catalog says that they exist."""
+        log = await threads.in_thread(self._create_folder, row, stream)
+        stream.waits_for_turn()
+        try:
+            async with self._resources.catalog.turn() as turn:
+                if self._streams.get(row.name) is not stream:
+                    raise Refused(Reason.NOT_FOUND, row.name)
+                await turn.commit(lambda catalog: catalog.put_files(self.name, row.name))
+                current = self._streams.row(row.name)
+                self._streams.replace_row(current._replace(has_files=True))
+        except BaseException:
+            log.abandon()
+            raise
+        return log
+
+    def _create_folder(self, row: StreamRow, stream: Stream) -> Log:
+        """Create the folder of a new stream; one that a stop left there half-way goes.
+
+        Its parents are synced, so that no power failure takes it away, or brings the folder of an
+        earlier stream of that name back.
+        """
+        folder = self.folder(row.name)
+        if Path(folder).exists():
+            OsDisk().remove_folder(folder)
+        log = self._open_files(row, stream)
+        try:
+            for parent in itertools.islice(Path(folder).parents, 4):
+                OsDisk().sync_folder(str(parent))
+        except BaseException:
+            log.abandon()
+            raise
+        return log
 
     def folder(self, name: str) -> str:
         """Where a stream's files are."""
@@ -157,8 +184,8 @@ class VirtualHost:
         return name in self._streams
 
     def streams(self) -> list[Stream]:
-        """All streams that are available."""
-        return self._streams.all_open()
+        """All streams, available or not."""
+        return self._streams.all()
 
     def alarms(self) -> dict[str, str]:
         """Why streams do not accept messages, by name."""
@@ -171,6 +198,10 @@ class VirtualHost:
     def row(self, name: str) -> StreamRow:
         """The row of stream `name`, which exists, in the catalog."""
         return self._streams.row(name)
+
+    def get_stream(self, name: str) -> Stream | None:
+        """The stream `name` where it exists, available or not."""
+        return self._streams.get(name)
 
     def find(self, name: str) -> Stream:
         """The stream `name`.
@@ -186,17 +217,49 @@ class VirtualHost:
         """Create a stream.
 
         Raises:
-            Refused: bad name or arguments, it exists (with equal arguments: STREAM_EXISTS), or
+            Refused: bad name or arguments, it exists (with equal arguments: ALREADY_EXISTS), or
                 the disk refused.
         """
-        row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
-        async with self._resources.catalog.turn() as turn:
-            self._check_new(row)
-            await self._create(turn, [row])
-        logger.info("created stream %s", row.name)
+        (refused,) = await self.create_all([(name, arguments)])
+        if refused is not None:
+            raise refused
 
-    def _check_new(self, row: StreamRow) -> None:
-        existing = self._streams.find_row(row.name)
+    async def create_all(
+        self, wanted: Iterable[tuple[str, Iterable[tuple[str, str]]]]
+    ) -> list[Refused | None]:
+        """Create streams, each or not; all that can be created share one change of the catalog.
+
+        Args:
+            wanted: name and arguments of each.
+
+        Returns:
+            For each why it was refused, None for a stream that was created; see `create`.
+        """
+        outcomes: list[Refused | None] = []
+        rows: dict[str, StreamRow] = {}
+        async with self._resources.catalog.turn() as turn:
+            for name, arguments in wanted:
+                try:
+                    row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
+                    self._check_new(row, rows.get(row.name))
+                    self._streams.check_there()
+                    self._resources.quota.check(len(rows) + 1)
+                except Refused as refused:
+                    outcomes.append(refused)
+                else:
+                    rows[row.name] = row
+                    outcomes.append(None)
+            if rows:
+                try:
+                    await self._create(turn, list(rows.values()))
+                except Refused as refused:
+                    return [outcome or refused for outcome in outcomes]
+        for name in rows:
+            logger.info("created stream %s", name)
+        return outcomes
+
+    def _check_new(self, row: StreamRow, beside: StreamRow | None) -> None:
+        existing = self._streams.find_row(row.name) or beside
         if existing is None:
             return
         if existing.arguments == row.arguments:
@@ -248,49 +311,17 @@ class VirtualHost:
     async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
         """Create streams; `more` are changes of the catalog that belong to them.
 
-        Files first: a stream in the catalog always has its folder.
+        They get their files when somebody wants them.
         """
         self._streams.check_there()
         self._resources.quota.check(len(rows))
         try:
-            logs = await threads.in_thread(self._create_files, rows)
-        except (SegmentsError, OSError) as error:
-            logger.error("cannot create stream %s: %s", rows[0].name, error)
-            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
-        try:
             await turn.commit(lambda catalog: catalog.add_streams(rows), *more)
-        except BaseException as error:
-            logger.error("cannot create stream %s: %s", rows[0].name, error)
-            await threads.in_thread(self._remove_files, rows, logs)
+        except Refused as refused:
+            logger.error("cannot create stream %s: %s", rows[0].name, refused)
             raise
-        for row, log in zip(rows, logs, strict=True):
-            self._start(row, log)
-
-    def _create_files(self, rows: Sequence[StreamRow]) -> list[Log]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the disk
-            opening = [pool.submit(self._create_log, row) for row in rows]
-        try:
-            logs = [opened.result() for opened in opening]
-            # So that a power failure cannot take the folders away, or bring back the folder of an
-            # earlier stream of that name.
-            for parent in itertools.islice(Path(self.folder(rows[0].name)).parents, 4):
-                OsDisk().sync_folder(str(parent))
-        except BaseException:
-            made = [pair for pair in zip(rows, opening, strict=True) if not pair[1].exception()]
-            self._remove_files([row for row, _ in made], [opened.result() for _, opened in made])
-            raise
-        return logs
-
-    def _remove_files(self, rows: Iterable[StreamRow], logs: Iterable[Log]) -> None:
-        for row, log in zip(rows, logs, strict=True):
-            log.abandon()
-            OsDisk().remove_folder(self.folder(row.name))
-
-    def _create_log(self, row: StreamRow) -> Log:
-        folder = self.folder(row.name)
-        if Path(folder).exists():  # left by a stop half-way, while this server runs
-            OsDisk().remove_folder(folder)
-        return self._open_log(row)
+        for row in rows:
+            self.load_stream(row)
 
     # -- deleting
 
@@ -322,7 +353,7 @@ class VirtualHost:
     async def _delete(
         self, turn: Turn, names: Sequence[str], super_stream: str | None = None
     ) -> list[Stream]:
-        """Delete streams that exist; returns those that somebody may use."""
+        """Delete streams that exist; returns them."""
 
         def remove(catalog: Transaction) -> None:
             catalog.remove_streams(self.name, names)
@@ -330,40 +361,46 @@ class VirtualHost:
                 catalog.remove_exchange(self.name, super_stream)
 
         await turn.commit(remove)
-        await self._stop(names)
-        gone = [stream for name in names if (stream := self._forget(name)) is not None]
+        gone = await self._remove_all(names)
         if super_stream is not None:
             self.exchanges.forget(super_stream)
         self.exchanges.forget_streams(names)
         return gone
 
-    async def _stop(self, names: Iterable[str]) -> None:
-        """Write nothing more into the folders of streams: other streams may soon have them."""
+    async def _remove_all(self, names: Sequence[str]) -> list[Stream]:
+        """Streams that are out of the catalog: end all work on them, and take their folders away.
+
+        The folder of each gets a name of its own in one step, once nothing of the stream touches
+        it any more, so that a new stream of that name starts empty.
+        """
+        gone = []
         for name in names:
-            stream = self._streams.find_open(name)
+            stream = self._streams.get(name)
             if stream is not None:
                 await stream.stop()
+                self._streams.remove(name)
+                self._resources.quota.count_gone()
+                stream.remove()
+                gone.append(stream)
+        trashed = await threads.in_thread(self._move_to_trash, names)
+        self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
+        return gone
 
-    def _forget(self, name: str) -> Stream | None:
-        stream = self._streams.remove(name)
-        self._resources.quota.count_gone()
-        if stream is not None:
-            self._writers.pop(name).cancel()
-            stream.remove()
-            stream.log.abandon()
-        self._move_to_trash(name)
-        return stream
-
-    def _move_to_trash(self, name: str) -> None:
-        """Move its folder away in one step, so that a new stream of that name starts empty."""
-        trash = trash_folder(self._resources.data) / uuid4().hex
-        try:
-            trash.parent.mkdir(exist_ok=True)
-            Path(self.folder(name)).rename(trash)
-        except OSError as error:
-            logger.warning("files of the deleted stream %s are left: %s", name, error)
-        else:
-            self._resources.nursery.start_soon(_empty_trash, str(trash))
+    def _move_to_trash(self, names: Iterable[str]) -> list[str]:
+        trash = trash_folder(self._resources.data)
+        trash.mkdir(exist_ok=True)
+        moved = []
+        for name in names:
+            place = trash / uuid4().hex
+            try:
+                Path(self.folder(name)).rename(place)
+            except FileNotFoundError:
+                continue  # nobody has ever wanted it
+            except OSError as error:
+                logger.warning("files of the deleted stream %s are left: %s", name, error)
+            else:
+                moved.append(str(place))
+        return moved
 
     def _answer_and_tell(self, answer: Callable[[], None], gone: Iterable[Stream]) -> None:
         try:
@@ -379,11 +416,10 @@ class VirtualHost:
                     observer.stream_is_gone(stream)
 
     async def remove(self) -> None:
-        """Drop everything in it: the catalog has the virtual host no longer."""
+        """Drop everything in it: the virtual host is out of the catalog."""
         self._streams.close()
         self.exchanges.clear()
-        await self._stop(self.names())
-        self._tell([s for name in self.names() if (s := self._forget(name)) is not None])
+        self._tell(await self._remove_all(self.names()))
         for observer in self.observers:
             with _reported(observer):
                 observer.host_is_gone()
@@ -393,13 +429,28 @@ class VirtualHost:
     async def expire(self) -> None:
         """Apply age limits to streams that nobody writes to."""
         for stream in self.streams():
-            await stream.expire()
+            if stream.is_open:
+                await stream.expire()
+            elif self._has_outlived(stream):
+                with suppress(Refused):  # its log says why
+                    async with stream.opened():
+                        await stream.expire()
+
+    def _has_outlived(self, stream: Stream) -> bool:
+        """A stream whose log is closed has a segment that is too old."""
+        figures, row = stream.figures, self._streams.find_row(stream.name)
+        if figures is None or figures.oldest_ends_ms is None or row is None:
+            return False
+        max_age_ms = policy_of(row.effective).max_age_ms
+        if max_age_ms is None:
+            return False
+        return figures.oldest_ends_ms < self._resources.now_ms() - max_age_ms
 
     def close(self) -> None:
         """Write what is pending and release all files."""
         for stream in self.streams():
             try:
-                stream.log.close()
+                stream.shut_down()
             except SegmentsError as error:
                 logger.error("stream %s: %s", stream.name, error)
 
@@ -413,17 +464,17 @@ class _LogObserver(LogObserver):
     """Passes requests on to the indexer, and reports damage.
 
     Args:
-        name: of the stream.
+        stream: whose log it is.
         indexer: builds filter indexes.
     """
 
-    def __init__(self, name: str, indexer: Indexer) -> None:
-        self._name = name
+    def __init__(self, stream: Stream, indexer: Indexer) -> None:
+        self._stream = stream
         self._indexer = indexer
 
-    def index_requested(self, log: Log) -> None:
+    def index_requested(self, _log: Log) -> None:
         """See LogObserver."""
-        self._indexer.index_requested(log)
+        self._indexer.index_requested(self._stream)
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """See LogObserver."""
@@ -431,7 +482,7 @@ class _LogObserver(LogObserver):
         logger.error(
             "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
             "%s on are lost; look at the disk, and at `python -m segments verify`",
-            self._name,
+            self._stream.name,
             segment.path(),
             damage.position,
             lost,
@@ -448,13 +499,9 @@ def _reported(observer: StreamObserver) -> Iterator[None]:
         logger.exception("%s could not be told that a stream is gone", observer)
 
 
-async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
-    with scope:
-        await stream.run()
-
-
-async def _empty_trash(folder: str) -> None:
-    try:
-        await threads.in_thread(OsDisk().remove_folder, folder)
-    except SegmentsError as error:
-        logger.warning("%s; it goes at the next start", error)
+async def _empty_trash(folders: Iterable[str]) -> None:
+    for folder in folders:
+        try:
+            await threads.in_thread(OsDisk().remove_folder, folder)
+        except SegmentsError as error:
+            logger.warning("%s; it goes at the next start", error)

@@ -102,7 +102,7 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
 def _allow_many_files() -> None:
     """Raise the limit of open files as far as allowed; the usual 1,024 are soon used up.
 
-    A stream takes two, a connection and an open filter index one each.
+    A stream that is in use takes two or three, a connection and an open filter index one each.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -77,6 +77,7 @@ class OverviewPaths:
                     "exchanges": sum(1 + h.exchanges.num_exchanges() for h in hosts),
                     "queues": sum(len(h.names()) for h in hosts),
                 },
+                "background_faults": self._service.broker.supervisor.num_faults,
                 "listeners": [
                     {"node": NODE, "protocol": protocol, "ip_address": at.host, "port": at.port}
                     for protocol, at in self._service.listeners()
@@ -164,5 +165,6 @@ def message_counts(messages: int) -> Row:
 
 
 def count_messages(host: VirtualHost) -> int:
-    """Messages in all streams of a virtual host."""
-    return sum(stream.log.committed_offset - stream.log.first_offset for stream in host.streams())
+    """Messages in all streams of a virtual host, as far as they were looked at since the start."""
+    figures = (stream.figures for stream in host.streams())
+    return sum(known.num_messages for known in figures if known is not None)

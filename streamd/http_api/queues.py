@@ -1,7 +1,10 @@
 """/api/queues, where every queue is a stream, and /api/stream/super-streams."""
 
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,6 +37,7 @@ from streamd.http_api.service import NODE, Service
 TYPE = "x-queue-type"
 STREAM = "stream"
 _PREFIX = "x-"
+_LOOKED_AT_ONCE = 8  # streams
 _ONE = "/api/queues/{vhost}/{name}"
 _SUPER = "/api/stream/super-streams"
 
@@ -77,12 +81,16 @@ class QueuePaths:
                 return None
             return _row(host, name, readers[host.name, name])
 
+        await _know_all(names)
         return await listing(request, names, row, lambda item: item[1])
 
     async def _one(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         if name not in host.names():
+            raise NotFound
+        await _know_all([(host, name)])
+        if not host.has_stream(name):
             raise NotFound
         consumers = self._consumers(host.name, name)
         row = _row(host, name, len(consumers))
@@ -262,19 +270,36 @@ def _row(host: VirtualHost, name: str, num_consumers: int) -> Row:
 
 
 def _figures(stream: Stream) -> Row:
-    log = stream.log
-    times = (segment.first_timestamp_ms for segment in log.segments)
+    figures = stream.figures
+    if figures is None:  # it was created, or its log closed, just now
+        return {"state": "running"}
     return {
         "state": "running",
-        **message_counts(log.committed_offset - log.first_offset),
-        "message_bytes": log.size,
-        "segments": len(log.segments),
-        "chunks": log.num_chunks,
-        "first_offset": log.first_offset,
-        "next_offset": log.committed_offset,
-        "first_timestamp": next((time for time in times if time is not None), 0),
+        **message_counts(figures.num_messages),
+        "message_bytes": figures.size,
+        "segments": figures.num_segments,
+        "chunks": figures.num_chunks,
+        "first_offset": figures.first_offset,
+        "next_offset": figures.next_offset,
+        "first_timestamp": figures.first_timestamp_ms,
         **({"reason": stream.alarm} if stream.alarm else {}),
     }
+
+
+async def _know_all(names: Iterable[tuple[VirtualHost, str]]) -> None:
+    """Look at streams whose size nobody knows since the start, some at a time."""
+    limiter = trio.CapacityLimiter(_LOOKED_AT_ONCE)
+
+    async def know(stream: Stream) -> None:
+        async with limiter:
+            with suppress(Refused):  # its row says why
+                await stream.read_figures()
+
+    async with trio.open_nursery() as nursery:
+        for host, name in names:
+            stream = host.get_stream(name)
+            if stream is not None and stream.figures is None:
+                nursery.start_soon(know, stream)
 
 
 def _super_stream_row(row: SuperStreamRow) -> Row:

@@ -42,11 +42,14 @@ class Poller:
             self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Work until cancelled; nobody can be watched after that."""
-        with self._epoll:
-            while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
-                self._take_round()
+        """Work until cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(self._epoll.fileno())
+            self._take_round()
+
+    def close(self) -> None:
+        """Release it; nobody can be watched after that."""
+        self._epoll.close()
 
     def _take_round(self) -> None:
         self._rounds.begin()

@@ -19,7 +19,6 @@ from outcome import Error, Outcome, Value
 
 from segments.disk import Buffer, File
 from streamd.config import RECEIVE_BYTES
-from streamd.net.poller import Poller
 
 _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
 # The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
@@ -165,11 +164,87 @@ _buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied ou
 _view = memoryview(_buffer)
 
 
-class _Feeding(NamedTuple):
-    """A task that waits in `feed`."""
+class Readers(Protocol):
+    """A poller, as far as a transport is concerned; see poller.Poller."""
 
-    task: trio.lowlevel.Task
-    take: Callable[[bytes], bool]
+    def watch(self, descriptor: int, read: Callable[[], None]) -> None:
+        """Call `read` whenever there is something to be read; it neither waits nor raises."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """Call it no more."""
+
+
+class PolledFeed:
+    """`Transport.feed` for a connection that a poller reads.
+
+    Theory of operation. The task that feeds sleeps, and the poller calls `_read` in its rounds: the
+    bytes are taken in the poller's task, and the sleeping one is woken only when `take` has had
+    enough, the peer has ended its side, or something went wrong. Whatever `_read` meets becomes
+    the outcome of the sleeping task, so an error is raised where it belongs, and not in the
+    poller. A task is woken once: it is forgotten before it is rescheduled, so that a cancellation
+    that comes first finds nobody to wake.
+
+    Args:
+        poller: calls when there is something to be read.
+        descriptor: of the connection.
+        receive_some: what has arrived; empty at its end, None for nothing now. Raises OSError.
+    """
+
+    def __init__(
+        self, poller: Readers, descriptor: int, receive_some: Callable[[], bytes | None]
+    ) -> None:
+        self._poller = poller
+        self._descriptor = descriptor
+        self._receive_some = receive_some
+        self._feeding: tuple[trio.lowlevel.Task, Callable[[bytes], bool]] | None = None
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+        """See Transport."""
+        self._feeding = trio.lowlevel.current_task(), take
+        self._poller.watch(self._descriptor, self._read)
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self._forget()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
+
+    def _read(self) -> None:
+        """Called by the poller: read once; the task goes on when it has something to do."""
+        if self._feeding is None:
+            return
+        task, take = self._feeding
+        result: Outcome[bool]
+        try:
+            data = self._receive_some()
+            if data is None or (data and take(data)):
+                return
+            result = Value(bool(data))
+        except OSError as error:
+            result = Error(_closed(error))
+        except Exception as error:  # noqa: BLE001 - its task knows what to do with it
+            result = Error(error)
+        self._wake(task, result)
+
+    def close(self) -> None:
+        """The connection is closed from this side."""
+        if self._feeding is not None:
+            self._wake(self._feeding[0], Error(TransportClosed("closed from this side")))
+
+    def _wake(self, task: trio.lowlevel.Task, result: Outcome[bool]) -> None:
+        if self._feeding is not None:  # else `take` has closed it
+            self._forget()
+            trio.lowlevel.reschedule(task, result)
+
+    def _forget(self) -> None:
+        self._feeding = None
+        self._poller.unwatch(self._descriptor)
+
+
+def _closed(error: OSError) -> TransportClosed:
+    closed = TransportClosed(str(error))
+    closed.__cause__ = error
+    return closed
 
 
 async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], bool]) -> bool:
@@ -191,15 +266,17 @@ class SocketTransport:
     is_tls = False
     certificate_user: str | None = None
 
-    def __init__(self, stream: trio.SocketStream, poller: Poller | None) -> None:
+    def __init__(self, stream: trio.SocketStream, poller: Readers | None) -> None:
         self.num_reads = 0
-        self._poller = poller
-        self._feeding: _Feeding | None = None
         self.peer = Address(*stream.socket.getpeername()[:2])
         self.local = Address(*stream.socket.getsockname()[:2])
         self.is_local = is_local_address(self.peer.host)
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
+        descriptor = self._socket.fileno()
+        self._polled = (
+            None if poller is None else PolledFeed(poller, descriptor, self._receive_some)
+        )
         set_unsent_limit(self._socket)
         keep_alive(self._socket)
 
@@ -217,47 +294,9 @@ class SocketTransport:
         return data
 
     async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
-        if self._poller is None:
+        if self._polled is None:
             return await feed_from(self.receive, take)
-        self._feeding = _Feeding(trio.lowlevel.current_task(), take)
-        self._poller.watch(self._socket.fileno(), self._read)
-
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            self._stop_feeding()
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
-
-    def _read(self) -> None:
-        """Called by the poller: read once; the task goes on when it has something to do."""
-        feeding = self._feeding
-        if feeding is None:
-            return
-        result: Outcome[bool]
-        try:
-            found = self._read_into(feeding.take)
-            if found is None:
-                return
-            result = Value(found)
-        except Exception as error:  # noqa: BLE001 - its task knows what to do with it
-            result = Error(error)
-        self._stop_feeding()
-        trio.lowlevel.reschedule(feeding.task, result)
-
-    def _read_into(self, take: Callable[[bytes], bool]) -> bool | None:
-        """Read once; what `feed` is to return, None when it is to go on."""
-        try:
-            data = self._receive_some()
-        except OSError as error:
-            raise TransportClosed from error
-        if data is None or (data and take(data)):
-            return None
-        return bool(data)
-
-    def _stop_feeding(self) -> None:
-        self._feeding = None
-        if self._poller is not None:
-            self._poller.unwatch(self._socket.fileno())
+        return await self._polled.feed(take)
 
     def _receive_some(self) -> bytes | None:
         try:
@@ -322,6 +361,7 @@ class SocketTransport:
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:  # noqa: D102 - see Transport
-        self._stop_feeding()
+        if self._polled is not None:
+            self._polled.close()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()

@@ -49,12 +49,11 @@ def test_a_change_that_fails_leaves_nothing(catalog: Catalog) -> None:
 
 
 @pytest.fixture
-def reader(catalog: Catalog, tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Another program, in the middle of reading: no commit can be made meanwhile."""
+def writer(catalog: Catalog, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program, in the middle of writing: no commit can be made meanwhile."""
     catalog.apply(*map(add, ["a", "b", "c"]))
     db = sqlite3.connect(tmp_path / "catalog.sqlite", check_same_thread=False, isolation_level=None)
-    db.execute("BEGIN")
-    db.execute("SELECT name FROM users").fetchone()
+    db.execute("BEGIN IMMEDIATE")
     yield db
     db.close()
 
@@ -62,7 +61,7 @@ def reader(catalog: Catalog, tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def test_a_commit_that_fails_leaves_nothing(
     tmp_path: Path,
     catalog: Catalog,
-    reader: sqlite3.Connection,
+    writer: sqlite3.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(catalog_module, "_PATIENCE_SECONDS", 0)
@@ -70,7 +69,7 @@ def test_a_commit_that_fails_leaves_nothing(
         with pytest.raises(CatalogError, match="database is locked"):
             catalog.apply(add("d"))
         assert names(catalog) == ["a", "b", "c"]
-    reader.execute("ROLLBACK")
+    writer.execute("ROLLBACK")
     catalog.apply(add("e"))
     assert names(catalog) == ["a", "b", "c", "e"]
     other = Catalog(str(tmp_path))
@@ -79,13 +78,13 @@ def test_a_commit_that_fails_leaves_nothing(
 
 
 def test_a_commit_waits_for_other_programs(
-    catalog: Catalog, reader: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog._db.execute("PRAGMA busy_timeout = 10")
     tries: list[None] = []
     once = catalog._apply_once
     monkeypatch.setattr(catalog, "_apply_once", lambda c: (tries.append(None), once(c))[1])
-    timer = threading.Timer(0.2, reader.execute, ["ROLLBACK"])
+    timer = threading.Timer(0.2, writer.execute, ["ROLLBACK"])
     timer.start()
     catalog.apply(add("d"))
     timer.join()
@@ -126,15 +125,15 @@ def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
         found, users, permissions = catalog.contents(), catalog.users(), catalog.permissions()
         catalog.close()
         settings = {"max-age": ""} if version >= 4 else {}
-        streams = [("/", f"p-{n}", {}, {}) for n in range(3)]
-        streams.append(("/", "s", {"max-age": 3600}, settings))
+        streams = [("/", f"p-{n}", {}, {}, True) for n in range(3)]
+        streams.append(("/", "s", {"max-age": 3600}, settings, True))
         selectors = {("/", "s"): [StandingSelector("g", "union", "a = 1", 7)]}
         if version == 1:
             assert found == (["/"], streams, {}, [], [])
             assert (users, permissions) == ([], [])
             continue
         assert found.virtual_hosts == ["/", "other"]
-        assert found.streams == [*streams, ("other", "o", {}, {})]
+        assert found.streams == [*streams, ("other", "o", {}, {}, True)]
         assert found.selectors == (selectors if version >= 3 else {})
         exchanges = _EXCHANGES if version >= 5 else []
         assert found.exchanges == [*_SUPER_STREAMS, *exchanges, as_super_stream("other", "super")]

@@ -28,15 +28,15 @@ def administration(server: Harness) -> Administration:
 
 
 def state(server: Harness) -> dict[str, Any]:
-    """What is in memory; there has to be a folder for each stream, and no other."""
+    """What is in memory; there has to be a folder for each stream that was used, and no other."""
     hosts = server.server.broker.virtual_hosts
-    folders = {folder.parent.name.replace("%2F", "/"): set[str]() for folder in _folders(server)}
-    for folder in _folders(server):
-        folders[folder.parent.name.replace("%2F", "/")].add(folder.name)
-    assert folders == {name: set(host.names()) for name, host in hosts.items() if host.names()}
-    assert server.server.broker._resources.quota._used == len(_folders(server))
+    rows = [host.row(name) for host in hosts.values() for name in host.names()]
+    folders = {(f.parent.name.replace("%2F", "/"), f.name) for f in _folders(server)}
+    assert {(row.virtual_host, row.name) for row in rows if row.has_files} <= folders
+    assert folders <= {(row.virtual_host, row.name) for row in rows}
+    assert server.server.broker._resources.quota._used == len(rows)
     return {
-        "streams": {n: [host.row(s) for s in host.names()] for n, host in hosts.items()},
+        "streams": [row._replace(has_files=False) for row in rows],
         "exchanges": {n: host.exchanges.rows() for n, host in hosts.items()},
         "super streams": {n: host.super_streams.rows() for n, host in hosts.items()},
         "bindings": {

@@ -15,12 +15,12 @@ from segments.disk import OsDisk, OsFile
 from segments.errors import StorageError
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.stream import Stream
+from streamd.broker.stream import Stream, StreamServices
 from streamd.config import Config
 from streamd.net.rounds import Rounds
 from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.broker.test_stream import Bench
+from tests.broker.test_stream import Bench, schedule
 from tests.support.logs import append, read_bodies, read_chunks
 from tests.support.server import Harness, Peer, harness, inline
 
@@ -184,9 +184,9 @@ async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(
         await two_streams(server)
     faults.set("open", errno.EROFS)
     async with harness(tmp_path) as server:
-        assert "Read-only file system" in server.host.alarms()[BAD]
         peer = await server.peer()
         assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
+        assert "Read-only file system" in server.host.alarms()[BAD]
         await peer.declare(GOOD)
         await peer.store([b"after"])
     faults.clear()
@@ -235,7 +235,8 @@ async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) ->
     policy = LogPolicy(max_segment_chunks=2, max_age_ms=60_000)
     log = Log.open(str(tmp_path / "s"), policy)
     now = [10_000_000]
-    stream = Stream("s", log, lambda: now[0], Rounds())
+    stream = Stream("s", StreamServices(lambda: now[0], Rounds()))
+    stream.attach(log)
     nursery.start_soon(stream.run)
     hour = 3_600_000
     for step in (0, 1_000, -hour, 1_000, 1_000, hour + 5_000, 1_000):
@@ -259,7 +260,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "in_thread", inline)
 
 
-@pytest.mark.usefixtures("no_threads")
+@pytest.mark.usefixtures("no_threads", schedule.__name__)
 class TestFlushing:
     async def test_always_tells_nobody_before_the_flush(self, nursery: trio.Nursery) -> None:
         bench = Bench(nursery, commits_on_flush=True)

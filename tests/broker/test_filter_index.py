@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trio.testing import wait_all_tasks_blocked
+import trio
 
 from segments.filter_index import FilterFile, FilterIndex
-from streamd.broker import indexer as indexing
+from streamd.broker import indexer as indexing, log_maintenance
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.support.server import NEXT, Harness, Peer, harness
+from tests.support.server import NEXT, OK, Harness, Peer, harness
 
 
 async def fill(peer: Peer, first_id: int, count: int) -> None:
@@ -64,9 +64,9 @@ async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> N
     files[1].write_bytes(b"damaged")
     async with harness(tmp_path) as server:
         peer = await server.peer()
+        await peer.declare("s")
         log = server.host.find("s").log
         assert not any(segment.filters for segment in log.segments)
-        await peer.declare("s")
         await fill(peer, 45, 2)
         await peer.subscribe("s", filter__0="v3", credit=100)
         await peer.bodies(5)
@@ -135,25 +135,32 @@ async def test_progress_reaches_the_end_without_a_match(peer: Peer, awaited: int
 async def test_an_index_of_a_deleted_stream_is_no_trouble(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Deleted just before the file is written."""
+    """Deleted and created again just before the file is written."""
     await peer.create("s", stream_max_segment_size_bytes="1000")
     await peer.declare("s")
     log = server.host.find("s").log
     other = await server.peer()
-    saved = []
+    codes: list[int] = []
+
+    async def delete_and_create() -> None:
+        codes.append(await other.code(c.Delete, "s"))
+        codes.append(await other.code(c.Create, "s", ()))
+        codes.append(await other.code(c.DeclarePublisher, 1, "", "s"))
 
     async def delete_first(work: Callable[..., object], *args: object) -> object:
-        if work is indexing.save:
-            saved.append(args)
-            await other.code(c.Delete, "s")
+        if work is log_maintenance.save:
+            server.start(delete_and_create)
+            await trio.sleep(10)  # as long as the disk likes
+            assert codes == []  # the deletion waits for whoever works on the files
         return work(*args)
 
-    monkeypatch.setattr(indexing.threads, "in_thread", delete_first)
+    monkeypatch.setattr(log_maintenance.threads, "in_thread", delete_first)
     await peer.store([bytes(1200)], 1, values=[b"v"])
     await peer.store([bytes(1200)], 2, values=[b"v"])
-    await wait_all_tasks_blocked()
-    assert len(saved) == 1
+    await trio.sleep(20)
+    assert codes == [OK, OK, OK]
     assert log.is_closed
+    assert list(server.data.glob("streams/*/s/*.filter")) == []
     assert "no filter index" not in caplog.text
 
 

@@ -1,5 +1,8 @@
 """A stream whose disk fills up or fails: what was confirmed stays, others go on."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -9,7 +12,7 @@ from segments.flush import Flush
 from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.publication import PendingEntries
-from streamd.broker.stream import Stream
+from streamd.broker.stream import Stream, StreamServices
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.rounds import Rounds
@@ -21,7 +24,14 @@ from tests.support.logs import read_bodies
 
 
 class Bench:
-    """A stream on a faulty disk, and a publisher whose answers can be read."""
+    """A stream on a faulty disk, and a publisher whose answers can be read.
+
+    Attributes:
+        in_rounds: it publishes in rounds, as connections that a poller reads; else the stream's
+            own task writes.
+    """
+
+    in_rounds = False
 
     def __init__(
         self,
@@ -37,7 +47,9 @@ class Bench:
         self.num_flushes = 0
         self._begin_flush = self.log.begin_flush
         self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
-        self.stream = Stream("s", self.log, lambda: 0, Rounds(), flushing)
+        self.rounds = Rounds()
+        self.stream = Stream("s", StreamServices(lambda: 0, self.rounds, flushing))
+        self.stream.attach(self.log)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = StreamPublisher(1, reference, self.outbox)
         nursery.start_soon(self.stream.run)
@@ -57,6 +69,10 @@ class Bench:
         self.stream._maintenance._run = wait_and_run  # type: ignore[method-assign]
 
     def publish(self, *ids: int, size: int = 0) -> None:
+        with self.rounds.open() if self.in_rounds else nullcontext():
+            self._publish(ids, size)
+
+    def _publish(self, ids: Sequence[int], size: int) -> None:
         raw = encode_entries([Outgoing(n, (b"m%d" % n).ljust(size, b" ")) for n in ids])
         for entries in decode_entries(raw, len(ids)).groups:
             self.stream.publish(PendingEntries(self.publisher, entries))
@@ -76,6 +92,12 @@ class Bench:
 
     def stored(self) -> list[bytes]:
         return read_bodies(Log.open("s", self.log.policy, self.disk))
+
+
+@pytest.fixture(params=["rounds", "task"], autouse=True)
+def schedule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways in which a stream comes to write."""
+    monkeypatch.setattr(Bench, "in_rounds", request.param == "rounds")
 
 
 async def test_a_full_disk_holds_what_came_and_goes_on_when_there_is_room(

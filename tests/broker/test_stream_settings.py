@@ -48,6 +48,7 @@ async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None
         await must(peer, "stream.set", stream="s", **{"max-age": "1h"})
     async with harness(tmp_path) as server:
         peer = await server.peer()
+        await peer.declare("s")
         assert server.host.find("s").log.policy.max_age_ms == 3_600_000
         pairs = (Pair("max-age", "7D"),)
         assert await peer.code(c.Create, "s", pairs) == ResponseCode.STREAM_EXISTS

@@ -247,14 +247,16 @@ class TestRestart:
     ) -> None:
         async with harness(tmp_path) as server:
             peer = await server.peer()
-            for name in ("good", "bad", "gone"):
+            for number, name in enumerate(("good", "bad", "gone")):
                 await peer.create(name)
+                await peer.declare(name, number)
         segment = next(tmp_path.glob("streams/*/bad/*.segment"))
         segment.write_bytes(b"not a segment at all")
         (gone,) = tmp_path.glob("streams/*/gone")
         gone.rename(tmp_path / "elsewhere")
         async with harness(tmp_path) as server:
             peer = await server.peer()
+            await trio.sleep(1)  # until all were looked at
             answer = await peer.ask(c.Metadata, ("good", "bad", "gone"))
             assert [s.code for s in answer.streams] == [OK, GONE, GONE]
             assert await peer.code(c.DeclarePublisher, 1, "", "bad") == GONE
@@ -264,6 +266,7 @@ class TestRestart:
             await peer.store([b"x"])
             assert await peer.code(c.Delete, "bad") == OK
             assert await create(peer, "bad") == OK
+            await peer.declare("bad", 2)
             assert await peer.code(c.Delete, "gone") == OK
         assert segment.read_bytes()[:4] == b"OSIL"
 

@@ -1,6 +1,8 @@
 """A run of a stream over a disk that records, with all promises made to users on the way."""
 
 import sys
+from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -11,10 +13,11 @@ import trio.testing
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import walk_entries
 from segments.retention import Removal
+from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.publication import PendingEntries
-from streamd.broker.stream import Stream
+from streamd.broker.stream import Stream, StreamServices
 from streamd.net.rounds import Rounds
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.crash.recorder import RecordingDisk
@@ -95,6 +98,8 @@ class Run:
         self.disk = RecordingDisk()
         self.lives: list[Life] = []
         self._random = Random(seed)
+        self._rounds = Rounds()
+        self._in_rounds = seed % 2 == 0  # else the stream's own task writes
         self.policy = LogPolicy(
             max_segment_chunks=self._random.randint(2, 6),
             max_length_bytes=self._random.choice((3_000, 20_000)),
@@ -168,7 +173,8 @@ class Run:
         assert log.report.losses == ()
         self._watch(log)
         now_ms = lambda: 1_700_000_000_000  # noqa: E731
-        self._stream = Stream("s", log, now_ms, Rounds(), self._flusher)
+        self._stream = Stream("s", StreamServices(now_ms, self._rounds, self._flusher))
+        self._stream.attach(log)
         self._scope = trio.CancelScope()
         nursery.start_soon(_run_in, self._scope, self._stream)
         self._now_safe()
@@ -188,8 +194,8 @@ class Run:
 
         drop = log.expire
 
-        def expire(now_ms: int) -> Removal:
-            removal = drop(now_ms)
+        def expire(now_ms: int, busy: Collection[Segment] = ()) -> Removal:
+            removal = drop(now_ms, busy)
             self.note(self.life.firsts, log.first_offset)
             return removal
 
@@ -204,8 +210,9 @@ class Run:
             (10, 2, 3, 4, 2, 0.4, 1),
         )[0]
         if kind == "publish":
-            for _ in range(random.randint(1, 3)):
-                self._publish(random.choice(self.publishers), random.randint(1, 8))
+            with self._rounds.open() if self._in_rounds else nullcontext():
+                for _ in range(random.randint(1, 3)):
+                    self._publish(random.choice(self.publishers), random.randint(1, 8))
         elif kind == "repeat":
             publisher = random.choice(self.publishers[:2])
             first = random.randint(1, publisher.last + 1)

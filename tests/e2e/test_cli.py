@@ -66,7 +66,7 @@ class TestStreams:
         streamd("publish", "flights", stdin=flights("HA", "UA"))
         table = streamd("stream", "list")
         assert re.search(r"flights +2 +1 +\S+ B +1 +64 B +20\d\d-", table)
-        assert re.search(r"audit +0 +0 +8 B +1 +16 B +-", table)
+        assert re.search(r"audit +0 +0 +0 B +1 +16 B +-", table)
         (audit, listed) = json.loads(streamd("stream", "list", "--json"))
         assert (audit["name"], listed["messages"]) == ("audit", 2)
         assert listed["arguments"] == {"stream-filter-size-bytes": "64"}

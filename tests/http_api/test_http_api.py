@@ -583,6 +583,7 @@ async def test_overview_and_health(server: Harness, http: Http, peer: Peer) -> N
     assert await http.code("GET", "health/checks/port-listener/x") == 503
     for path in ("alarms", "local-alarms"):
         assert await http.get(f"health/checks/{path}") == {"status": "ok"}
+    await server.host.find("s").ready()
     server.host.find("s")._writer.failure = "the disk is broken"
     answer = await http.ask("GET", "health/checks/alarms")
     assert answer.status_code == 503

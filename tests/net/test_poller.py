@@ -108,7 +108,7 @@ async def test_one_may_end_another_of_the_same_round() -> None:
         async def feed(me: Pair, other: Pair) -> None:
             def take(_: bytes) -> bool:
                 called.append(me)
-                other.server._stop_feeding()
+                other.server._polled._forget()  # as a cancellation does
                 return False
 
             await me.server.feed(take)

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import trio
-from trio.testing import MemoryReceiveStream, lockstep_stream_pair, memory_stream_pair
+from trio.testing import (
+    MemoryReceiveStream,
+    MemorySendStream,
+    lockstep_stream_pair,
+    memory_stream_pair,
+)
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
@@ -15,7 +20,9 @@ from streamd.auth import passwords
 from streamd.broker import catalog, threads
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
-from streamd.net.transport import Address, TransportClosed, feed_from
+from streamd.net.rounds import Rounds
+from streamd.net.transport import Address, PolledFeed, TransportClosed, feed_from
+from streamd.net.wakeup import Wakeup
 from streamd.server import STREAM, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
@@ -94,6 +101,92 @@ class MemoryTransport:
     def close(self) -> None:
         self._stream.send_stream.close()
         self._stream.receive_stream.close()
+
+
+class MemoryPoller:
+    """Reads connections in memory as net/poller.py reads sockets: many of them in a round."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._work = Wakeup()
+
+    def watch(self, descriptor: int, read: Callable[[], None]) -> None:
+        self._readers[descriptor] = read
+        self._work.set()  # something may be there already
+
+    def unwatch(self, descriptor: int) -> None:
+        self._readers.pop(descriptor, None)
+
+    def arrived(self) -> None:
+        self._work.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._work.wait()
+            with self._rounds.open():
+                for read in list(self._readers.values()):
+                    read()
+
+
+async def _nobody_reads() -> None:
+    raise trio.BrokenResourceError
+
+
+class PolledTransport(MemoryTransport):
+    """A connection in memory that is read in rounds, and is congested now and then.
+
+    Args:
+        incoming: what the peer writes into.
+    """
+
+    def __init__(
+        self,
+        stream: trio.StapledStream[Any, Any],
+        poller: MemoryPoller,
+        incoming: MemorySendStream,
+        **options: Any,
+    ) -> None:
+        super().__init__(stream, **options)
+        self._incoming = incoming
+        incoming.send_all_hook = self._arrived  # type: ignore[assignment]
+        incoming.close_hook = poller.arrived
+        self._poller = poller
+        self._polled = PolledFeed(poller, self.peer.port, self._receive_some)
+        self._num_asked = 0
+        self._has_ended = False
+
+    async def _arrived(self) -> None:
+        self._poller.arrived()
+
+    def _receive_some(self) -> bytes | None:
+        try:
+            data = bytes(self._incoming.get_data_nowait())
+        except trio.WouldBlock:
+            return None
+        self.num_reads += bool(data)
+        return data
+
+    async def receive(self) -> bytes:
+        try:
+            data = bytes(await self._incoming.get_data(RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportClosed from error
+        self.num_reads += 1
+        return data
+
+    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+        return await self._polled.feed(take)
+
+    @property
+    def is_congested(self) -> bool:  # type: ignore[override]
+        self._num_asked += 1
+        return self._num_asked % 5 == 4
+
+    def close(self) -> None:
+        self._polled.close()
+        self._incoming.send_all_hook = _nobody_reads
+        super().close()
 
 
 class Chunk(NamedTuple):
@@ -284,6 +377,12 @@ class Harness:
         self.server = server
         self.data = data
         self._nursery = nursery
+        self.poller: MemoryPoller | None = None
+
+    def poll(self) -> None:
+        """Read connections in rounds from now on, as on Linux; otherwise each has its task."""
+        self.poller = MemoryPoller(self.server.broker.rounds)
+        self.start(self.poller.run)
 
     @property
     def host(self) -> VirtualHost:
@@ -299,7 +398,13 @@ class Harness:
         pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
         ours, theirs = pair()
         receiver = None if reads_slowly else cast("Any", ours.receive_stream)
-        transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
+        if self.poller is None or reads_slowly:
+            transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
+        else:
+            incoming = cast("MemorySendStream", ours.send_stream)
+            transport = PolledTransport(
+                theirs, self.poller, incoming, is_local=is_local, receiver=receiver
+            )
         self._nursery.start_soon(self.server.serve, STREAM, transport)
         return Peer(ours)
 
@@ -316,8 +421,16 @@ async def inline(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 @asynccontextmanager
-async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
-    """A server in memory over `folder`, at virtual time: nothing of it runs in threads."""
+async def harness(
+    folder: Path, *, is_polled: bool = False, **settings: Any
+) -> AsyncIterator[Harness]:
+    """A server in memory over `folder`, at virtual time: nothing of it runs in threads.
+
+    Args:
+        folder: of its data.
+        is_polled: connections are read in rounds, as in production; otherwise each has its task.
+        settings: of the server.
+    """
     original, threads.in_thread = threads.in_thread, inline
     cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
     synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
@@ -328,7 +441,10 @@ async def harness(folder: Path, **settings: Any) -> AsyncIterator[Harness]:
         now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
         async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
             server.addresses["stream"] = Address("127.0.0.1", 5552)
-            yield Harness(server, nursery, folder)
+            running = Harness(server, nursery, folder)
+            if is_polled:
+                running.poll()
+            yield running
             nursery.cancel_scope.cancel()
     finally:
         threads.in_thread = original

@@ -23,7 +23,12 @@ from streamd.connections.amqp091.consumer_arguments import (
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import not_found, not_implemented
 from streamd.wire.amqp091 import methods as m
-from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
+from streamd.wire.amqp091.errors import (
+    ChannelFault,
+    ConnectionFault,
+    ReplyCode,
+    precondition_failed,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +73,11 @@ class Consuming:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, reason)
         self._context.require(Right.READ, "queue", name)
         stream = self._find(name)
-        consumer = self._open(channel, method, stream)
+        try:
+            async with stream.opened():
+                consumer = self._open(channel, method, stream)
+        except Refused as refused:
+            raise self._not_readable(name, refused) from refused
         answer = m.BasicConsumeOk(consumer.tag)
         self._context.answer(channel, answer, nowait=method.nowait)
         consumer.check()  # only now: nothing is delivered before the answer
@@ -77,11 +86,12 @@ class Consuming:
         try:
             return self._context.host.find(name)
         except Refused as refused:
-            if refused.reason == Reason.NOT_FOUND:
-                raise not_found("queue", name, self._context.host.name) from None
-            raise precondition_failed(
-                f"queue '{name}' is not available: {refused.details}"
-            ) from refused
+            raise self._not_readable(name, refused) from refused
+
+    def _not_readable(self, name: str, refused: Refused) -> ChannelFault:
+        if refused.reason == Reason.NOT_FOUND:
+            return not_found("queue", name, self._context.host.name)
+        return precondition_failed(f"queue '{name}' is not available: {refused.details}")
 
     def _open(self, channel: Channel, method: m.BasicConsume, stream: Stream) -> Consumer:
         host = self._context.host

@@ -77,6 +77,7 @@ class AmqpConsumer(QueuedConsumer):
         self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
+        stream.hold()
 
     def _reader(self, start: OffsetSpec) -> Reader:
         log = self.stream.log
@@ -224,6 +225,7 @@ class AmqpConsumer(QueuedConsumer):
         """Stop for good; what was sent can still be acknowledged."""
         if not self.is_closed:
             self.end_state()
+            self.stream.release()
             self.reader.close()
             self._forget_read()
             self._deliveries.forget(self)

@@ -51,7 +51,7 @@ class Queues:
         else:
             await self._declare_active(name, method)
         channel.use_queue(name)
-        answer = m.QueueDeclareOk(name, self._count(name), 0)
+        answer = m.QueueDeclareOk(name, await self._count(name), 0)
         self._context.answer(channel, answer, nowait=method.nowait)
 
     def _check_passive(self, name: str) -> None:
@@ -108,13 +108,13 @@ class Queues:
         if reason is not None:
             raise precondition_failed(reason)
 
-    def _count(self, name: str) -> int:
+    async def _count(self, name: str) -> int:
         """Messages in a stream, at most the number that fits into the answer."""
         try:
-            log = self._host.find(name).log
+            figures = await self._host.find(name).read_figures()
         except Refused:
             return 0
-        return min(log.committed_offset - log.first_offset, _MAX_COUNT)
+        return min(figures.num_messages, _MAX_COUNT)
 
     # -- deleting
 

@@ -5,9 +5,9 @@ of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and n
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import trio
 
@@ -42,6 +42,12 @@ _HEARTBEAT = codec.encode(c.Heartbeat())
 _MOST_AT_ONCE = 256  # commands
 
 
+class Creates(NamedTuple):
+    """Requests to create streams that have arrived one after the other."""
+
+    commands: Sequence[c.Create]
+
+
 class StreamConnection(BaseConnection):
     """One connection.
 
@@ -69,6 +75,7 @@ class StreamConnection(BaseConnection):
         queue: ReadyQueue[Subscription] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._delivery = Delivery(queue, self._outbox, self._duplex.is_clear, self._cannot_read)
         self._session: Session | None = None
+        self._ahead: c.ClientCommand | None = None  # received after requests that are carried out
 
     # -- login
 
@@ -122,7 +129,7 @@ class StreamConnection(BaseConnection):
 
     async def _read(self, session: Session) -> None:
         try:
-            await CommandLoop[c.ClientCommand](self._duplex, self).run()
+            await CommandLoop[c.ClientCommand | Creates](self._duplex, self).run()
         except Stopped:
             await session.settled()
             session.close()
@@ -143,21 +150,44 @@ class StreamConnection(BaseConnection):
         """Takes what has arrived."""
         return self._connection.receive_data
 
-    def do_at_once(self) -> c.ClientCommand | Pending:
+    def do_at_once(self) -> c.ClientCommand | Creates | Pending:
         """Carry out what has been received, up to a command that needs waiting."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            if not self._handle_at_once(ahead):
+                return ahead
         next_command, handle_at_once = self._connection.next_command, self._handle_at_once
         for _ in range(_MOST_AT_ONCE):
             command = next_command()
             if command is NEED_DATA:
                 return Pending.NEED_DATA
+            if isinstance(command, c.Create):
+                return self._gather(command)
             if not handle_at_once(cast("c.ClientCommand", command)):
                 return cast("c.ClientCommand", command)  # by its role there are no others
         return Pending.MORE
 
-    async def carry_out(self, command: c.ClientCommand) -> None:
+    def _gather(self, first: c.Create) -> Creates:
+        """Requests to create streams that have arrived together: they share one commit."""
+        creates = [first]
+        while len(creates) < _MOST_AT_ONCE:
+            command = self._connection.next_command()
+            if command is NEED_DATA:
+                break
+            if not isinstance(command, c.Create):
+                self._ahead = cast("c.ClientCommand", command)
+                break
+            creates.append(command)
+        return Creates(creates)
+
+    async def carry_out(self, command: c.ClientCommand | Creates) -> None:
         """Carry out a command that needs waiting."""
         session = self._session
         assert session is not None  # noqa: S101 - nothing is carried out before
+        if isinstance(command, Creates):
+            await session.create_all(command.commands)
+            await self._outbox.room()
+            return
         if isinstance(command, c.Close):
             await self._say_last(session, command)
         if isinstance(command, c.SaslAuthenticate):

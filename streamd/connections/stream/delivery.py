@@ -86,6 +86,7 @@ class Subscription(QueuedConsumer):
         if interest.group is not None:
             stream.standing.add_user(interest.group)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
+        stream.hold()
 
     def activate(self, start: OffsetSpec) -> None:
         """Begin to read at `start`; call `check` once the client knows.
@@ -194,6 +195,7 @@ class Subscription(QueuedConsumer):
                 self.stream.standing.remove_user(self.interest.group)
             self.deactivate()
             self.end_state()
+            self.stream.release()
             self.tell_watchers()
             self._on_close()
 

@@ -124,14 +124,14 @@ class Publishers:
 
     async def _declare(self, command: c.DeclarePublisher) -> None:
         try:
-            self._add(command)
+            await self._add(command)
             code = OK
         except Refused as refused:
             logger.info("no publisher for %s: %s", command.stream[:40], refused)
             code = code_of(refused)
         self._context.answer(c.DeclarePublisherResponse(command.correlation_id, code))
 
-    def _add(self, command: c.DeclarePublisher) -> None:
+    async def _add(self, command: c.DeclarePublisher) -> None:
         reference = command.reference
         if len(self._publishers) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} publishers, the most there can be"
@@ -145,6 +145,7 @@ class Publishers:
         ):
             raise Refused(Reason.PRECONDITION_FAILED)
         stream = self._context.host.find(command.stream)
+        await stream.ready()
         stream.check_writable()
         publisher = StreamPublisher(command.publisher_id, reference, self._context.outbox)
         self._publishers[command.publisher_id] = (publisher, stream)
@@ -155,8 +156,9 @@ class Publishers:
             self._context.rights.require(Right.READ, command.stream)
             check_reference(command.reference)
             stream = self._context.host.find(command.stream)
-            await stream.settled()  # what this connection sent before counts
-            sequence = stream.log.tracking.sequence(command.reference.encode()) or 0
+            async with stream.opened() as log:
+                await stream.settled()  # what this connection sent before counts
+                sequence = log.tracking.sequence(command.reference.encode()) or 0
         except Refused as refused:
             code = code_of(refused)
         corr = command.correlation_id

@@ -1,5 +1,7 @@
 """The requests of an open connection, and who carries out which command."""
 
+from collections.abc import Sequence
+
 from streamd.broker.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
@@ -54,7 +56,8 @@ class Session:
         self._consumers = Consumers(context)
         self._has_host = True
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
-        parts = (self._publishers, self._consumers, Streams(context), Management(context))
+        self._streams = Streams(context)
+        parts = (self._publishers, self._consumers, self._streams, Management(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
         context.host.add_observer(self)
@@ -77,12 +80,19 @@ class Session:
         at_once = self._at_once.get(type(command))
         if at_once is not None:
             while not at_once(command):
-                assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
-                await self._publishers.room(command.publisher_id)
+                if isinstance(command, c.StoreOffset):
+                    await self._consumers.can_store_offset(command)
+                else:
+                    assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
+                    await self._publishers.room(command.publisher_id)
             return
         handler = self._handlers.get(type(command))
         if handler is not None:  # heartbeats need none
             await handler(command)
+
+    async def create_all(self, commands: Sequence[c.Create]) -> None:
+        """Carry out requests to create streams; answers are in the outbox on return."""
+        await self._streams.create_all(commands)
 
     async def settled(self) -> None:
         """Return when everything the connection has published is stored or refused."""

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 import trio
 
-from segments import Log, SegmentsError, Start
+from segments import SegmentsError, Start
 from segments.filter_stats import newest
-from segments.offsets import FIRST
 from segments.segment import Segment
 from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.checks import check_number, checked_name
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.log_figures import LogFigures
 from streamd.broker.routing.partitions import partitions_of
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
@@ -45,7 +45,6 @@ class Streams:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.handlers: Handlers = {
-            c.Create: self._create,
             c.Delete: self._delete,
             c.Metadata: self._metadata,
             c.StreamStats: self._stats,
@@ -60,14 +59,24 @@ class Streams:
 
     # -- creating and deleting
 
-    async def _create(self, command: c.Create) -> None:
-        async def create() -> None:
-            name = checked_name(command.stream)
-            self._context.rights.require(Right.CONFIGURE, name)
-            await self._context.host.create(name, command.arguments)
-
-        code = await _code_of(f"stream {command.stream} not created", create)
-        self._context.answer(c.CreateResponse(command.correlation_id, code))
+    async def create_all(self, commands: Sequence[c.Create]) -> None:
+        """Create streams, each or not; all share one change of the catalog."""
+        codes: dict[int, ResponseCode] = {}
+        allowed: list[tuple[int, c.Create]] = []
+        for number, command in enumerate(commands):
+            try:
+                name = checked_name(command.stream)
+                self._context.rights.require(Right.CONFIGURE, name)
+            except Refused as refused:
+                codes[number] = _refusal(command, refused)
+            else:
+                allowed.append((number, command))
+        wanted = [(command.stream, command.arguments) for _, command in allowed]
+        outcomes = await self._context.host.create_all(wanted) if wanted else []
+        for (number, command), outcome in zip(allowed, outcomes, strict=True):
+            codes[number] = OK if outcome is None else _refusal(command, outcome)
+        for number, command in enumerate(commands):
+            self._context.answer(c.CreateResponse(command.correlation_id, codes[number]))
 
     async def _delete(self, command: c.Delete) -> None:
         answer = c.DeleteResponse(command.correlation_id, OK)
@@ -175,17 +184,19 @@ class Streams:
             self._context.rights.require(Right.READ, command.stream)
             stream = self._context.host.find(command.stream)
             await stream.settled()
+            figures = await stream.read_figures()
         except Refused as refused:
             self._context.answer(c.StreamStatsResponse(corr, code_of(refused)))
             return
-        self._context.answer(c.StreamStatsResponse(corr, OK, _statistics(stream.log)))
+        self._context.answer(c.StreamStatsResponse(corr, OK, _statistics(figures)))
 
     async def _resolve_offset_spec(self, command: c.ResolveOffsetSpec) -> None:
         corr, code, offset = command.correlation_id, OK, 0
         try:
             self._context.rights.require(Right.READ, command.stream)
-            log = self._context.host.find(command.stream).log
-            offset = log.find(offset_spec(command.offset)).offset
+            spec = offset_spec(command.offset)
+            async with self._context.host.find(command.stream).opened() as log:
+                offset = log.find(spec).offset
         except Refused as refused:
             code = code_of(refused)
         except SegmentsError as error:
@@ -197,7 +208,7 @@ class Streams:
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
         names = command.streams or [n for n in host.names() if rights.allows(Right.READ, n)]
-        streams = [self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
+        streams = [await self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
         self._context.answer(answer)
 
@@ -205,8 +216,8 @@ class Streams:
         figures: tuple[Statistic, ...] = ()
         try:
             self._context.rights.require(Right.READ, command.stream)
-            log = self._context.host.find(command.stream).log
-            figures = await threads.in_thread(_filter_figures, tuple(log.segments))
+            async with self._context.host.find(command.stream).opened() as log:
+                figures = await threads.in_thread(_filter_figures, tuple(log.segments))
             code = OK
         except Refused as refused:
             code = code_of(refused)
@@ -215,17 +226,17 @@ class Streams:
             code = ResponseCode.STREAM_NOT_AVAILABLE
         self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
 
-    def _describe(self, name: str) -> StreamDescription:
+    async def _describe(self, name: str) -> StreamDescription:
         try:
             self._context.rights.require(Right.READ, name)
-            stream = self._context.host.find(name)
+            figures = await self._context.host.find(name).read_figures()
         except Refused as refused:
             return StreamDescription(name, code_of(refused), (), ())
         arguments = tuple(
             Pair(key, str(value).lower() if isinstance(value, bool) else str(value))
             for key, value in self._context.host.row(name).effective.items()
         )
-        return StreamDescription(name, OK, arguments, _description(stream.log))
+        return StreamDescription(name, OK, arguments, _description(figures))
 
 
 async def _unhurried(names: Iterable[str]) -> AsyncIterator[str]:
@@ -234,6 +245,11 @@ async def _unhurried(names: Iterable[str]) -> AsyncIterator[str]:
         yield name
         if number % _NAMES_A_TURN == 0:
             await trio.lowlevel.checkpoint()
+
+
+def _refusal(command: c.Create, refused: Refused) -> ResponseCode:
+    logger.info("stream %s not created: %s", command.stream, refused)
+    return code_of(refused)
 
 
 async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> ResponseCode:
@@ -261,29 +277,26 @@ def _filter_figures(segments: Sequence[Segment]) -> tuple[Statistic, ...]:
     )
 
 
-def _statistics(log: Log) -> tuple[Statistic, ...]:
-    last = log.last_chunk_id
-    first = _NO_CHUNK if last is None else log.find(FIRST).offset
+def _statistics(figures: LogFigures) -> tuple[Statistic, ...]:
+    first, last = figures.first_chunk_id, figures.last_chunk_id
+    is_empty = last is None or first is None
     return (
-        Statistic("first_chunk_id", first),
+        Statistic("first_chunk_id", _NO_CHUNK if first is None else first),
         Statistic("last_chunk_id", _NO_CHUNK if last is None else last),
         Statistic("committed_chunk_id", _NO_CHUNK if last is None else last),
-        Statistic("committed_offset", _NO_CHUNK if last is None else log.committed_offset - 1),
+        Statistic("committed_offset", _NO_CHUNK if is_empty else figures.next_offset - 1),
     )
 
 
-def _description(log: Log) -> tuple[Statistic, ...]:
-    first_time = next(
-        (s.first_timestamp_ms for s in log.segments if s.first_timestamp_ms is not None), 0
-    )
-    lost = log.num_lost
+def _description(figures: LogFigures) -> tuple[Statistic, ...]:
+    lost = figures.num_lost
     return (
-        *_statistics(log),
-        Statistic("messages", log.committed_offset - log.first_offset),
-        Statistic("chunks", log.num_chunks),
-        Statistic("bytes", log.size),
-        Statistic("segments", len(log.segments)),
-        Statistic("first_timestamp_ms", first_time),
-        Statistic("last_timestamp_ms", log.last_timestamp_ms or 0),
+        *_statistics(figures),
+        Statistic("messages", figures.num_messages),
+        Statistic("chunks", figures.num_chunks),
+        Statistic("bytes", figures.size),
+        Statistic("segments", figures.num_segments),
+        Statistic("first_timestamp_ms", figures.first_timestamp_ms),
+        Statistic("last_timestamp_ms", figures.last_timestamp_ms),
         *((Statistic("lost_messages", lost),) if lost else ()),
     )

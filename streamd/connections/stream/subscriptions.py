@@ -114,12 +114,12 @@ class Consumers:
 
     async def _subscribe(self, command: c.Subscribe) -> None:
         try:
-            self._add(command)
+            await self._add(command)
         except Refused as refused:
             logger.info("not subscribed to %s: %s", command.stream[:40], refused)
             self._context.answer(c.SubscribeResponse(command.correlation_id, code_of(refused)))
 
-    def _add(self, command: c.Subscribe) -> None:
+    async def _add(self, command: c.Subscribe) -> None:
         used = self._delivery.subscriptions
         properties = dict(command.properties)
         name = properties.get(words.NAME, "")
@@ -133,10 +133,17 @@ class Consumers:
         stream = self._context.host.find(command.stream)
         if command.subscription_id in used:
             raise SubscriptionIdTaken
+        async with stream.opened():
+            self._add_to(stream, command, properties, size)
+
+    def _add_to(
+        self, stream: Stream, command: c.Subscribe, properties: dict[str, str], size: int
+    ) -> None:
+        """Add a subscription to a stream whose log is open."""
         interest = _interest(command, stream, properties)._replace(properties_size=size)
         if properties.get(words.SINGLE_ACTIVE) != words.TRUE:
             self._add_plain(command, stream, interest)
-        elif name:
+        elif properties.get(words.NAME):
             self._add_single_active(command, stream, interest, properties)
         else:
             details = "a single active consumer needs a name"
@@ -264,10 +271,19 @@ class Consumers:
             stream = self._context.host.find(command.stream)
             if not any(s.stream is stream for s in self._delivery.subscriptions.values()):
                 self._context.rights.require(Right.READ, command.stream)
+            if not stream.is_open:
+                return False
             stream.store_offset(command.reference, command.offset)
         except (Refused, ValueError) as error:
             logger.debug("offset not stored: %s", error)
         return True
+
+    async def can_store_offset(self, command: c.StoreOffset) -> None:
+        """Return when the log that an offset belongs to is open, or cannot be opened."""
+        try:
+            await self._context.host.find(command.stream).ready()
+        except Refused as refused:
+            logger.debug("offset not stored: %s", refused)
 
     async def _query_offset(self, command: c.QueryOffset) -> None:
         offset, code = None, OK
@@ -275,8 +291,9 @@ class Consumers:
             self._context.rights.require(Right.READ, command.stream)
             check_reference(command.reference)
             stream = self._context.host.find(command.stream)
-            await stream.settled()  # an offset in an answer is as safe as a confirmed message
-            offset = stream.log.tracking.offset(command.reference.encode())
+            async with stream.opened() as log:
+                await stream.settled()  # an offset in an answer is as safe as a confirmed message
+                offset = log.tracking.offset(command.reference.encode())
             code = ResponseCode.NO_OFFSET if offset is None else OK
         except Refused as refused:
             code = code_of(refused)

@@ -191,6 +191,7 @@ class TestPublishing:
         amqp = await open_peer(server, capabilities=able)
         await amqp.declare("s")
         await amqp.confirm()
+        await server.host.find("s").ready()
         log = server.host.find("s").log
         append = log.append
 

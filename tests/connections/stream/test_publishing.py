@@ -74,7 +74,10 @@ class TestConfirms:
     async def test_a_deleted_publisher_hears_nothing(self, writer: Peer) -> None:
         messages = [Outgoing(1, b"x")]
         await writer.send(c.Publish(1, 1, encode_entries(messages)), c.DeletePublisher(1, 1))
-        assert await writer.next() == c.DeletePublisherResponse(1, OK)
+        answer = await writer.next()
+        if isinstance(answer, c.PublishConfirm):  # it was stored before the request was looked at
+            answer = await writer.next()
+        assert answer == c.DeletePublisherResponse(1, OK)
         await writer.silence()
         await writer.subscribe("s")
         assert (await writer.chunk()).bodies == [b"x"]  # stored all the same

@@ -1,0 +1,60 @@
+"""What people and programs want to know of a stream's log, also while it is not open."""
+
+from typing import NamedTuple
+
+from segments import FIRST, Log
+
+
+class LogFigures(NamedTuple):
+    """A log at one moment.
+
+    Attributes:
+        first_offset: of the first message that is kept.
+        next_offset: after the last message.
+        first_chunk_id: of the first chunk, None for an empty log.
+        last_chunk_id: of the last chunk, None for an empty log.
+        num_lost: messages known to be damaged.
+        num_chunks, num_segments: that are kept.
+        size: of all segment files, in bytes.
+        first_timestamp_ms, last_timestamp_ms: of chunks, in ms since 1970; 0 for an empty log.
+        oldest_ends_ms: the last chunk of the oldest segment, None while that is the only one.
+    """
+
+    first_offset: int
+    next_offset: int
+    first_chunk_id: int | None
+    last_chunk_id: int | None
+    num_lost: int
+    num_chunks: int
+    num_segments: int
+    size: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+    oldest_ends_ms: int | None
+
+    @classmethod
+    def of(cls, log: Log) -> "LogFigures":
+        """The figures of an open log."""
+        last = log.last_chunk_id
+        times = (s.first_timestamp_ms for s in log.segments if s.first_timestamp_ms is not None)
+        return cls(
+            log.first_offset,
+            log.committed_offset,
+            None if last is None else log.find(FIRST).offset,
+            last,
+            log.num_lost,
+            log.num_chunks,
+            len(log.segments),
+            log.size,
+            next(times, 0),
+            log.last_timestamp_ms or 0,
+            log.segments[0].last_timestamp_ms if len(log.segments) > 1 else None,
+        )
+
+    @property
+    def num_messages(self) -> int:
+        """Messages that are kept."""
+        return self.next_offset - self.first_offset
+
+
+NO_FIGURES = LogFigures(0, 0, None, None, 0, 0, 1, 0, 0, 0, None)  # of a stream without files yet

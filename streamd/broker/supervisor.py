@@ -1,0 +1,110 @@
+"""Background tasks, none of which can end the server.
+
+Each runs under a name that says what it does and for which stream. An exception is logged with that
+name and counted; a task that is to run for ever is started again after a pause, which doubles with
+each failure in a row up to a maximum and is forgotten once the task has run well for a while.
+
+A test enumerates the tasks that a server starts and lets each of them fail: start one without the
+supervisor, and that test fails.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.1  # seconds
+_LONGEST_PAUSE = 30.0
+_RUNS_WELL = 60.0  # seconds after which the pauses begin again
+
+
+class Supervisor:
+    """Starts tasks and keeps them running.
+
+    Args:
+        nursery: in which they run.
+
+    Attributes:
+        faults: how often a task has failed, by its kind.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.faults: Counter[str] = Counter()
+        self._nursery = nursery
+
+    @property
+    def num_faults(self) -> int:
+        """How often any task has failed."""
+        return self.faults.total()
+
+    def start(
+        self,
+        kind: str,
+        task: Callable[[], Awaitable[None]],
+        subject: str = "",
+        scope: trio.CancelScope | None = None,
+        nursery: trio.Nursery | None = None,
+    ) -> None:
+        """Run a task until it returns or is cancelled; a failure starts it again.
+
+        Args:
+            kind: what it does, for the log and the count.
+            task: started again where it left off, so it must not rely on what it had in hand.
+            subject: for whom: the name of a stream, say.
+            scope: cancels it; default the nursery's alone.
+            nursery: in which it runs; default that of all.
+        """
+        where = nursery or self._nursery
+        where.start_soon(self._keep_running, kind, task, subject, scope, name=kind)
+
+    def start_once(
+        self,
+        kind: str,
+        task: Callable[[], Awaitable[None]],
+        subject: str = "",
+    ) -> None:
+        """Run a task once; a failure is logged and counted."""
+        self._nursery.start_soon(self._run_once, kind, task, subject, name=kind)
+
+    @contextmanager
+    def guarded(self, kind: str, subject: str = "") -> Iterator[None]:
+        """A failure in the block is logged and counted, and goes no further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays here
+            self.failed(kind, subject, error)
+
+    def failed(self, kind: str, subject: str, error: BaseException) -> None:
+        """Log and count a failure that its task has survived."""
+        self.faults[kind] += 1
+        where = f"{kind} ({subject})" if subject else kind
+        logger.error("%s failed, the rest goes on", where, exc_info=error)
+
+    async def _run_once(self, kind: str, task: Callable[[], Awaitable[None]], subject: str) -> None:
+        with self.guarded(kind, subject):
+            await task()
+
+    async def _keep_running(
+        self,
+        kind: str,
+        task: Callable[[], Awaitable[None]],
+        subject: str,
+        scope: trio.CancelScope | None,
+    ) -> None:
+        pause = _FIRST_PAUSE
+        with scope or trio.CancelScope():
+            while True:
+                began_at = trio.current_time()
+                try:
+                    await task()
+                    return
+                except Exception as error:  # noqa: BLE001 - as above
+                    self.failed(kind, subject, error)
+                if trio.current_time() - began_at > _RUNS_WELL:
+                    pause = _FIRST_PAUSE
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)

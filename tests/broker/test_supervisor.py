@@ -1,0 +1,120 @@
+"""Background tasks: a fault stays in its task, for every task that there is."""
+
+import ast
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.broker.supervisor import Supervisor
+from streamd.wire.stream import commands as c
+from tests.support.server import FIRST, OK, Harness, harness
+
+ROOT = Path(__file__).parents[2]
+# Where tasks may be started without the supervisor, and what contains their faults.
+CONTAINED = {
+    "streamd/broker/supervisor.py": "the supervisor itself",
+    "streamd/broker/flusher.py": "in a supervised task; Stream.flush raises nothing",
+    "streamd/broker/log_keeper.py": "in a supervised task",
+    "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
+    "streamd/http_api/queues.py": "within a request",
+    "streamd/http_api/serving.py": "within the supervised task that serves HTTP",
+    "streamd/server.py": "accepting, and the orderly end; what is accepted is guarded",
+}
+
+
+def starts(file: Path) -> list[int]:
+    """Lines in which a task is started."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "start_soon"
+    ]
+
+
+def test_tasks_are_started_by_the_supervisor() -> None:
+    found = {
+        str(file.relative_to(ROOT))
+        for file in sorted((ROOT / "streamd").rglob("*.py"))
+        if starts(file) and "/cli/" not in str(file)
+    }
+    assert found <= set(CONTAINED), "a task without a supervisor can end the server"
+
+
+async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.Nursery) -> None:
+    began_at: list[float] = []
+
+    async def fail() -> None:
+        began_at.append(trio.current_time())
+        raise RuntimeError
+
+    supervisor = Supervisor(nursery)
+    supervisor.start("failing", fail)
+    await trio.sleep(200)
+    nursery.cancel_scope.cancel()
+    pauses = [later - earlier for earlier, later in pairwise(began_at)]
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert max(pauses) == pytest.approx(30)
+    assert supervisor.faults == {"failing": len(began_at)}
+
+
+async def use(server: Harness) -> None:
+    """Something for every background task to do."""
+    peer = await server.peer()
+    await peer.create("s", stream_max_segment_size_bytes="1000", max_age="30s")
+    await peer.declare("s")
+    for number in range(5):
+        await peer.store([bytes(600)], 2 * number, values=[b"v"])
+        await peer.store([b"x"], 2 * number + 1, values=[b"other"])
+    reader = await server.peer()
+    await reader.subscribe("s", FIRST, 100, filter__0="v")
+    await reader.bodies(1)
+    await reader.vanish()
+    await trio.sleep(200)  # retention, and the log is closed
+    await peer.store([b"y"], 100)
+    await peer.create("t")
+    assert await peer.code(c.Delete, "t") == OK
+    await trio.sleep(1)
+
+
+async def test_a_fault_in_any_task_leaves_the_rest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: dict[str, None] = {}
+    run = Supervisor._keep_running
+    run_once = Supervisor._run_once
+    failing = ""
+
+    def failing_first(
+        kind: str, task: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        kinds[kind] = None
+        num_runs = 0
+
+        async def fail_once() -> None:
+            nonlocal num_runs
+            num_runs += 1
+            if num_runs == 1 and kind == failing:
+                raise RuntimeError("injected")
+            await task()
+
+        return fail_once
+
+    async def keep_running(self: Supervisor, kind: str, task: object, *rest: object) -> None:
+        await run(self, kind, failing_first(kind, task), *rest)  # type: ignore[arg-type]
+
+    async def once(self: Supervisor, kind: str, task: object, *rest: object) -> None:
+        await run_once(self, kind, failing_first(kind, task), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Supervisor, "_keep_running", keep_running)
+    monkeypatch.setattr(Supervisor, "_run_once", once)
+    async with harness(tmp_path / "whole") as server:
+        await use(server)
+    assert len(kinds) >= 8
+    opening = "opening a log"  # a stream whose log is not opened takes no messages: see below
+    for failing in [kind for kind in kinds if kind != opening]:
+        async with harness(tmp_path / failing.replace(" ", "-")) as server:
+            await use(server)
+            assert set(server.server.broker.supervisor.faults) == {failing}
