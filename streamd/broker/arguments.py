@@ -1,12 +1,14 @@
 """Reading the arguments that a stream is declared with.
 
-Values arrive as strings. Valid ones are kept in canonical form, so that the same declaration
-made twice compares equal however it was written (`60m` and `1h`); arguments that this server
-does not know are ignored, as RabbitMQ ignores them.
+Values arrive as strings. Valid ones are kept so that the same declaration made twice compares
+equal however it was written (`60m` and `1h`), while an age is shown as it was declared; arguments
+that this server does not know are ignored, as RabbitMQ ignores them.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from segments import LogPolicy
@@ -21,7 +23,23 @@ from segments.policy import (
 from segments.selector import SelectorError, parse_property
 from streamd.broker.errors import Reason, Refused
 
-Value: TypeAlias = int | float | str | bool
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Age:
+    """An age as it was declared; ages of the same length are equal."""
+
+    text: str = field(compare=False)
+    seconds: int
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+Plain: TypeAlias = int | float | str | bool
+Value: TypeAlias = Plain | Age
 Arguments: TypeAlias = dict[str, Value]
 
 AUTO = "auto"
@@ -54,6 +72,10 @@ def age_seconds(text: str) -> int:
     if not seconds:
         raise ValueError("a number and one of the units Y, M, D, h, m, s, as in 7D")
     return seconds
+
+
+def _age(text: str) -> Age:
+    return Age(text, age_seconds(text))
 
 
 def _filter_size(text: str) -> int | str:
@@ -113,7 +135,7 @@ CHUNK_BYTES = "stream-chunk-max-bytes"
 _MAX_BYTES = 1 << 62
 _READERS: Mapping[str, Callable[[str], Value]] = {
     MAX_LENGTH: _whole(0, _MAX_BYTES),
-    MAX_AGE: age_seconds,
+    MAX_AGE: _age,
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
     FILTER_SIZE: _filter_size,
     FILTER_HISTORY: _flag,
@@ -129,7 +151,7 @@ _READERS: Mapping[str, Callable[[str], Value]] = {
 
 
 def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
-    """The arguments that this server knows, by name, in canonical form.
+    """The arguments that this server knows, by name; equal ones compare equal.
 
     Raises:
         Refused: a value cannot be read (PRECONDITION_FAILED).
@@ -157,7 +179,7 @@ SETTINGS = frozenset(
 
 
 def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
-    """Changes to a stream's arguments, in canonical form; an empty string is the default.
+    """Changes to a stream's arguments; an empty string is the default.
 
     Raises:
         Refused: an argument cannot be changed or read (PRECONDITION_FAILED).
@@ -171,15 +193,21 @@ def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
     return cleared | read_arguments((name, text) for name, text in given.items() if text)
 
 
-def describe_arguments(arguments: Mapping[str, Value]) -> Arguments:
-    """Arguments as people write them: the age with its unit."""
-    return {k: _age_text(v) if k == MAX_AGE else v for k, v in arguments.items()}
+def plain_arguments(arguments: Mapping[str, Value]) -> dict[str, Plain]:
+    """Arguments as they were declared, in values that JSON knows."""
+    return {k: v.text if isinstance(v, Age) else v for k, v in arguments.items()}
 
 
-def _age_text(seconds: Value) -> str:
-    assert isinstance(seconds, int)  # noqa: S101 - parsed so
-    unit = next(u for u in "Dhms" if seconds % _UNITS[u] == 0)
-    return f"{seconds // _UNITS[unit]}{unit}"
+def arguments_to_json(arguments: Mapping[str, Value]) -> str:
+    """Arguments, or changes to them, for the catalog."""
+    return json.dumps(plain_arguments(arguments))
+
+
+def arguments_from_json(text: str) -> Arguments:
+    """What `arguments_to_json` was given."""
+    found: Arguments = json.loads(text)
+    age = found.get(MAX_AGE)
+    return found | {MAX_AGE: _age(age)} if isinstance(age, str) and age else found
 
 
 def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
@@ -189,13 +217,13 @@ def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
         value = arguments.get(name)
         return value if isinstance(value, int) else None
 
-    age = number(MAX_AGE)
+    age = arguments.get(MAX_AGE)
     is_auto = arguments.get(FILTER_SIZE) == AUTO
     rate = arguments.get(ERROR_RATE, DEFAULT_ERROR_RATE if is_auto else None)
     return LogPolicy(
         max_segment_bytes=number(SEGMENT_SIZE) or DEFAULT_SEGMENT_BYTES,
         max_length_bytes=number(MAX_LENGTH),
-        max_age_ms=None if age is None else age * 1000,
+        max_age_ms=age.seconds * 1000 if isinstance(age, Age) else None,
         filter_size=MAX_FILTER_SIZE if is_auto else number(FILTER_SIZE) or MIN_FILTER_SIZE,
         filter_error_rate=rate if isinstance(rate, float) else None,
         filter_history=bool(arguments.get(FILTER_HISTORY, True)),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from streamd.broker.arguments import arguments_from_json
 from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.catalog_schema import VERSION, migrate
 from streamd.broker.catalog_transaction import Transaction
@@ -131,7 +132,7 @@ class Catalog:
         columns = "virtual_host, name, arguments, settings, has_files"
         rows = self._rows(f"SELECT {columns} FROM streams ORDER BY 1, 2")  # noqa: S608 - ours
         return [
-            StreamRow(host, name, json.loads(arguments), json.loads(settings), bool(has_files))
+            StreamRow(host, name, *map(arguments_from_json, (arguments, settings)), bool(has_files))
             for host, name, arguments, settings, has_files in rows
         ]
 

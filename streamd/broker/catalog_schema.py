@@ -115,7 +115,21 @@ DROP TABLE super_streams;
 DROP TABLE routes;
 """
 # A stream gets its files when somebody wants them, not when it is declared.
-_SCHEMA_7 = "ALTER TABLE streams ADD COLUMN has_files INTEGER NOT NULL DEFAULT 1;"
+_FILES = "ALTER TABLE streams ADD COLUMN has_files INTEGER NOT NULL DEFAULT 1;"
+# An age is what was declared, as text; before, it was its seconds alone.
+_SCHEMA_7 = _FILES + "".join(
+    f"""
+UPDATE streams SET {column} = json_replace({column}, '$."max-age"', (
+    SELECT CASE
+        WHEN age % 86400 = 0 THEN (age / 86400) || 'D'
+        WHEN age % 3600 = 0 THEN (age / 3600) || 'h'
+        WHEN age % 60 = 0 THEN (age / 60) || 'm'
+        ELSE age || 's'
+    END FROM (SELECT json_extract({column}, '$."max-age"') AS age)
+)) WHERE json_type({column}, '$."max-age"') = 'integer';
+"""  # noqa: S608 - ours
+    for column in ("arguments", "settings")
+)
 _SCHEMAS = (
     _SCHEMA_1,
     _SCHEMA_2,

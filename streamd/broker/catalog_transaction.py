@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 
+from streamd.broker.arguments import arguments_to_json
 from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow, arguments_text
 from streamd.broker.standing_selectors import StandingSelector
@@ -25,7 +26,7 @@ class Transaction:
 
     def add_streams(self, rows: Iterable[StreamRow]) -> None:
         """Add streams, which have neither settings nor files yet."""
-        values = [(row.virtual_host, row.name, json.dumps(row.arguments)) for row in rows]
+        values = [(row.virtual_host, row.name, arguments_to_json(row.arguments)) for row in rows]
         insert = "INSERT INTO streams (virtual_host, name, arguments, has_files)"
         self._db.executemany(f"{insert} VALUES (?, ?, ?, 0)", values)
 
@@ -36,7 +37,7 @@ class Transaction:
 
     def put_settings(self, row: StreamRow) -> None:
         """Replace a stream's settings."""
-        values = (json.dumps(dict(row.settings)), row.virtual_host, row.name)
+        values = (arguments_to_json(row.settings), row.virtual_host, row.name)
         update = "UPDATE streams SET settings = ? WHERE virtual_host = ? AND name = ?"
         self._db.execute(update, values)
 

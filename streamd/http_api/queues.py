@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.users import Right
-from streamd.broker.arguments import Arguments, describe_arguments
+from streamd.broker.arguments import Arguments, plain_arguments
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.partitions import SuperStreamRow, partitions_of
@@ -241,8 +241,8 @@ def _keys(body: Row) -> list[str]:
 
 def shown_arguments(arguments: Arguments) -> Row:
     """A stream's arguments under their AMQP names."""
-    described = describe_arguments(arguments)
-    return {TYPE: STREAM} | {_PREFIX + key: value for key, value in described.items()}
+    plain = plain_arguments(arguments)
+    return {TYPE: STREAM} | {_PREFIX + key: value for key, value in plain.items()}
 
 
 def _row(host: VirtualHost, name: str, num_consumers: int) -> Row:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamd.broker import catalog as catalog_module
+from streamd.broker.arguments import Age, policy_of
 from streamd.broker.catalog import Catalog, CatalogError
 from streamd.broker.catalog_rows import StreamRow, UserRow
 from streamd.broker.catalog_transaction import Transaction
@@ -117,7 +118,7 @@ def write_old(folder: Path, version: int) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("version", range(1, 6))
+@pytest.mark.parametrize("version", range(1, 7))
 def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
     write_old(tmp_path, version)
     for _ in range(2):
@@ -126,13 +127,14 @@ def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
         catalog.close()
         settings = {"max-age": ""} if version >= 4 else {}
         streams = [("/", f"p-{n}", {}, {}, True) for n in range(3)]
-        streams.append(("/", "s", {"max-age": 3600}, settings, True))
+        streams.append(("/", "s", {"max-age": Age("1h", 3600)}, settings, True))
         selectors = {("/", "s"): [StandingSelector("g", "union", "a = 1", 7)]}
         if version == 1:
             assert found == (["/"], streams, {}, [], [])
             assert (users, permissions) == ([], [])
             continue
         assert found.virtual_hosts == ["/", "other"]
+        assert [str(age) for row in found.streams for age in row.arguments.values()] == ["1h"]
         assert found.streams == [*streams, ("other", "o", {}, {}, True)]
         assert found.selectors == (selectors if version >= 3 else {})
         exchanges = _EXCHANGES if version >= 5 else []
@@ -154,9 +156,37 @@ def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
         assert permissions == [("guest", "/", ".*", ".*", ".*")]
 
 
+def test_ages_of_an_older_catalog_get_their_unit(tmp_path: Path) -> None:
+    write_old(tmp_path, 6)
+    db = sqlite3.connect(tmp_path / "catalog.sqlite")
+    for seconds in (1, 90, 120, 3_600, 86_400, 864_000, 31_536_000):
+        text = f'{{"max-age": {seconds}, "max-length-bytes": {seconds}}}'
+        row = ("/", f"{seconds}", text, text)
+        db.execute("INSERT INTO streams VALUES (?, ?, ?, ?)", row)
+    db.commit()
+    db.close()
+    catalog = Catalog(str(tmp_path))
+    found = {row.name: row for row in catalog.streams() if row.name.isdigit()}
+    catalog.close()
+    ages = {name: str(row.arguments["max-age"]) for name, row in found.items()}
+    assert ages == {
+        "1": "1s",
+        "90": "90s",
+        "120": "2m",
+        "3600": "1h",
+        "86400": "1D",
+        "864000": "10D",
+        "31536000": "365D",
+    }
+    for name, row in found.items():
+        assert row.arguments == row.settings
+        assert policy_of(row.arguments).max_age_ms == int(name) * 1000
+        assert row.arguments["max-length-bytes"] == int(name)
+
+
 def test_a_new_catalog_has_the_tables_of_one_taken_over(tmp_path: Path) -> None:
     found = []
-    for version in range(6):
+    for version in range(7):
         folder = tmp_path / str(version)
         folder.mkdir()
         if version:
@@ -164,7 +194,7 @@ def test_a_new_catalog_has_the_tables_of_one_taken_over(tmp_path: Path) -> None:
         catalog = Catalog(str(folder))
         found.append(set(catalog._rows("SELECT type, name, sql FROM sqlite_master")))
         catalog.close()
-    assert found == [found[0]] * 6
+    assert found == [found[0]] * 7
 
 
 def test_a_catalog_that_cannot_be_taken_over_stays_as_it_is(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class TestStreams:
         assert found.pop("filters") == {}
         assert found == listed
         assert re.search(r"stream-filter-size-bytes +64", streamd("stream", "info", "flights"))
-        assert re.search(r"max-age +604800", streamd("stream", "info", "audit"))
+        assert re.search(r"max-age +7D", streamd("stream", "info", "audit"))
         streamd("stream", "delete", "flights")
         assert streamd.notes == "deleted flights\n"
         streamd("stream", "info", "flights", code=1)
@@ -101,6 +101,15 @@ class TestStreams:
         streamd("stream", "create", "s", "--exist-ok")
         streamd("stream", "create", "s", "--filter-size", "20", code=1)
         assert "exists with other arguments" in streamd.notes
+        streamd("stream", "create", "t", "--max-age", "120s")
+        streamd("stream", "create", "t", "--max-age", "2m", "--exist-ok")
+        streamd("stream", "create", "t", "--max-age", "180s", code=1)
+        assert streamd.notes == (
+            "Error: 't' exists with other arguments: max-age is 120s, not 180s\n"
+        )
+        assert json.loads(streamd("stream", "info", "t", "--json"))["arguments"] == {
+            "max-age": "120s"
+        }
 
     def test_an_argument_without_a_value(self, streamd: Shell) -> None:
         streamd("stream", "create", "s", "--argument", "max-age", code=2)

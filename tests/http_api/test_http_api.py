@@ -181,7 +181,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
     row = await http.get("queues/%2F/a%2Fb%20c/")
     assert row["arguments"] == {
         "x-queue-type": "stream",
-        "x-max-age": "1h",
+        "x-max-age": "60m",
         "x-max-length-bytes": 1000,
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
@@ -226,6 +226,24 @@ async def test_streams_that_cannot_be(http: Http, body: Any, reason: str) -> Non
 async def test_equal_names_with_other_arguments(http: Http) -> None:
     await http.ask("PUT", "queues/%2F/s", {"arguments": {"x-max-age": "1h"}})
     assert "exists with arguments" in await http.reason("PUT", "queues/%2F/s", {})
+
+
+async def test_an_age_is_shown_as_it_was_declared(tmp_path: Path) -> None:
+    shown = {"x-queue-type": "stream", "x-max-age": "120s"}
+    for _ in range(2):
+        async with harness(tmp_path) as server:
+            http, peer = Http(server), await server.peer()
+            for age in ("120s", "2m"):
+                body = {"arguments": {"x-max-age": age}}
+                assert await http.code("PUT", "queues/%2F/s", body) in (201, 204)
+            reason = await http.reason("PUT", "queues/%2F/s", {"arguments": {"x-max-age": "180s"}})
+            assert reason.endswith("with arguments {'max-age': '120s'}, not {'max-age': '180s'}")
+            assert (await http.get("queues/%2F/s"))["arguments"] == shown
+            assert (await http.get("definitions"))["queues"][0]["arguments"] == shown
+            (found,) = (await peer.ask(c.DescribeStreams, ("s",))).streams
+            assert found.arguments == (("max-age", "120s"),)
+            (found,) = (await peer.ask(c.Metadata, ("s",))).streams
+            assert found.code == OK
 
 
 async def test_invalid_names(http: Http) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from streamd.broker.arguments import Age
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
@@ -47,7 +48,7 @@ class TestDeclaring:
         assert answer == m.QueueDeclareOk("s", 0, 0)
         assert server.host.arguments("s") == {
             "max-length-bytes": 2_000_000,
-            "max-age": 864_000,
+            "max-age": Age("10D", 864_000),
             "stream-max-segment-size-bytes": 5_000_000,
             "stream-filter-size-bytes": 32,
             "stream-filter-property": "kind",
@@ -140,8 +141,10 @@ class TestDeclaring:
     async def test_again(self, amqp: AmqpPeer) -> None:
         await amqp.declare("s", x_max_age="60m", x_stream_filter_size_bytes=20)
         await amqp.declare("s", x_max_age="1h", x_stream_filter_size_bytes=20)
-        for table in (STREAM, STREAM | fields(x_max_age="2h", x_stream_filter_size_bytes=20)):
-            await amqp.channel_fails(declare("s", table), 406, "inequivalent arg 'x-max-age'")
+        longer = fields(x_max_age="120m", x_stream_filter_size_bytes=20)
+        for table, received in ((STREAM, "none"), (STREAM | longer, "the value '120m'")):
+            reason = f"received {received} but current is the value '60m'"
+            await amqp.channel_fails(declare("s", table), 406, reason)
             await amqp.open()
         await amqp.channel_fails(declare("s", {}), 406)
         await amqp.open()

@@ -408,12 +408,12 @@ class TestFigures:
         assert answer.code == ResponseCode.PRECONDITION_FAILED
 
     async def test_descriptions(self, reader: Peer) -> None:
-        await reader.create("t", max_age="1h", stream_filter_history="false")
+        await reader.create("t", max_age="120s", stream_filter_history="false")
         answer = await reader.ask(c.DescribeStreams, ())
         assert [stream.stream for stream in answer.streams] == ["s", "t"]
         s, t = answer.streams
         figures = dict(s.statistics)
         assert (figures["messages"], figures["chunks"], figures["segments"]) == (100, 10, 1)
-        assert dict(t.arguments) == {"max-age": "3600", "stream-filter-history": "false"}
+        assert dict(t.arguments) == {"max-age": "120s", "stream-filter-history": "false"}
         answer = await reader.ask(c.DescribeStreams, ("none", "s"))
         assert [stream.code for stream in answer.streams] == [2, 1]
