@@ -60,7 +60,7 @@ class Disk(Protocol):
         """Create `folder` and its parents where they are missing."""
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file; no trouble if somebody else has."""
 
     def remove_folder(self, folder: str) -> None:
         """Remove `folder` with everything in it."""
@@ -154,7 +154,7 @@ class OsDisk:
 
     def remove(self, path: str) -> None:  # noqa: D102 - see Disk
         with _refusals("remove", path):
-            Path(path).unlink()
+            Path(path).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
         with _refusals("remove", folder):

@@ -176,8 +176,8 @@ class RecordingDisk:
                 self.do(Link(*self._place(path), next(self._numbers), is_folder=True))
 
     def remove(self, path: str) -> None:
-        self._node("remove", path)
-        self.do(Unlink(*self._place(path)))
+        if self.tree.find(path) is not None:
+            self.do(Unlink(*self._place(path)))
 
     def remove_folder(self, folder: str) -> None:
         self.do(Unlink(*self._place(folder)))

@@ -20,6 +20,7 @@ from segments import (
     at_time,
 )
 from segments.codec import INDEX_RECORD_SIZE
+from segments.disk import OsDisk
 from segments.errors import OtherVersionError
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
@@ -204,6 +205,22 @@ class TestRetention:
     def test_no_limits_keep_everything(self, tmp_path: Path) -> None:
         log = self.fill(tmp_path, LogPolicy(max_segment_bytes=100), [0] * 5)
         assert not log.expire(10**15).segments
+        log.close()
+
+    def test_files_that_somebody_else_removes_meanwhile(self, tmp_path: Path) -> None:
+        # As a filter index that is finished just then: retention and its builder both remove it.
+        class Shared(OsDisk):
+            def list(self, folder: str) -> list[str]:
+                names = super().list(folder)
+                for path in tmp_path.rglob(f"{0:020}.*"):
+                    path.unlink()
+                return names
+
+        log = self.fill(tmp_path, LogPolicy(max_segment_bytes=100, max_length_bytes=1), [0] * 5)
+        gone = log.expire(0)
+        gone.segments[0].disk = Shared()
+        gone.run()
+        assert len(list(tmp_path.rglob("*.segment"))) == 1
         log.close()
 
     def test_a_reader_finishes_what_it_has_open_then_goes_on_with_what_is_kept(

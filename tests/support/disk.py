@@ -140,7 +140,7 @@ class FaultyDisk:
     def remove(self, path: str) -> None:
         self.maybe_fail("remove", path)
         self.live_through_one()
-        del self.files[path]
+        self.files.pop(path, None)
 
     def remove_folder(self, folder: str) -> None:
         for path in [p for p in self.files if p.startswith(f"{folder}/")]:
