@@ -23,6 +23,7 @@ PARTS = {
     "statistics",
     "super_stream",
     "single_active_consumer",
+    "concurrency",
     "tls",
 }
 AMQP_PARTS = {

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"sync"
@@ -238,6 +239,53 @@ func singleActiveConsumer(env *stream.Environment, name string) {
 	other.same(numbers(10))
 }
 
+// Several publish and consume one stream while others come and go beside it.
+func concurrency(env *stream.Environment, name string) {
+	var tasks sync.WaitGroup
+	start := func(work func()) {
+		tasks.Add(1)
+		go func() {
+			defer tasks.Done()
+			work()
+		}()
+	}
+	bodies := func(writer string) []string {
+		texts := numbers(200)
+		for n := range texts {
+			texts[n] = writer + texts[n]
+		}
+		return texts
+	}
+	readers := make([]*received, 3)
+	for n := range readers {
+		readers[n], _ = consume(env, name, fromFirst())
+	}
+	for _, writer := range []string{"a", "b", "c"} {
+		start(func() { publish(env, name, nil, messages(bodies(writer))...) })
+	}
+	for _, other := range []string{name + "-x", name + "-y"} {
+		start(func() {
+			for n := range 10 {
+				must(env.DeclareStream(other, stream.NewStreamOptions()))
+				publish(env, other, nil, messages([]string{strconv.Itoa(n)})...)
+				got, consumer := consume(env, other, fromFirst())
+				got.same([]string{strconv.Itoa(n)})
+				must(consumer.Close())
+				must(env.DeleteStream(other))
+			}
+		})
+	}
+	tasks.Wait()
+	for _, reader := range readers {
+		until(func() bool { return reader.count() >= 600 }, "600 messages")
+		reader.same(readers[0].texts)
+		for _, writer := range []string{"a", "b", "c"} {
+			own := slices.DeleteFunc(slices.Clone(reader.texts), func(text string) bool { return text[:1] != writer })
+			check(slices.Equal(own, bodies(writer)), fmt.Sprint(own))
+		}
+	}
+}
+
 func insideTLS(_ *stream.Environment, name string) {
 	pem, err := os.ReadFile(os.Getenv("CA_FILE"))
 	must(err)
@@ -264,6 +312,7 @@ func main() {
 		{"statistics", statistics},
 		{"super_stream", superStream},
 		{"single_active_consumer", singleActiveConsumer},
+		{"concurrency", concurrency},
 		{"tls", insideTLS},
 	}
 	for _, part := range parts {

@@ -15,9 +15,14 @@ import com.rabbitmq.stream.compression.Compression;
 import io.netty.handler.ssl.SslContextBuilder;
 import java.io.File;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
@@ -248,6 +253,59 @@ public class Main {
     }
   }
 
+  static List<String> bodies(String writer) {
+    return numbers(200).stream().map(number -> writer + number).toList();
+  }
+
+  static void comeAndGo(Environment environment, String stream) throws Exception {
+    for (String number : numbers(10)) {
+      environment.streamCreator().stream(stream).create();
+      publish(environment.producerBuilder().stream(stream), List.of(number));
+      consume(fromFirst(environment, stream), List.of(number));
+      environment.deleteStream(stream);
+    }
+  }
+
+  // Several publish and consume one stream while others come and go beside it.
+  static void concurrency(Environment environment, String stream) throws Exception {
+    ExecutorService threads = Executors.newCachedThreadPool();
+    List<List<String>> all = new ArrayList<>();
+    for (int reader = 0; reader < 3; reader++) {
+      List<String> got = new CopyOnWriteArrayList<>();
+      all.add(got);
+      fromFirst(environment, stream)
+          .messageHandler((context, message) -> got.add(text(message)))
+          .build();
+    }
+    List<Callable<Void>> tasks = new ArrayList<>();
+    for (String writer : List.of("a", "b", "c")) {
+      tasks.add(
+          () -> {
+            publish(environment.producerBuilder().stream(stream), bodies(writer));
+            return null;
+          });
+    }
+    for (String other : List.of(stream + "-x", stream + "-y")) {
+      tasks.add(
+          () -> {
+            comeAndGo(environment, other);
+            return null;
+          });
+    }
+    for (Future<Void> task : threads.invokeAll(tasks)) {
+      task.get();
+    }
+    threads.shutdown();
+    for (List<String> got : all) {
+      until(() -> got.size() >= 600, "600 messages");
+      check(got.equals(all.get(0)), "another order");
+      for (String writer : List.of("a", "b", "c")) {
+        List<String> own = got.stream().filter(body -> body.startsWith(writer)).toList();
+        check(own.equals(bodies(writer)), own + " of " + writer);
+      }
+    }
+  }
+
   static void tls(Environment unused, String stream) throws Exception {
     File authority = new File(System.getenv("CA_FILE"));
     EnvironmentBuilder builder =
@@ -285,6 +343,7 @@ public class Main {
     run("statistics", Main::statistics);
     run("super_stream", Main::superStream);
     run("single_active_consumer", Main::singleActiveConsumer);
+    run("concurrency", Main::concurrency);
     run("tls", Main::tls);
     System.exit(0);
   }

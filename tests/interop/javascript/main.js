@@ -136,6 +136,39 @@ const parts = {
     await until(() => second.length >= 10, "the second consumer's turn")
   },
 
+  // Several publish and consume one stream while others come and go beside it.
+  async concurrency(client, stream) {
+    const got = [[], [], []]
+    const publishSome = (writer) =>
+      withClient((own) => publish(own, stream, numbers(200).map((number) => `${writer} ${number}`)))
+    const consumeAll = (mine) =>
+      withClient(async (own) => mine.push(...(await consume(own, { stream }, 600)).map(text)))
+    const comeAndGo = async (name) => {
+      for (const number of numbers(10)) {
+        await client.createStream({ stream: name, arguments: {} })
+        await withClient(async (own) => {
+          await publish(own, name, [number])
+          same((await consume(own, { stream: name }, 1)).map(text), [number])
+        })
+        await client.deleteStream({ stream: name })
+      }
+    }
+    await Promise.all([
+      ...got.map(consumeAll),
+      ...["a", "b", "c"].map(publishSome),
+      ...["x", "y"].map((name) => comeAndGo(`${stream}-${name}`)),
+    ])
+    for (const mine of got) {
+      same(mine, got[0])
+      for (const writer of ["a", "b", "c"]) {
+        same(
+          mine.filter((body) => body.startsWith(writer)),
+          numbers(200).map((number) => `${writer} ${number}`)
+        )
+      }
+    }
+  },
+
   async tls(_client, stream) {
     const ssl = { ca: readFileSync(process.env.CA_FILE).toString() }
     await withClient(

@@ -213,6 +213,39 @@ async def single_active_consumer(stream: str) -> None:
         await until(lambda: len(second) >= 10, "the second consumer's turn")
 
 
+async def concurrency(stream: str) -> None:
+    """Several publish and consume one stream while others come and go beside it."""
+    got: list[Got] = [[], [], []]
+
+    async def publish_some(writer: str) -> None:
+        await publish(stream, [f"{writer} {number}".encode() for number in range(200)])
+
+    async def consume_all_of_it(mine: Got) -> None:
+        mine += await consume(stream, 600)
+
+    async def come_and_go(name: str) -> None:
+        async with producer() as sink:
+            for number in range(10):
+                await sink.create_stream(name)
+                await sink.send_wait(name, b"%d" % number)
+                same(await consume(name, 1), [b"%d" % number])
+                await sink.delete_stream(name)
+
+    await publish(stream, [])
+    async with asyncio.TaskGroup() as tasks:
+        for mine in got:
+            tasks.create_task(consume_all_of_it(mine))
+        for writer in "abc":
+            tasks.create_task(publish_some(writer))
+        for name in "xy":
+            tasks.create_task(come_and_go(f"{stream}-{name}"))
+    for mine in got:
+        same(mine, got[0])
+        for writer in (b"a", b"b", b"c"):
+            own = [body for body in mine if body.startswith(writer)]
+            same(own, [b"%s %d" % (writer, number) for number in range(200)])
+
+
 async def tls(stream: str) -> None:
     context = ssl.create_default_context(cafile=os.environ["CA_FILE"])
     options = {"port": int(os.environ["TLS_PORT"]), "ssl_context": context}
@@ -229,6 +262,7 @@ PARTS: tuple[Callable[[str], Awaitable[None]], ...] = (
     statistics,
     super_stream,
     single_active_consumer,
+    concurrency,
     tls,
 )
 
