@@ -243,6 +243,100 @@ class TestOverTheProtocol:
         await first.expect(c.MetadataUpdate)
         await second.silence()
 
+    async def test_who_waits_and_leaves_changes_nothing(self, server: Harness, peer: Peer) -> None:
+        await peer.create("s")
+        active, waiting, vanishing = [await server.peer() for _ in range(3)]
+        for member in (active, waiting, vanishing):
+            await join(member)
+        await reply(active, await asked(active, active=True))
+        assert await waiting.code(c.Unsubscribe, 1) == OK
+        await vanishing.vanish()
+        for member in (active, waiting):
+            await member.silence()
+        assert await active.code(c.Unsubscribe, 1) == OK
+        await active.silence()
+
+    async def test_a_stream_that_is_created_again_has_a_new_group(
+        self, server: Harness, peer: Peer
+    ) -> None:
+        await peer.create("s")
+        first, second = await server.peer(), await server.peer()
+        await join(first)
+        await asked(first, active=True)  # and does not answer any more
+        assert await peer.code(c.Delete, "s") == OK
+        await first.expect(c.MetadataUpdate)
+        await peer.create("s")
+        await join(second)
+        await reply(second, await asked(second, active=True))
+        await peer.declare("s")
+        await peer.store([b"x"])
+        assert await second.bodies(1) == [b"x"]
+        await trio.sleep(100)
+        await first.silence()  # an answer about what is gone is not missed
+
+    async def test_a_partition_that_goes_away(self, server: Harness, peer: Peer) -> None:
+        names = ("i-0", "i-1", "i-2")
+        assert await peer.code(c.CreateSuperStream, "i", names, ("0", "1", "2")) == OK
+        one, two = await server.peer(), await server.peer()
+        for number, name in enumerate(names):
+            await join(one, name, number, super_stream="i")
+            await reply(one, await asked(one, number, active=True))
+        for number, name in enumerate(names):
+            await join(two, name, number, super_stream="i")
+        await reply(one, await asked(one, 1, active=False))
+        await reply(two, await asked(two, 1, active=True))
+        assert await peer.code(c.Delete, "i-0") == OK
+        for member in (one, two):
+            assert (await member.expect(c.MetadataUpdate)).stream == "i-0"
+        for number, name in enumerate(names[1:], 1):
+            await peer.declare(name, number)
+            await peer.store([name.encode()], publisher_id=number)
+        # Each of the others has one that is active, whoever it is by now.
+        found: dict[bytes, int] = {}
+        for member in (one, two):
+            with trio.move_on_after(1):
+                while True:
+                    match await member.next():
+                        case c.ConsumerUpdate() as update:
+                            await reply(member, update)
+                        case c.Deliver() as chunk:
+                            body = chunk.chunk[-3:]
+                            found[body] = found.get(body, 0) + 1
+        assert found == {b"i-1": 1, b"i-2": 1}
+        await one.vanish()
+        await reply(two, await asked(two, 2, active=True))
+
+    async def test_turns_while_messages_are_published(self, server: Harness, peer: Peer) -> None:
+        """Members come and go; each begins where the one before has stored that it was."""
+        await peer.create("s", stream_chunk_max_records="1")
+        await peer.declare("s")
+        done: list[int] = []
+
+        async def work(member: Peer, turns: int) -> None:
+            """Consume `turns` messages in all, one credit at a time, then leave."""
+            await join(member, credit=1)
+            while turns:
+                match await member.next():
+                    case c.ConsumerUpdate() as update:
+                        answer = await member.ask(c.QueryOffset, "app", "s")
+                        stored = OffsetSpecification(4, answer.offset + 1)
+                        await reply(member, update, stored if answer.code == OK else FIRST)
+                    case c.Deliver() as chunk:
+                        offset = int.from_bytes(chunk.chunk[24:32], "big")
+                        done.append(offset)
+                        await member.send(c.StoreOffset("app", "s", offset))
+                        turns -= 1
+                        await member.send(c.Credit(1, 1 if turns else 0))
+            assert await member.code(c.Unsubscribe, 1) == OK
+
+        async with trio.open_nursery() as nursery:
+            for turns in (5, 17, 1, 30, 47):
+                nursery.start_soon(work, await server.peer(), turns)
+            for n in range(100):
+                await peer.store([b"x"], n)
+                await trio.sleep(0.05)
+        assert done == list(range(100))
+
     async def test_two_members_on_one_connection(self, peer: Peer) -> None:
         await peer.create("s")
         await join(peer, subscription_id=1)

@@ -421,6 +421,30 @@ async def test_which_consumer_is_active(http: Http, peer: Peer) -> None:
     assert found == [(True, "single_active"), (False, "waiting")]
 
 
+async def test_a_connection_that_is_ended_hands_its_turn_over(
+    server: Harness, http: Http, peer: Peer
+) -> None:
+    await peer.create("s")
+    first, second = server.connect(), server.connect()
+    for member, name in ((first, "first"), (second, "second")):
+        await member.log_in(connection_name=name)
+        await member.subscribe("s", single_active_consumer="true", name="app")
+    assert (await first.expect(c.ConsumerUpdate)).active
+    await second.silence()
+    rows = await http.get("connections")
+    (name,) = (
+        row["name"] for row in rows if row["client_properties"].get("connection_name") == "first"
+    )
+    assert await http.code("DELETE", f"connections/{quoted(name)}") == 204
+    update = await second.expect(c.ConsumerUpdate)
+    assert update.active
+    await first.ended()
+    await second.send(c.ConsumerUpdateResponse(update.correlation_id, OK, FIRST))
+    await second.silence()
+    (row,) = await http.get("consumers")
+    assert row["activity_status"] == "single_active"
+
+
 async def test_connections_of_others(server: Harness, http: Http) -> None:
     await add_user(server, "ada", "management")
     await add_user(server, "bob", "monitoring")

@@ -174,6 +174,22 @@ class TestDeclaring:
         again = await peer.code(c.Create, "t", (Pair("max-age", "60m"),))
         assert again == ResponseCode.STREAM_EXISTS
 
+    async def test_users_of_the_stream_protocol_are_told_of_the_end(
+        self, server: Harness, amqp: AmqpPeer
+    ) -> None:
+        await amqp.declare("s")
+        publisher, consumer = await server.peer(), await server.peer()
+        await publisher.declare("s")
+        await consumer.subscribe("s")
+        await amqp.ask(m.QueueDelete(0, "s", False, False, False), m.QueueDeleteOk)
+        for peer in (publisher, consumer):
+            gone = c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, "s")
+            assert await peer.next() == gone
+            await peer.silence()
+        await publisher.publish([b"x"])
+        refusal = await publisher.expect(c.PublishError)
+        assert refusal.faults == ((1, ResponseCode.PUBLISHER_DOES_NOT_EXIST),)
+
     async def test_deleted_and_declared_again(self, amqp: AmqpPeer) -> None:
         for _ in range(20):
             assert await amqp.declare("s") == m.QueueDeclareOk("s", 0, 0)
