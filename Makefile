@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz crashes kills soak interop check format bench compare clean
+.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-fast  the test suite without the tests marked slow"
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
 	@echo "make fuzz       mutated conversations of clients with a server; SECONDS=60, SEED=another"
+	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
@@ -50,6 +51,12 @@ search: $(VENV)/.test
 fuzz: SECONDS := 60
 fuzz: $(VENV)/.test
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Many clients at once on the same few names. The seed that is printed repeats what they ask for.
+churn: SECONDS := 60
+churn: CLIENTS := 12
+churn: $(VENV)/.test
+	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) $(if $(SEED),--seed $(SEED))
 
 # States that a kill or a power failure can leave of a run; another SEED makes other runs.
 crashes: STATES := 30000

@@ -1,0 +1,226 @@
+"""One run: a server in a process of its own, its clients, and what is left in the end.
+
+When all clients are gone and everything is deleted, the server has as many descriptors open and as
+many files as in the beginning, and its memory has grown by less than SLACK_BYTES: caches and
+fragments stay, a leak of every stream or connection would be more after some minutes.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import trio
+
+from tests.churn.clients import Client, Sizes, World
+from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoor
+from tests.churn.innocents import Innocents
+from tests.churn.network import Sockets
+from tests.churn.pika_door import PikaDoor
+from tests.churn.server_log import unexplained
+from tests.support.process import ServerProcess
+
+SLACK_BYTES = 64 << 20
+_SETTLE_SECONDS = 30
+_SHOWN = 10
+
+
+class Report(NamedTuple):
+    """The result of a run.
+
+    Attributes:
+        text: for people.
+        faults: what did not hold.
+        num_operations: how many there were.
+    """
+
+    text: str
+    faults: list[str]
+    num_operations: int
+
+
+class _Left(NamedTuple):
+    """What a server holds."""
+
+    descriptors: Counter[str]
+    files: frozenset[str]
+    memory: int
+
+
+class Churn:
+    """A run.
+
+    Args:
+        folder: for the server's data and log.
+        seconds: how long clients are busy.
+        clients: how many there are.
+        seed: the same one makes clients ask for the same things; their order is another.
+    """
+
+    def __init__(self, folder: Path, seconds: float, clients: int, seed: int) -> None:
+        self._server = ServerProcess(folder / "data", "--http-port", "0", "--flush-ms", "100")
+        self._network = Sockets(self._server)
+        self._seconds = seconds
+        self._num_clients = clients
+        self._seed = seed
+        self._world = World(Sizes())
+        self._innocents = Innocents(self._network, 1_000, 0.02)
+        self._faults: list[str] = []
+        self._busy = 0.0
+
+    def run(self) -> Report:
+        """Start the server, run the clients, look at what is left."""
+        self._server.start()
+        try:
+            trio.run(self._run)
+        except* Broken as group:
+            self._faults += [str(error) for error in group.exceptions]
+        except* (OSError, trio.EndOfChannel, trio.BrokenResourceError, AssertionError) as group:
+            self._faults.append(f"in the end: {group.exceptions!r}")
+        finally:
+            self._stop()
+        return self._report()
+
+    def _stop(self) -> None:
+        try:
+            code = self._server.stop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server is to end
+            self._faults.append(f"the server does not stop: {error!r}")
+            self._server.end()
+            return
+        if code:
+            self._faults.append(f"the server ended with {code}")
+
+    # -- the clients
+
+    async def _run(self) -> None:
+        warm = await self._http()
+        before = self._left()
+        await warm.close()
+        await self._innocents.fill()
+        began = time.monotonic()
+        end = began + self._seconds
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._innocents.live, self._until(end))
+            for number in range(self._num_clients):
+                client = self._client(number)
+                nursery.start_soon(client.run, self._until(end))
+        self._busy = time.monotonic() - began
+        if self._world.has_failed:
+            return  # what is left says nothing then
+        await self._innocents.check()
+        await self._delete_all()
+        await self._settle(before)
+
+    def _until(self, end: float) -> Iterator[None]:
+        while time.monotonic() < end and not self._world.has_failed:
+            yield
+
+    def _client(self, number: int) -> Client:
+        chance = Random(f"{self._seed}/{number}")
+        return Client(f"c{number}", self._world, self._door(number), chance)
+
+    def _door(self, number: int) -> Door:
+        if number % 4 == 3:
+            return PikaDoor(self._network, self._server.amqp_uri)
+        return DOORS[number % 4](self._network)
+
+    # -- the end
+
+    async def _http(self) -> HttpDoor:
+        door = HttpDoor(self._network)
+        await door.open()
+        await door.look("overview")
+        return door
+
+    async def _delete_all(self) -> None:
+        stream, amqp, http = (kind(self._network) for kind in (StreamDoor, AmqpDoor, HttpDoor))
+        for door in (stream, amqp, http):
+            await door.open()
+        for history in self._world.streams:
+            await amqp.calls["remove"](history.name)
+        for history in self._world.routes:
+            await stream.calls["delete_super"](history.name)
+            await amqp.calls["remove_exchange"](history.name)
+            for key in "01":
+                await amqp.calls["remove"](f"{history.name}-{key}")
+        for history in self._world.realms:
+            await http.calls["delete_host"](history.name)
+            await http.calls["delete_user"](history.name)
+        for door in (stream, amqp, http):
+            await door.close()
+
+    def _left(self) -> _Left:
+        data = self._server.data
+        descriptors = Counter(_descriptors(self._server.pid))
+        files = frozenset(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file())
+        return _Left(descriptors, files, self._server.resident_bytes())
+
+    async def _settle(self, before: _Left) -> None:
+        """Wait until nothing is left; says what is, if it stays."""
+        with trio.move_on_after(_SETTLE_SECONDS):
+            while _difference(before, self._left()):
+                await trio.sleep(0.2)
+        self._memory = (before.memory, self._left().memory)
+        self._faults += _difference(before, self._left())
+
+    # -- the result
+
+    def _report(self) -> Report:
+        faults, undecided = self._world.judge()
+        lines = self._server.log.read_text().splitlines()
+        said = unexplained(lines)
+        faults += [*self._innocents.faults, *self._faults]
+        faults += [f"the server's log: {line}" for line in said[:_SHOWN]]
+        counts = self._world.counts
+        total = sum(counts.values())
+        text = [f"{total:,} operations in {self._busy:.0f} s, {total / max(1, self._busy):.0f}/s"]
+        text += _table(counts, self._busy)
+        if undecided:
+            text.append(f"undecided, too many cases: {', '.join(undecided)}")
+        if hasattr(self, "_memory"):
+            was, now = (size >> 20 for size in self._memory)
+            text.append(f"memory: {was} MB before, {now} MB after")
+        text += [f"FAULT: {fault}" for fault in faults]
+        text.append("FAILED" if faults else "every answer is explained, nothing is left")
+        return Report("\n".join(text), faults, total)
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    """What each open descriptor of a process is, without its number."""
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            yield re.sub(r"\[\d+\]", "", str(path.readlink()))
+
+
+def _difference(before: _Left, now: _Left) -> list[str]:
+    found = []
+    if now.descriptors.total() > before.descriptors.total():
+        more = now.descriptors - before.descriptors
+        shown = ", ".join(f"{count} of {what}" for what, count in more.most_common(_SHOWN))
+        found.append(f"more descriptors are open than before: {shown}")
+    if more := sorted(now.files - before.files):
+        found.append(f"{len(more)} files are left, such as {', '.join(more[:3])}")
+    if now.memory > before.memory + SLACK_BYTES:
+        sizes = f"{now.memory >> 20} MB, {before.memory >> 20} MB before"
+        found.append(f"memory has grown to {sizes}")
+    return found
+
+
+def _table(counts: Counter[tuple[str, str, str]], seconds: float) -> list[str]:
+    """Operations a second by protocol, and the outcomes of each kind."""
+    doors = Counter({door: 0 for door, _, _ in counts})
+    kinds: dict[str, Counter[str]] = {}
+    for (door, kind, outcome), count in counts.items():
+        doors[door] += count
+        kinds.setdefault(kind, Counter())[outcome] += count
+    rates = ", ".join(f"{door} {count / max(1, seconds):.1f}/s" for door, count in doors.items())
+    lines = [f"  {rates}"]
+    for kind, outcomes in sorted(kinds.items()):
+        shown = ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.most_common())
+        lines.append(f"  {kind:18}{sum(outcomes.values()) / max(1, seconds):6.1f}/s  {shown}")
+    return lines
