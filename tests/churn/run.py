@@ -21,7 +21,7 @@ from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoo
 from tests.churn.innocents import Innocents
 from tests.churn.network import Sockets
 from tests.churn.pika_door import PikaDoor
-from tests.churn.server_log import unexplained
+from tests.churn.server_log import is_unexplained
 from tests.support.process import ServerProcess
 
 SLACK_BYTES = 64 << 20
@@ -173,7 +173,7 @@ class Churn:
     def _report(self) -> Report:
         faults, undecided = self._world.judge()
         lines = self._server.log.read_text().splitlines()
-        said = unexplained(lines)
+        said = [line for line in lines if is_unexplained(line)]
         faults += [*self._innocents.faults, *self._faults]
         faults += [f"the server's log: {line}" for line in said[:_SHOWN]]
         counts = self._world.counts

@@ -1,9 +1,8 @@
 """What a server may say in its log during a run, and why."""
 
 import re
-from collections.abc import Iterable
 
-_LINE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
+_BAD = re.compile(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b")
 _EXPLAINED = (
     # A user that was imported with another program's hash logs in while it is changed or deleted.
     re.compile(r"the password hash of .* stays weak"),
@@ -12,11 +11,6 @@ _EXPLAINED = (
 )
 
 
-def unexplained(lines: Iterable[str]) -> list[str]:
-    """Lines that say that something has gone wrong, and tracebacks."""
-    found = []
-    for line in lines:
-        is_bad = "Traceback" in line or _LINE.search(line)
-        if is_bad and not any(pattern.search(line) for pattern in _EXPLAINED):
-            found.append(line.rstrip())
-    return found
+def is_unexplained(line: str) -> bool:
+    """Whether a line says that something has gone wrong that should not."""
+    return bool(_BAD.search(line)) and not any(known.search(line) for known in _EXPLAINED)

@@ -1,0 +1,289 @@
+"""`python -m tests.churn.interleavings`: many orders of few requests, at virtual time.
+
+One interleaving is a server in memory, some clients with some requests each, and a seed: for the
+requests, for the order in which trio runs tasks, and for how long work in threads takes. The same
+seed gives the same run. After it the catalog, the memory and the folders must agree, nothing may be
+left of the clients, and every answer must be explained.
+"""
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from streamd.broker import threads, virtual_host
+from streamd.broker.catalog import Catalog
+from tests.churn.clients import Client, Sizes, World
+from tests.churn.doors import DOORS
+from tests.churn.innocents import Innocents
+from tests.churn.network import Memory
+from tests.churn.server_log import is_unexplained
+from tests.support.server import Harness, harness
+
+_CLIENTS = 6
+_STEPS = 8
+_SIZES = Sizes(streams=2, routes=1, realms=1, messages=40)
+_DELAYS = (0, 0, 0, 0.001, 0.004, 0.02)  # seconds that work in a thread takes
+_SETTLE_SECONDS = 5
+_FOLDER = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
+_SECONDS = 3_600  # of virtual time, until everything must have ended
+
+
+class _Pool:
+    """What streamd uses of a ThreadPoolExecutor, without threads."""
+
+    def __init__(self, _threads: int) -> None:
+        pass
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - as an executor does it
+            done.set_exception(error)
+        return done
+
+
+class _Log(logging.Handler):
+    """Keeps what is said of things gone wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.levelname} {record.getMessage()}"
+        if is_unexplained(line):
+            self.found.append(logging.Formatter("%(levelname)s %(message)s").format(record))
+
+
+class Interleaving:
+    """One run.
+
+    Args:
+        folder: an empty one.
+        seed: decides everything.
+
+    Attributes:
+        world: what its clients share.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._chance = Random(seed)
+        self.world = World(_SIZES, lost_seconds=None)
+        self._faults: list[str] = []
+
+    def run(self) -> list[str]:
+        """What did not hold; empty when everything did."""
+        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+        trio._core._run._r.seed(self._seed)  # type: ignore[attr-defined]
+        with _prepared() as log:
+            try:
+                trio.run(self._run, clock=MockClock(autojump_threshold=0))
+            except BaseExceptionGroup as group:
+                self._faults.append(f"the server ended: {_leaves(group)}")
+        faults, undecided = self.world.judge()
+        faults += [f"undecided, too many cases: {name}" for name in undecided]
+        return [*faults, *self._faults, *(f"the log: {line}" for line in log.found)]
+
+    async def _run(self) -> None:
+        with trio.move_on_after(_SECONDS) as limit:
+            async with harness(self._folder) as server:
+                threads.in_thread = self._in_thread  # the harness puts the real one back
+                await self._act(server)
+        if limit.cancelled_caught:
+            self._faults.append("the run does not end")
+
+    async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
+            await trio.sleep(self._chance.choice(_DELAYS))
+            try:
+                return work(*arguments)
+            finally:
+                await trio.sleep(self._chance.choice(_DELAYS))
+
+    async def _act(self, server: Harness) -> None:
+        network = Memory(server)
+        innocents = Innocents(network, 60, 0.005)
+        await innocents.fill()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(innocents.live, range(20))
+            for number in range(_CLIENTS):
+                door = DOORS[number % len(DOORS)](network)
+                chance = Random(f"{self._seed}/{number}")
+                client = Client(f"c{number}", self.world, door, chance)
+                nursery.start_soon(client.run, range(_STEPS))
+        await trio.sleep(_SETTLE_SECONDS)
+        await wait_all_tasks_blocked()
+        self._faults += innocents.faults
+        self._faults += _disagreements(server)
+        await innocents.check()
+
+
+# -- what must hold
+
+
+def _disagreements(server: Harness) -> list[str]:
+    """Where the catalog, the memory and the folders differ, and what is left of clients."""
+    broker = server.server.broker
+    pairs = {
+        "in the catalog": _catalogued(broker.catalog._catalog),
+        "in memory": _remembered(server),
+    }
+    found = [
+        f"{what} only {where}: {sorted(map(str, more))}"
+        for where, other in (("in the catalog", "in memory"), ("in memory", "in the catalog"))
+        for what in pairs[where]
+        if (more := pairs[where][what] - pairs[other][what])
+    ]
+    folders = {str(path) for path in (server.data / "streams").glob("*/*")}
+    hosts = broker.virtual_hosts.values()
+    expected = {host.folder(name) for host in hosts for name in host.names()}
+    if folders != expected:
+        found.append(f"folders and streams differ: {sorted(folders ^ expected)}")
+    return found + [f"{count} {what} are left" for what, count in _left(server).items() if count]
+
+
+def _catalogued(catalog: Catalog) -> dict[str, set[Any]]:
+    contents = catalog.contents()
+    return {
+        "virtual hosts": set(contents.virtual_hosts),
+        "streams": {(row.virtual_host, row.name, str(row.arguments)) for row in contents.streams},
+        "exchanges": {(row.virtual_host, row.name, row.type) for row in contents.exchanges},
+        "bindings": {str(row) for row in contents.bindings},
+        "users": set(catalog.users()),
+        "permissions": set(catalog.permissions()),
+    }
+
+
+def _remembered(server: Harness) -> dict[str, set[Any]]:
+    hosts = server.server.broker.virtual_hosts
+    exchanges = [
+        (host, row)
+        for host in hosts.values()
+        for row in host.exchanges.rows()
+        if row.name and not row.name.startswith("amq.")
+    ]
+    return {
+        "virtual hosts": set(hosts),
+        "streams": {
+            (host.name, name, str(host.arguments(name)))
+            for host in hosts.values()
+            for name in host.names()
+        },
+        "exchanges": {(host.name, row.name, row.type) for host, row in exchanges},
+        "bindings": {
+            str(binding)
+            for host, row in exchanges
+            for binding in host.exchanges.bindings_from(row.name)
+        },
+        "users": set(server.server.directory.users()),
+        "permissions": set(server.server.directory.permissions()),
+    }
+
+
+def _left(server: Harness) -> dict[str, int]:
+    running = server.server
+    hosts = list(running.broker.virtual_hosts.values())
+    num_streams = sum(len(host.names()) for host in hosts)
+    return {
+        "connections": len(running._running),
+        "connections in lists": len(running.connections),
+        "observers": sum(len(host.observers) for host in hosts),
+        "groups": sum(len(host.groups._groups) for host in hosts),
+        "waiters": sum(len(stream.waiters) for host in hosts for stream in host.streams()),
+        "streams too many in the quota": running.broker._resources.quota._used - num_streams,
+        "folders of deleted streams": sum(1 for _ in (server.data / "trash").glob("*")),
+    }
+
+
+@contextmanager
+def _prepared() -> Iterator[_Log]:
+    """No threads, nothing waits for the device, and an ear for the log."""
+    root, log = logging.getLogger(), _Log()
+    originals = virtual_host.ThreadPoolExecutor, os.fsync, os.fdatasync
+    virtual_host.ThreadPoolExecutor = _Pool  # type: ignore[assignment,misc]
+    os.fsync = os.fdatasync = lambda _fd: None  # type: ignore[assignment]
+    root.addHandler(log)
+    try:
+        yield log
+    finally:
+        root.removeHandler(log)
+        virtual_host.ThreadPoolExecutor, os.fsync, os.fdatasync = originals  # type: ignore[misc]
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> str:
+    inner = [
+        _leaves(error) if isinstance(error, BaseExceptionGroup) else repr(error)
+        for error in group.exceptions
+    ]
+    return "; ".join(inner)
+
+
+# -- many of them
+
+
+def try_seeds(seeds: range, tell: Callable[[int, list[str]], bool]) -> int:
+    """Run interleavings until `tell`, which gets the seed and the faults of each, says no.
+
+    Returns:
+        How many there were.
+    """
+    for number, seed in enumerate(seeds, 1):
+        with tempfile.TemporaryDirectory(prefix="streamd-order-", dir=_FOLDER) as folder:
+            faults = Interleaving(Path(folder, "data"), seed).run()
+        if number % 50 == 0:
+            gc.collect()
+        if not tell(seed, faults):
+            return number
+    return len(seeds)
+
+
+def main() -> None:
+    """Run so many, print the faults, and exit with 1 when there were some."""
+    parser = argparse.ArgumentParser(description="Many orders of few requests, at virtual time.")
+    parser.add_argument("--count", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=1, help="the first one; others follow it")
+    parser.add_argument("--go-on", action="store_true", help="also after a fault")
+    given = parser.parse_args()
+    failed: list[int] = []
+
+    def tell(seed: int, faults: list[str]) -> bool:
+        if faults:
+            failed.append(seed)
+            print(f"python -m tests.churn.interleavings --count 1 --seed {seed}")
+            print("\n".join(f"  {fault}" for fault in faults), flush=True)
+        return given.go_on or not failed
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    began = time.monotonic()
+    count = try_seeds(range(given.seed, given.seed + given.count), tell)
+    seconds = time.monotonic() - began
+    rate = count / max(seconds, 0.001) * 60
+    print(f"{count:,} interleavings in {seconds:.0f} s, {rate:,.0f} a minute, {len(failed)} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
