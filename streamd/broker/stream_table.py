@@ -72,7 +72,7 @@ class StreamTable:
         """Raise Refused when the virtual host was deleted: nothing is added to it any more."""
         if self._is_closed:
             details = f"the virtual host {self._virtual_host} is gone"
-            raise Refused(Reason.INTERNAL_ERROR, details)
+            raise Refused(Reason.NOT_FOUND, details)
 
     def add(self, row: StreamRow, stream: Stream) -> None:
         """Take a stream of the catalog."""

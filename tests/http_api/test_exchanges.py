@@ -418,7 +418,7 @@ async def test_a_virtual_host_that_is_being_deleted_takes_no_exchanges(tmp_path:
             nursery.start_soon(ask, "super", {})
             nursery.start_soon(ask, "plain", {"x-super-stream": False})
             await trio.testing.wait_all_tasks_blocked()
-        assert answers == [500, 500]
+        assert answers == [404, 404]
     async with harness(tmp_path) as server:  # it starts
         assert list(server.server.broker.virtual_hosts) == ["/"]
 
