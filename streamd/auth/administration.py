@@ -50,12 +50,12 @@ class Administration:
             await self._broker.remove_virtual_host(turn, name)
             self._directory.forget_virtual_host(name)
 
-    async def put_permission(self, row: PermissionRow) -> None:
-        """Set what a user may do in a virtual host.
+    async def put_permission(self, row: PermissionRow) -> bool:
+        """Set what a user may do in a virtual host; returns whether it had no permissions there.
 
         Raises:
             Refused: no such user or virtual host, a pattern that cannot be compiled, or the
                 catalog cannot be written.
         """
         check = self._broker.check_virtual_host
-        await self._directory.put_permission(row, lambda: check(row.virtual_host))
+        return await self._directory.put_permission(row, lambda: check(row.virtual_host))

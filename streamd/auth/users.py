@@ -23,7 +23,7 @@ from streamd.broker import threads
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_rows import PermissionRow, UserRow
 from streamd.broker.catalog_writer import CatalogWriter, Turn
-from streamd.broker.errors import Reason, Refused
+from streamd.broker.errors import NoSuch, Reason, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class UserDirectory:
         password_hash: str | None = None,
         *,
         is_new: bool | None = None,
-    ) -> None:
+    ) -> bool:
         """Add a user or change one; None leaves a value unchanged, in a new user empty.
 
         Args:
@@ -222,6 +222,9 @@ class UserDirectory:
             tags: the new ones, all of them.
             password_hash: instead of a password, as passwords.read_hash gives it.
             is_new: True when the user must not exist yet, False when it must; None for either.
+
+        Returns:
+            Whether it is new.
 
         Raises:
             Refused: bad name, `is_new` is wrong, no administrator would be left, or the
@@ -236,7 +239,8 @@ class UserDirectory:
         async with self._catalog.turn() as turn:
             if is_new is not None:
                 (self.check_no_user if is_new else self.check_user)(name)
-            user = self._users.get(name) or UserRow(name, "", ())
+            known = self._users.get(name)
+            user = known or UserRow(name, "", ())
             if password_hash is not None:
                 user = user._replace(password_hash=password_hash)
             if tags is not None:
@@ -244,6 +248,7 @@ class UserDirectory:
                 user = user._replace(tags=tuple(sorted(set(tags))))
             await self._keep(turn, user)
             self._known.pop(name, None)
+            return known is None
 
     async def _keep(self, turn: Turn, user: UserRow) -> None:
         await turn.commit(lambda catalog: catalog.put_user(user))
@@ -265,12 +270,15 @@ class UserDirectory:
             self._known.pop(name, None)
             self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
 
-    async def put_permission(self, row: PermissionRow, check: Callable[[], None] = _pass) -> None:
+    async def put_permission(self, row: PermissionRow, check: Callable[[], None] = _pass) -> bool:
         """Set what a user may do in a virtual host.
 
         Args:
             row: the new permissions.
             check: raises Refused unless the virtual host exists; called in the turn of the change.
+
+        Returns:
+            Whether the user had no permissions there.
 
         Raises:
             Refused: no such user or virtual host, a pattern that cannot be compiled, or the
@@ -285,8 +293,10 @@ class UserDirectory:
         async with self._catalog.turn() as turn:
             check()
             self.check_user(row.user)
+            is_new = self.permission(row.user, row.virtual_host) is None
             await turn.commit(lambda catalog: catalog.put_permission(row))
             self.add_permission(row)
+            return is_new
 
     async def remove_permission(self, user: str, virtual_host: str) -> None:
         """Remove the permissions of a user in a virtual host.
@@ -296,8 +306,7 @@ class UserDirectory:
         """
         async with self._catalog.turn() as turn:
             if (user, virtual_host) not in self._permissions:
-                details = f"{user} has no permissions in {virtual_host}"
-                raise Refused(Reason.PRECONDITION_FAILED, details)
+                raise NoSuch(f"{user} has no permissions in {virtual_host}")
             await turn.commit(lambda catalog: catalog.remove_permission(user, virtual_host))
             del self._permissions[user, virtual_host]
 
@@ -312,7 +321,7 @@ class UserDirectory:
     def check_user(self, name: str) -> None:
         """Raise Refused unless there is such a user."""
         if name not in self._users:
-            raise Refused(Reason.PRECONDITION_FAILED, f"there is no user {name}")
+            raise NoSuch(f"there is no user {name}")
 
     def check_no_user(self, name: str) -> None:
         """Raise Refused when there is such a user."""

@@ -15,7 +15,7 @@ from streamd.broker import threads
 from streamd.broker.catalog import Change, Contents
 from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_writer import CatalogWriter, Turn
-from streamd.broker.errors import Reason, Refused
+from streamd.broker.errors import NoSuch
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
 from streamd.broker.log_keeper import LogKeeper
@@ -139,8 +139,7 @@ class Broker:
     def check_virtual_host(self, name: str) -> None:
         """Raise Refused when there is no virtual host of that name."""
         if name not in self.virtual_hosts:
-            details = f"there is no virtual host {name}"
-            raise Refused(Reason.PRECONDITION_FAILED, details)
+            raise NoSuch(f"there is no virtual host {name}")
 
     async def add_virtual_host(self, turn: Turn, name: str, *more: Change) -> None:
         """Add a virtual host that does not exist yet.

@@ -26,3 +26,13 @@ class Refused(Exception):
         super().__init__(f"{reason.value}: {details}" if details else reason.value)
         self.reason = reason
         self.details = details
+
+
+class NoSuch(Refused):
+    """There is no such user, permission or virtual host.
+
+    The stream protocol has a code of its own only for streams that do not exist.
+    """
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Reason.PRECONDITION_FAILED, details)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streamd.broker.errors import Refused
+from streamd.broker.errors import NoSuch, Refused
 from streamd.broker.routing.rules import ReservedName
 from streamd.http_api.bindings import BindingPaths
 from streamd.http_api.caller import BasicAuthentication
@@ -85,6 +85,7 @@ def make_app(service: Service) -> ASGIApp:
         ],
         exception_handlers={
             ReservedName: _reserved,
+            NoSuch: _no_such,
             Refused: _refused,
             NotFound: _not_found,
             BadRequest: _bad_request,
@@ -117,6 +118,11 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _reserved(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ReservedName)  # noqa: S101 - by registration
     return error_answer(403, "forbidden", error.details)  # to anybody: no other password helps
+
+
+async def _no_such(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, NoSuch)  # noqa: S101 - by registration
+    return error_answer(404, "Object Not Found", error.details)  # it was there a moment ago
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:

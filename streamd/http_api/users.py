@@ -66,8 +66,7 @@ class UserPaths:
     async def _put(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         name = part(request, "user")
-        is_new = not self._directory.is_user(name)
-        await put_user(self._service, name, await read_body(request))
+        is_new = await put_user(self._service, name, await read_body(request))
         return done(is_new=is_new)
 
     async def _delete(self, request: Request) -> Response:
@@ -108,9 +107,8 @@ class UserPaths:
         user, host = part(request, "user"), part(request, "vhost")
         found(self._directory.find_user(user))
         found(self._service.broker.virtual_hosts.get(host))
-        is_new = self._directory.permission(user, host) is None
         row = read_permission(user, host, await read_body(request))
-        await self._service.administration.put_permission(row)
+        is_new = await self._service.administration.put_permission(row)
         return done(is_new=is_new)
 
     async def _delete_permission(self, request: Request) -> Response:
@@ -157,8 +155,11 @@ async def put_host(service: Service, caller: Caller, name: str) -> bool:
     return await service.administration.add_virtual_host(name, caller.name)
 
 
-async def put_user(service: Service, name: str, body: Row) -> None:
+async def put_user(service: Service, name: str, body: Row) -> bool:
     """Add a user or change one as definitions and requests describe it.
+
+    Returns:
+        Whether it is new.
 
     Raises:
         BadRequest: tags are missing, or the password hash is invalid.
@@ -179,7 +180,7 @@ async def put_user(service: Service, name: str, body: Row) -> None:
             raise BadRequest(str(error)) from error
     else:
         password_hash = ""  # as in RabbitMQ: no password is accepted
-    await service.directory.put_user(name, password, tags, password_hash)
+    return await service.directory.put_user(name, password, tags, password_hash)
 
 
 def read_permission(user: str, virtual_host: str, body: Row) -> PermissionRow:
