@@ -132,7 +132,13 @@ class Catalog:
         columns = "virtual_host, name, arguments, settings, has_files"
         rows = self._rows(f"SELECT {columns} FROM streams ORDER BY 1, 2")  # noqa: S608 - ours
         return [
-            StreamRow(host, name, *map(arguments_from_json, (arguments, settings)), bool(has_files))
+            StreamRow(
+                host,
+                name,
+                arguments_from_json(arguments),
+                arguments_from_json(settings),
+                bool(has_files),
+            )
             for host, name, arguments, settings, has_files in rows
         ]
 
