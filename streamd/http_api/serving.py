@@ -27,6 +27,7 @@ _HEADER_BYTES = 32 << 10
 _IDLE_SECONDS = 15
 _GRACE_SECONDS = 2  # requests that are being answered when the server stops have this long
 _BACKLOG = 128
+_OVER_SECONDS = 30  # requests of a peer that has gone are carried out for this long
 _REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
 _REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
 _REFUSAL_SECONDS = 1  # a refused connection has this long to read its answer
@@ -73,13 +74,20 @@ class Listener:
 
 
 class _Connection(TCPServer):
-    """One connection. Hypercorn alone keeps a closed one until the idle timeout."""
+    """One connection.
+
+    Hypercorn alone keeps a closed one until the idle timeout; and with HTTP/2 for good, when an
+    answer waits until the peer, who has gone, takes more of it.
+    """
 
     _is_over = False
 
     async def _read_data(self) -> None:
         await super()._read_data()
         self._is_over = True
+        nursery = self._task_group._nursery  # noqa: SLF001 - Hypercorn has no other way
+        if nursery is not None:
+            nursery.cancel_scope.deadline = trio.current_time() + _OVER_SECONDS
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:

@@ -19,8 +19,8 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from tests.connections.stream.test_publishing import bodies
-from tests.fuzz.fuzzer import Named
 from tests.support.amqp import connect, declare
+from tests.support.http import Named
 from tests.support.server import FIRST, OK, Harness, frame
 
 Stream = trio.StapledStream[Any, Any]
@@ -130,6 +130,19 @@ async def test_a_tls_handshake_that_stalls(
     await trio.sleep(10.1)
     assert server.server.handshakes == 0
     await innocent()
+
+
+async def test_an_upgrade_to_http_2_by_a_peer_that_speaks_http_1(server: Harness) -> None:
+    """The answer waits for a window that nobody opens any more; nothing of it stays."""
+    stream = http_stream(server)
+    tasks = len(server._nursery.child_tasks)
+    lines = ("OPTIONS / HTTP/1.1", "host: x", "connection: upgrade, http2-settings")
+    upgrade = ("upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__")
+    await stream.send_all("\r\n".join([*lines, *upgrade, "", "GET / HTTP/1.1", "", ""]).encode())
+    await wait_all_tasks_blocked()
+    await stream.aclose()
+    await trio.sleep(100)
+    assert len(server._nursery.child_tasks) == tasks - 1
 
 
 async def test_a_frame_byte_by_byte(server: Harness, innocent: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 """Requests to the HTTP API of a server in memory."""
 
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -41,3 +42,17 @@ async def add_user(server: Harness, name: str, *tags: str, patterns: str = ".*")
     access = server.server.directory
     await access.put_user(name, f"{name}-secret".encode(), tags)
     await access.put_permission(PermissionRow(name, "/", patterns, patterns, patterns))
+
+
+class Named:
+    """What Hypercorn asks of a socket."""
+
+    family = socket.AF_INET
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 40_000
+
+    getsockname = getpeername
+
+    def close(self) -> None:
+        pass
