@@ -13,7 +13,7 @@ help:
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the test suite without the tests marked slow"
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
-	@echo "make fuzz       mutated conversations of clients with a server; SECONDS=60, SEED=another"
+	@echo "make fuzz       search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another"
 	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
@@ -47,10 +47,10 @@ search: $(VENV)/.test
 		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
-# New random inputs. When one breaks something, the command that repeats it is printed.
+# New inputs, grown from what reaches new code. What repeats a failure is printed.
 fuzz: SECONDS := 60
-fuzz: $(VENV)/.test
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+fuzz: $(VENV)/.test $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
 
 # Many clients at once on the same few names. The seed that is printed repeats what they ask for.
 churn: SECONDS := 60

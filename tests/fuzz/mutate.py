@@ -6,35 +6,43 @@ within one, bytes and numbers change, runs are cut, doubled and put in. What sta
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from random import Random
 
 Fix = Callable[[bytes], bytes]
+ChangeValue = Callable[[bytes, Random], bytes]
 _NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _MOST_CHANGES = 3
 _MOST_COPIES = 300
 _SPARE = 0.1
+_VALUES = 0.5
 
 
 def changed(
-    frames: Sequence[bytes], chance: Random, fix: Fix, first: int, spare: Sequence[bytes] = ()
+    frames: Sequence[bytes],
+    chance: Random,
+    fix: Fix,
+    spare: Sequence[bytes],
+    change_value: ChangeValue,
 ) -> list[bytes]:
     """A conversation with some changes.
 
     Args:
-        frames: as they were recorded.
+        frames: as they were.
         chance: where changes come from.
         fix: makes what is around a frame fit its content again.
-        first: the frame behind the login; most changes are from there on.
         spare: frames that are not part of it, and may come anywhere.
+        change_value: makes a frame say something else.
     """
     made = list(frames)
-    first = 0 if chance.random() < 0.1 else first
     for _ in range(chance.randint(1, _MOST_CHANGES)):
-        if spare and chance.random() < _SPARE:
-            made.insert(chance.randint(first, len(made)), chance.choice(spare))
-        elif len(made) > first:
-            chance.choice(_CHANGES)(made, chance.randrange(first, len(made)), chance, fix)
+        if not made or (spare and chance.random() < _SPARE):
+            made.insert(chance.randint(0, len(made)), chance.choice(spare) if spare else b"")
+            continue
+        at = chance.randrange(len(made))
+        if chance.random() < _VALUES:
+            made[at] = change_value(made[at], chance)
+        else:
+            chance.choice(_CHANGES)(made, at, chance, fix)
     return made
 
 
@@ -125,20 +133,3 @@ _CHANGES_INSIDE = (
     _insert_bytes,
     _splice,
 )
-
-
-def in_pieces(frames: Sequence[bytes], chance: Random) -> list[bytes]:
-    """How the bytes arrive: frame by frame, each when the one before is dealt with; all at once;
-    in a few pieces; or in tiny ones for a while."""
-    data = b"".join(frames)
-    kind = chance.randrange(6)
-    if kind > 2:
-        return [frame for frame in frames if frame]
-    if kind == 0:
-        places = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(1, 6)))
-    elif kind == 1:
-        start = chance.randint(0, len(data))
-        places = list(range(start, min(len(data), start + 60)))
-    else:
-        places = []
-    return [data[a:b] for a, b in pairwise([0, *places, len(data)]) if b > a]

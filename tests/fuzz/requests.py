@@ -40,7 +40,7 @@ def changed_requests(requests: Sequence[bytes], chance: Random) -> list[bytes]:
     at = chance.randrange(len(some))
     match chance.randrange(8):
         case 0 | 1 | 2:
-            some[at] = _with_other_values(some[at], chance)
+            some[at] = with_other_values(some[at], chance)
         case 3:
             some[at] = _with_another_path(some[at], chance)
         case 4:
@@ -49,7 +49,7 @@ def changed_requests(requests: Sequence[bytes], chance: Random) -> list[bytes]:
         case 5 if chance.random() < 0.2:
             some.insert(at, _PREFACE + chance.randbytes(40))
         case _:
-            some = changed(some, chance, with_length, 0)
+            some = changed(some, chance, with_length, (), with_other_values)
     return some
 
 
@@ -59,11 +59,17 @@ def with_length(request: bytes) -> bytes:
     return _LENGTH.sub(b"content-length: %d" % len(body), head) + end + body
 
 
-def _with_other_values(request: bytes, chance: Random) -> bytes:
+def with_other_values(request: bytes, chance: Random) -> bytes:
+    """A request whose JSON says something else; if it has none, whose path does."""
     head, end, body = request.partition(b"\r\n\r\n")
     if not body:
         return _with_another_path(request, chance)
-    value = json.loads(body)
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return request
+    if not isinstance(value, dict | list):
+        value = [value]
     for _ in range(chance.randint(1, 3)):
         _change_value(value, chance)
     text = json.dumps(value)
@@ -91,12 +97,14 @@ def _change_value(value: Any, chance: Random) -> None:
 
 
 def _with_another_path(request: bytes, chance: Random) -> bytes:
+    if request.count(b" ") < 2:
+        return request
     method, path, rest = request.split(b" ", 2)
     parts = path.partition(b"?")[0].decode("latin-1").split("/")
-    parts[chance.randrange(1, len(parts))] = chance.choice(_PARTS)
+    parts[chance.randrange(len(parts))] = chance.choice(_PARTS)
     made = "/".join(parts)
     if chance.random() < 0.4:
         made += "?" + chance.choice(_QUERIES)
     if chance.random() < 0.3:
         method = chance.choice((b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"TRACE"))
-    return method + b" " + made.encode() + b" " + rest
+    return method + b" " + made.encode(errors="replace") + b" " + rest

@@ -1,0 +1,127 @@
+"""What is fuzzed: conversations of three protocols, and two of these and messages as functions."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from streamd.wire.amqp091.codec import PROTOCOL_HEADER
+from tests.fuzz import conversations, frames, live, values, wire
+from tests.fuzz.mutate import changed
+from tests.fuzz.requests import changed_requests
+
+CORPUS = Path(__file__).parent / "corpus"
+_MOST_FRAMES = 40
+
+Change = Callable[[Sequence[bytes], Random], list[bytes]]
+
+
+class Target(NamedTuple):
+    """One thing to be fuzzed.
+
+    Attributes:
+        name: of its folder in the corpus.
+        share: of the inputs that are tried.
+        largest: bytes that one may have: long conversations find no more than short ones.
+        run: tries an input; raises if something is broken.
+        split: takes an input's bytes apart into frames.
+        change: makes other frames of these.
+    """
+
+    name: str
+    share: float
+    largest: int
+    run: Callable[[bytes], None]
+    split: Callable[[bytes], list[bytes]]
+    change: Change
+
+    def mutated(self, data: bytes, chance: Random) -> bytes:
+        """Another input from this one."""
+        if not data:
+            data = b"\x80"
+        arrival = data[0] if chance.random() < 0.8 else chance.randrange(256)
+        parts = self.split(data[1:])
+        if parts:
+            parts = self.change(parts, chance)
+        return bytes((arrival,)) + b"".join(
+            parts[: _MOST_FRAMES if chance.random() < 0.99 else None]
+        )
+
+    def crossed(self, one: bytes, other: bytes, chance: Random) -> bytes:
+        """An input from two: the beginning of one, and some of the other."""
+        first, second = self.split(one[1:]), self.split(other[1:])
+        start = chance.randint(0, len(second))
+        some = second[start : start + chance.randint(1, 10)]
+        at = chance.randint(0, len(first))
+        return one[:1] + b"".join([*first[:at], *some, *first[at:]])
+
+    def corpus(self) -> list[Path]:
+        """The inputs that are kept."""
+        return sorted((CORPUS / self.name).iterdir())
+
+
+def _change_stream(parts: Sequence[bytes], chance: Random) -> list[bytes]:
+    spare = conversations.SPARE_COMMANDS
+    return changed(parts, chance, frames.with_size, spare, values.change_stream)
+
+
+def _change_amqp(parts: Sequence[bytes], chance: Random) -> list[bytes]:
+    spare = conversations.SPARE_METHODS
+    return changed(parts, chance, frames.with_size_and_end, spare, values.change_amqp)
+
+
+def _change_bytes(parts: Sequence[bytes], chance: Random) -> list[bytes]:
+    return changed(parts, chance, bytes, (), lambda part, _: part)
+
+
+def _whole(data: bytes) -> list[bytes]:
+    return [data]
+
+
+STREAM = live.Conversations(live.connect_stream, live.STREAM_LOGIN, frames.stream_frames)
+AMQP = live.Conversations(live.connect_amqp, live.AMQP_LOGIN, frames.amqp_frames)
+HTTP = live.Conversations(live.connect_http, b"", frames.http_requests)
+
+TARGETS = (
+    Target("stream", 0.02, 2_000, STREAM, frames.stream_frames, _change_stream),
+    Target("amqp", 0.02, 2_000, AMQP, frames.amqp_frames, _change_amqp),
+    Target("http", 0.01, 2_000, HTTP, frames.http_requests, changed_requests),
+    Target("stream-wire", 0.35, 1_000, wire.try_stream, frames.stream_frames, _change_stream),
+    Target("amqp-wire", 0.35, 1_000, wire.try_amqp, frames.amqp_frames, _change_amqp),
+    Target("message", 0.25, 500, wire.try_message, _whole, _change_bytes),
+)
+BY_NAME = {target.name: target for target in TARGETS}
+
+
+def close(target: Target, *, is_whole: bool = True) -> None:
+    """End the server that a target may have: there can be one at a time."""
+    if isinstance(target.run, live.Conversations):
+        target.run.close(is_whole=is_whole)
+
+
+def seeds(recorded: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+    """What fuzzing begins with, by target: whole sessions, and each part of them.
+
+    Args:
+        recorded: the frames of a session, by protocol.
+    """
+    made: dict[str, list[bytes]] = {}
+    for name, login, spare in (
+        ("stream", conversations.STREAM_LOGIN, conversations.SPARE_COMMANDS),
+        ("amqp", conversations.AMQP_LOGIN, conversations.SPARE_METHODS),
+    ):
+        session = recorded[name]
+        after = session[login:]
+        parts = [b"".join(after[at : at + 4]) for at in range(0, len(after), 2)]
+        logged_in = bytes((live.LOGGED_IN,))
+        made[name] = [
+            b"\0" + b"".join(session),
+            *(logged_in + part for part in parts),
+            logged_in + b"".join(spare),
+        ]
+        made[f"{name}-wire"] = [b"\0" + part for part in [*parts, *spare]]
+    made["amqp"].append(b"\0" + PROTOCOL_HEADER)
+    made["http"] = [b"\0" + request for request in recorded["http"]]
+    made["http"].append(b"\0" + b"".join(recorded["http"]))
+    made["message"] = wire.message_seeds()
+    return made

@@ -1,0 +1,199 @@
+"""The protocols as plain functions: bytes in, commands out, no server. Tens of thousands a second.
+
+Whatever the bytes are, only the protocol's own error may come out; however they are cut into
+pieces, the same commands do; what was read is written and read again as the same.
+"""
+
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from segments.compression import pack
+from segments.message import Message
+from streamd.wire.amqp091 import connection as amqp, methods as m
+from streamd.wire.amqp091.codec import FRAME_END, decode_method, encode_method, method_frame
+from streamd.wire.amqp091.deliver import DeliverWriter
+from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault
+from streamd.wire.amqp091.messages.from_amqp10 import delivered
+from streamd.wire.amqp091.messages.to_amqp10 import stored_body, stored_head
+from streamd.wire.amqp091.properties import decode_properties, encode_properties
+from streamd.wire.amqp091.states import State as AmqpState
+from streamd.wire.stream import (
+    NEED_DATA,
+    Connection,
+    RemoteProtocolError,
+    Role,
+    State,
+    codec,
+    commands as c,
+)
+from streamd.wire.stream.publish import decode_entries, decode_filtered_entries
+
+FRAME_MAX = 1 << 16
+_OPEN_CHANNEL = method_frame(1, m.ChannelOpen())
+_OFFSET = (41).to_bytes(8, "big")
+
+
+class Broken(Exception):
+    """Something that must hold does not."""
+
+
+def cut(data: bytes, arrival: int) -> list[bytes]:
+    """A few pieces."""
+    chance = Random(arrival)
+    places = sorted(chance.randint(0, len(data)) for _ in range(1 + arrival % 4))
+    return [data[a:b] for a, b in pairwise([0, *places, len(data)])]
+
+
+# -- the stream protocol
+
+
+def try_stream(data: bytes) -> None:
+    """What an open connection reads, as the server, or as a client when the octet is odd."""
+    arrival, data = data[0], data[1:]
+    role = Role.CLIENT if arrival & 1 else Role.SERVER
+    at_once = _stream_commands([data], role)
+    in_pieces = _stream_commands(cut(data, arrival >> 1), role)
+    if at_once != in_pieces:
+        raise Broken(f"{at_once} at once, {in_pieces} in pieces")
+
+
+def _stream_commands(pieces: list[bytes], role: Role) -> list[Any]:
+    """All commands, and the error that they end with; messages are what counts of Publish."""
+    connection = Connection(role, FRAME_MAX)
+    connection.state = State.OPEN
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            while (command := connection.next_command()) is not NEED_DATA:
+                assert not isinstance(command, type(NEED_DATA))
+                if isinstance(command, c.Publish | c.PublishFiltered):
+                    found += _entries(command)
+                else:
+                    _check_round_trip(command)
+                    found.append(command)
+    except RemoteProtocolError as error:
+        found.append(error.code)
+    return found
+
+
+def _check_round_trip(command: c.Command) -> None:
+    again = codec.decode(codec.encode(command)[codec.SIZE_BYTES :])
+    if again != command:
+        raise Broken(f"{command} becomes {again}")
+
+
+def _entries(command: c.Publish | c.PublishFiltered) -> list[Any]:
+    """The messages of a Publish, one by one: frames that arrive together become one."""
+    is_filtered = isinstance(command, c.PublishFiltered)
+    decode = decode_filtered_entries if is_filtered else decode_entries
+    try:
+        decoded = decode(command.entries, command.num_entries)
+    except RemoteProtocolError as error:
+        return [(command.publisher_id, error.code)]
+    found: list[Any] = []
+    for group in decoded.groups:
+        ids = [group.publishing_ids[at : at + 8] for at in range(0, len(group.publishing_ids), 8)]
+        values = group.filter_values or [b""] * group.num_entries
+        entries = [group.data] if group.num_entries == 1 else _split(group.data)
+        rows = zip(ids, values, entries, strict=True)  # as many of each
+        found += [(command.publisher_id, is_filtered, *row) for row in rows]
+    refused = decoded.refused_ids
+    return [*found, (command.publisher_id, refused)] if refused else found
+
+
+def _split(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+# -- AMQP 0-9-1
+
+
+def try_amqp(data: bytes) -> None:
+    """What an open connection with an open channel reads."""
+    arrival, data = data[0], data[1:]
+    at_once = _amqp_events([data])
+    in_pieces = _amqp_events(cut(data, arrival))
+    if repr(at_once) != repr(in_pieces):  # a number that is not a number equals nothing
+        raise Broken(f"{at_once} at once, {in_pieces} in pieces")
+    for event in at_once:
+        if isinstance(event, amqp.Content):
+            _check_content(event)
+
+
+def _amqp_events(pieces: list[bytes]) -> list[Any]:
+    connection = amqp.Connection()
+    connection.state = AmqpState.OPEN
+    found: list[Any] = []
+    connection.receive_data(_OPEN_CHANNEL)
+    assert len(list(connection.events())) == 1
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            for event in connection.events():
+                if isinstance(event, amqp.Request):
+                    _check_method(event.method)
+                found.append(event)
+    except ConnectionFault as fault:
+        found += [fault.code, fault.method]
+    return found
+
+
+def _check_method(method: m.Method) -> None:
+    try:
+        payload = encode_method(method)
+    except ValueError:
+        raise Broken(f"{method} was read and cannot be written") from None
+    if repr(decode_method(payload)) != repr(method):
+        raise Broken(f"{method} becomes {decode_method(payload)}")
+
+
+def _check_content(event: amqp.Content) -> None:
+    """What is stored of a message is delivered, with properties that can be read."""
+    method = event.method
+    try:
+        head = stored_head(method.exchange, method.key, event.properties)
+        body = stored_body(event.body or b"", is_encoded=head.is_encoded)
+    except (ChannelFault, ConnectionFault):
+        return
+    given = decode_properties(event.properties)
+    if repr(decode_properties(encode_properties(given))) != repr(given):
+        raise Broken(f"{given} is not the same when it is written and read")
+    found = _deliver(head.sections + body)
+    if not head.is_encoded and found != (event.body or b""):
+        raise Broken(f"the body {event.body!r} becomes {found!r}")
+
+
+def _deliver(raw: bytes) -> bytes:
+    message = delivered(raw)
+    decode_properties(message.head.before + _OFFSET + message.head.after)
+    frames = DeliverWriter(1, "c", "s", 4096).frames(1, 41, message)
+    if frames[-1] != FRAME_END:
+        raise Broken("a delivery is not framed")
+    return message.body
+
+
+# -- stored messages, which anybody may have published as they like
+
+
+def try_message(data: bytes) -> None:
+    """A message of a stream, as a consumer of AMQP 0-9-1 gets it."""
+    _deliver(data[1:])
+
+
+def message_seeds() -> list[bytes]:
+    """Some messages."""
+    made = [
+        Message(b"body").encode(),
+        Message(b"", application_properties={"a": 1, "b": "x", "c": None, "d": 1.5}).encode(),
+        b"\0\x53\x77\xa1\x03abc",
+        b"plain",
+        pack([b"one"], 0)[0],
+    ]
+    return [b"\0" + raw for raw in made]
