@@ -13,10 +13,6 @@ from tests.churn.models import RealmModel, RoutingModel, StreamModel
 
 LOST_SECONDS = 20  # after which a request whose connection was dropped can have no effect any more
 VALUES = (b"red", b"green", b"blue", None)
-LISTS = (
-    "queues", "queues/%2F", "exchanges", "bindings", "connections", "consumers", "vhosts", "users",
-    "permissions", "overview", "definitions", "stream/super-streams", "stream/connections",
-)  # fmt: skip
 _LEAVES = 0.06  # how often a connection is dropped in the middle of a request
 _MOST_FAULTS = 5
 _BODY = re.compile(rb"(s\d+)\|(c\d+)\|(\d+)\|([a-z]*)\|")
@@ -216,11 +212,10 @@ class Client:
             self._count(call.kind, outcome)
 
     async def _look(self) -> None:
-        if isinstance(self._door, HttpDoor):
-            path = self._chance.choice(LISTS)
-            self._doing = f"GET {path}"
-            await self._door.look(path)
-            self._count("look")
+        name = self._stream()
+        self._doing = f"look, maybe at {name}"
+        if kind := await self._door.look(name, self._chance):
+            self._count(kind)
 
     # -- messages
 

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from random import Random
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -82,6 +83,10 @@ class Door:
 
     async def close(self) -> None:
         """Drop the connection."""
+
+    async def look(self, name: str, chance: Random) -> str:  # noqa: ARG002
+        """Ask for something else, maybe about a stream; returns what it was, empty for nothing."""
+        return ""
 
     async def publish(self, name: str, values: list[bytes | None], bodies: list[bytes]) -> None:
         """Publish to a stream that may be gone at any time; waits for what is to be heard of it."""
@@ -218,6 +223,13 @@ class StreamDoor(Door):
         finally:
             await trio.aclose_forcefully(peer.stream)
 
+    async def look(self, name: str, chance: Random) -> str:
+        kind, arguments = chance.choice(_OTHERS)
+        code = (await self.ask(kind, *arguments(name))).code
+        if code not in _LOOKED_AT:
+            raise Broken(f"{kind.__name__} of {name} was answered {code}")
+        return "look"
+
     # -- messages
 
     async def publish(self, name: str, values: list[bytes | None], bodies: list[bytes]) -> None:
@@ -261,6 +273,27 @@ class StreamDoor(Door):
                     found += (await self.peer.chunk()).bodies
         await self.ask(c.Unsubscribe, 1)
         return found
+
+
+# Requests that are answered in one of two ways, whether there is a stream or not. A setting leaves
+# the arguments that a stream was declared with as they are.
+_OTHERS: tuple[tuple[type[Any], Callable[[str], tuple[Any, ...]]], ...] = (
+    (c.StreamStats, lambda name: (name,)),
+    (c.DescribeFilters, lambda name: (name,)),
+    (c.DescribeStreams, lambda name: ((name,),)),
+    (c.DescribeStreams, lambda _name: ((),)),
+    (c.ResolveOffsetSpec, lambda name: (name, FIRST)),
+    (c.QueryPublisherSequence, lambda name: ("app", name)),
+    (c.Manage, lambda name: _operation("selector.add", name, group="g", text="kind = 'red'")),
+    (c.Manage, lambda name: _operation("selector.delete", name, group="g")),
+    (c.Manage, lambda name: _operation("selector.list", name)),
+    (c.Manage, lambda name: _operation("stream.set", name, **{"max-length-bytes": "4000"})),
+)
+_LOOKED_AT = (1, 2, 17)  # done; no such stream; no such selector
+
+
+def _operation(operation: str, stream: str, **arguments: str) -> tuple[Any, ...]:
+    return operation, tuple(Pair(*item) for item in ({"stream": stream} | arguments).items())
 
 
 _DATA = b"\x00\x53\x75\xb0"  # what a body of AMQP 1.0 begins with, before its size
@@ -499,9 +532,12 @@ class HttpDoor(Door):
         content = None if body is None else json.dumps(body).encode()
         limit = trio.move_on_after(self.waits if self.leaving else ANSWER_SECONDS)
         with limit:
-            return await self._client.request(
-                method, f"/api/{path}", content=content, auth=("guest", "guest")
-            )
+            try:
+                return await self._client.request(
+                    method, f"/api/{path}", content=content, auth=("guest", "guest")
+                )
+            except httpx.TransportError as error:
+                raise trio.BrokenResourceError(repr(error)) from error
         if self.leaving:
             raise Dropped
         raise trio.TooSlowError
@@ -514,8 +550,12 @@ class HttpDoor(Door):
             raise Broken(f"{method} {path} was answered {answer.status_code}: {answer.text[:300]}")
         return expected[answer.status_code]
 
-    async def look(self, path: str) -> None:
-        """At a list, which is always there."""
+    async def look(self, _name: str, chance: Random) -> str:
+        await self.see(chance.choice(LISTS))
+        return "list"
+
+    async def see(self, path: str) -> None:
+        """Look at something that is always there."""
         await self._outcome({200: OK}, "GET", path)
 
     # -- streams
@@ -605,6 +645,10 @@ class HttpDoor(Door):
         return await self._outcome(_DONE, "DELETE", f"queues/{name}/inside")
 
 
+LISTS = (
+    "queues", "queues/%2F", "exchanges", "bindings", "connections", "consumers", "vhosts", "users",
+    "permissions", "overview", "definitions", "stream/super-streams", "stream/connections",
+)  # fmt: skip
 _PUT = {201: NEW, 204: SAME, 404: MISSING}
 _DONE = {200: OK, 204: OK, 404: MISSING}
 DOORS: tuple[type[Door], ...] = (StreamDoor, AmqpDoor, HttpDoor)

@@ -9,7 +9,7 @@ Source: Wing and Gong, Testing and Verifying Concurrent Objects; Lowe, Testing f
 (the search is by answers in the order in which they came, which remembers sets of states).
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -117,10 +117,41 @@ class History:
 
 
 class _Case(NamedTuple):
-    """A state that things may be in, and the unanswered requests that have led to it."""
+    """A state that things may be in, and the unanswered requests that have led to it.
+
+    Attributes:
+        state: see above.
+        done: those that will be answered.
+        lost: those that will not.
+    """
 
     state: State
     done: frozenset[Request]
+    lost: frozenset[Request]
+
+
+class _Cases:
+    """Cases without those that others make needless.
+
+    Lost requests that are not used up may be used later, but need not be: of two cases that differ
+    only in them, the one that has used fewer explains whatever the other one does.
+    """
+
+    def __init__(self) -> None:
+        self._lost: dict[tuple[State, frozenset[Request]], list[frozenset[Request]]] = {}
+
+    def add(self, case: _Case) -> bool:
+        """Add a case; returns whether it is needed."""
+        known = self._lost.setdefault((case.state, case.done), [])
+        if any(lost <= case.lost for lost in known):
+            return False
+        known[:] = [lost for lost in known if not case.lost <= lost]
+        known.append(case.lost)
+        return True
+
+    def all(self) -> list[_Case]:
+        """All that are needed."""
+        return [_Case(*key, lost) for key, losts in self._lost.items() for lost in losts]
 
 
 class _TooMany(Exception):
@@ -132,8 +163,9 @@ class _Search:
         self._name = name
         self._model = model
         self._requests = requests
-        self._waiting: list[Request] = []
-        self._cases = {_Case(model.initial, frozenset())}
+        self._waiting: list[Request] = []  # those that end first come first
+        self._known: dict[tuple[State, Call], Sequence[tuple[Outcome, State]]] = {}
+        self._cases = [_Case(model.initial, frozenset(), frozenset())]
 
     def run(self) -> Verdict:
         events = [(request.sent, True, request) for request in self._requests]
@@ -141,6 +173,7 @@ class _Search:
         for _, is_sent, request in sorted(events, key=lambda event: event[0]):
             if is_sent:
                 self._waiting.append(request)
+                self._waiting.sort(key=lambda request: request.answered)
                 continue
             before = self._cases
             try:
@@ -153,49 +186,56 @@ class _Search:
         return Verdict()
 
     def _answer(self, request: Request) -> None:
+        found, seen = _Cases(), _Cases()
         if request.outcome == LOST:
-            self._cases = {_Case(state, done - {request}) for state, done in self._cases}
+            for state, done, lost in self._cases:
+                found.add(_Case(state, done, lost - {request}))
+            self._cases = found.all()
             return
-        found: set[_Case] = set()
-        seen: set[_Case] = set()
-        todo = list(self._cases)
+        todo, count = list(self._cases), 0
         while todo:
             case = self._settled(todo.pop())
             if request in case.done:
-                found.add(_Case(case.state, case.done - {request}))
-            elif case not in seen:
-                seen.add(case)
+                found.add(case._replace(done=case.done - {request}))
+            elif seen.add(case):
                 todo += self._next(case)
-                if len(seen) > _MOST_CASES:
+                count += 1
+                if count > _MOST_CASES:
                     raise _TooMany
-        self._cases = found
+        self._cases = found.all()
 
     def _settled(self, case: _Case) -> _Case:
         """With all requests done that can have no effect, and whose answer is right here."""
-        state, done = case
         harmless = {
             request
             for request in self._waiting
-            if request not in done
+            if request not in case.done
             and (request.outcome in _HARMLESS or request.call.kind in self._model.reads)
-            and (request.outcome, state) in self._steps(state, request)
+            and (request.outcome, case.state) in self._steps(case.state, request.call)
         }
-        return _Case(state, done | harmless) if harmless else case
+        return case._replace(done=case.done | harmless) if harmless else case
 
     def _next(self, case: _Case) -> Iterable[_Case]:
-        state, done = case
-        lost: set[Call] = set()  # of equal ones, the one that ends first is as good as any
-        for request in sorted(self._waiting, key=lambda request: request.answered):
-            if request in done or (request.outcome == LOST and request.call in lost):
-                continue
+        state, done, lost = case
+        tried: set[Call] = set()  # of equal ones, the one that ends first is as good as any
+        for request in self._waiting:
             if request.outcome == LOST:
-                lost.add(request.call)
-            for outcome, after in self._steps(state, request):
-                if outcome == request.outcome or (request.outcome == LOST and after != state):
-                    yield _Case(after, done | {request})
+                if request in lost or request.call in tried:
+                    continue
+                tried.add(request.call)
+                for _, after in self._steps(state, request.call):
+                    if after != state:
+                        yield _Case(after, done, lost | {request})
+            elif request not in done:
+                for outcome, after in self._steps(state, request.call):
+                    if outcome == request.outcome:
+                        yield _Case(after, done | {request}, lost)
 
-    def _steps(self, state: State, request: Request) -> Iterable[tuple[Outcome, State]]:
-        return tuple(self._model.step(state, request.call))
+    def _steps(self, state: State, call: Call) -> Sequence[tuple[Outcome, State]]:
+        key = state, call
+        if key not in self._known:
+            self._known[key] = tuple(self._model.step(state, call))
+        return self._known[key]
 
     def _sentence(self, request: Request, before: Iterable[_Case]) -> str:
         states = sorted({str(case.state) for case in before})

@@ -1,6 +1,7 @@
 """AMQP 0-9-1 as pika speaks it, in threads."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,10 @@ class PikaDoor(Door):
         }
 
     async def open(self) -> None:
-        await trio.to_thread.run_sync(self._open)
+        try:
+            await trio.to_thread.run_sync(self._open)
+        except pika.exceptions.AMQPError as error:
+            raise trio.BrokenResourceError(repr(error)) from error
 
     def _open(self) -> None:
         self._connection = pika.BlockingConnection(pika.URLParameters(self._uri))
@@ -49,7 +53,8 @@ class PikaDoor(Door):
 
     def _close(self) -> None:
         if self._connection is not None and self._connection.is_open:
-            self._connection.close()
+            with suppress(pika.exceptions.AMQPError):
+                self._connection.close()
 
     async def _outcome(
         self, work: Callable[[], object], refusals: Mapping[int, Outcome]
