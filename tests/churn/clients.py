@@ -11,7 +11,7 @@ from tests.churn.doors import ANSWER_SECONDS, ARGUMENTS, Broken, Door, Dropped, 
 from tests.churn.history import LOST, Call, History, Outcome, Request
 from tests.churn.models import RealmModel, RoutingModel, StreamModel
 
-LOST_SECONDS = 20  # after which a request whose connection was dropped can have no effect any more
+LOST_SECONDS = 10  # after which a request whose connection was dropped can have no effect any more
 VALUES = (b"red", b"green", b"blue", None)
 _LEAVES = 0.06  # how often a connection is dropped in the middle of a request
 _MOST_FAULTS = 5

@@ -46,7 +46,7 @@ class Routes(NamedTuple):
     Attributes:
         kind: of the exchange; None while there is none. `super` is a super stream.
         streams: those that exist.
-        bindings: routing key and stream, as they were made.
+        bindings: routing key and stream; of a super stream in the order of its partitions.
     """
 
     kind: str | None = None
@@ -140,7 +140,10 @@ class RoutingModel:
             return MISSING, state
         if (key, stream) in state.bindings:
             return OK, state
-        return OK, state._replace(bindings=(*state.bindings, (key, stream)))
+        bindings = (*state.bindings, (key, stream))
+        if state.kind != SUPER:  # only partitions have an order
+            bindings = tuple(sorted(bindings))
+        return OK, state._replace(bindings=bindings)
 
     def _unbind(self, state: Routes, key: str, stream: str) -> tuple[Outcome, Routes]:
         if state.kind is None or stream not in state.streams:
