@@ -320,6 +320,8 @@ class Log:
         if not number:
             return Removal(self._disk, self.folder, (), None)
         gone, self.segments = self.segments[:number], self.segments[number:]
+        for segment in gone:
+            segment.drop_filters()
         self.tracking.forget_offsets_below(self.first_offset)
         checkpoint = self._state.without(gone, self.segments[0])
         return Removal(self._disk, self.folder, gone, checkpoint)
@@ -485,6 +487,8 @@ class Log:
         """Release the files as they are, because they are about to be removed."""
         if not self.is_closed:
             self.is_closed = True
+            for segment in self.segments:
+                segment.drop_filters()
             self._journal.close()
             self._state.release()
             self._writer.close()

@@ -246,7 +246,7 @@ async def open_server(
             flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
             broker = Broker(config.data, writer, writers, now_ms, config.max_streams, flusher)
             try:
-                broker.open(contents)
+                await broker.open(contents)
                 yield Server(broker, directory, config)
             finally:
                 writers.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -87,8 +87,9 @@ class Broker:
             StreamQuota(max_streams),
         )
 
-    def open(self, contents: Contents) -> None:
+    async def open(self, contents: Contents) -> None:
         """Take what the catalog knows, and begin; logs are opened when they are wanted."""
+        trash = await threads.in_thread(_clean_up, self.data, contents.streams)
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for host in self.virtual_hosts.values():
@@ -105,10 +106,8 @@ class Broker:
         start("flushing", resources.flusher.run)
         start("closing logs", resources.keeper.run)
         self.supervisor.start_once("looking at all streams", self._inspect)
-        trash = trash_folder(self.data)
-        old = [str(folder) for folder in trash.iterdir()] if trash.is_dir() else []
-        clean_up = partial(self._clean_up, contents.streams, old)
-        self.supervisor.start_once("cleaning up", clean_up)
+        empty_trash = partial(threads.in_thread, _remove_folders, trash)
+        self.supervisor.start_once("emptying the old trash", empty_trash)
         if self.poller is not None:
             start("polling connections", self.poller.run)
 
@@ -117,24 +116,6 @@ class Broker:
 
     def _streams(self) -> list[Stream]:
         return [stream for host in self.virtual_hosts.values() for stream in host.streams()]
-
-    async def _clean_up(self, rows: Sequence[StreamRow], trash: Sequence[str]) -> None:
-        """Empty the old trash, and move folders without a stream out of the way.
-
-        A stop between two steps of creating or deleting a stream leaves them. They are kept: if
-        the catalog got lost, they are all there is.
-        """
-        await threads.in_thread(_remove_folders, trash)
-        for folder in await threads.in_thread(_unknown_folders, self.data, rows):
-            if not any(folder == stream for stream in self._folders_like(folder)):
-                _set_aside(self.data, Path(folder))
-            await trio.lowlevel.checkpoint()
-
-    def _folders_like(self, folder: str) -> Iterator[str]:
-        """Folders of streams, created since the start, that a folder could be."""
-        for host in self.virtual_hosts.values():
-            if Path(host.folder("x")).parent == Path(folder).parent:
-                yield from map(host.folder, host.names())
 
     def check_virtual_host(self, name: str) -> None:
         """Raise Refused when there is no virtual host of that name."""
@@ -188,9 +169,22 @@ def _remove_folders(folders: Iterable[str]) -> None:
             logger.warning("%s; it goes at the next start", error)
 
 
-def _unknown_folders(data: str, rows: Iterable[StreamRow]) -> list[str]:
+def _clean_up(data: str, rows: Iterable[StreamRow]) -> list[str]:
+    """Move folders that no stream refers to out of the way, so that none comes back to life.
+
+    A stop between two steps of creating or deleting a stream leaves them. They are kept: if the
+    catalog got lost, they are all there is. Before anything is served, so that no stream of the
+    same name has begun to use one.
+
+    Returns:
+        Folders of deleted streams that are still there.
+    """
     known = {stream_folder(data, row.virtual_host, row.name) for row in rows}
-    return [str(f) for f in Path(data, "streams").glob("*/*") if str(f) not in known]
+    for folder in Path(data, "streams").glob("*/*"):
+        if str(folder) not in known:
+            _set_aside(data, folder)
+    trash = trash_folder(data)
+    return [str(folder) for folder in trash.iterdir()] if trash.is_dir() else []
 
 
 def _set_aside(data: str, folder: Path) -> None:

@@ -33,7 +33,7 @@ from streamd.broker.routing.partitions import bindings_of, new_super_stream, par
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.standing_selectors import StandingSelector
-from streamd.broker.stream import Stream, StreamServices
+from streamd.broker.stream import Stream, StreamServices, StreamState
 from streamd.broker.stream_settings import StreamSettings
 from streamd.broker.stream_table import StreamTable
 
@@ -330,7 +330,7 @@ class VirtualHost:
 
         Args:
             name: of the stream.
-            answer: called when it is gone, before the users of the stream are told.
+            answer: called when it is gone, before the observers of the stream are told.
 
         Raises:
             Refused: it does not exist, or the disk refused.
@@ -338,22 +338,22 @@ class VirtualHost:
         async with self._resources.catalog.turn() as turn:
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
-            gone = await self._delete(turn, [name])
-            logger.info("deleted stream %s", name)
-            self._answer_and_tell(answer, gone)
+            await self._delete(turn, [name], answer)
 
     async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
         """Delete a super stream with its partitions; see `delete`."""
         async with self._resources.catalog.turn() as turn:
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
-            gone = await self._delete(turn, names, name)
-            logger.info("deleted super stream %s", name)
-            self._answer_and_tell(answer, gone)
+            await self._delete(turn, names, answer, name)
 
     async def _delete(
-        self, turn: Turn, names: Sequence[str], super_stream: str | None = None
-    ) -> list[Stream]:
-        """Delete streams that exist; returns them."""
+        self,
+        turn: Turn,
+        names: Sequence[str],
+        answer: Callable[[], None],
+        super_stream: str | None = None,
+    ) -> None:
+        """Delete streams that exist, and a super stream."""
 
         def remove(catalog: Transaction) -> None:
             catalog.remove_streams(self.name, names)
@@ -361,18 +361,19 @@ class VirtualHost:
                 catalog.remove_exchange(self.name, super_stream)
 
         await turn.commit(remove)
-        gone = await self._remove_all(names)
+        gone = await self._end_all(names)
         if super_stream is not None:
             self.exchanges.forget(super_stream)
         self.exchanges.forget_streams(names)
-        return gone
+        logger.info("deleted stream %s", super_stream or ", ".join(names))
+        try:
+            answer()
+        finally:  # others have to know even if the peer that asked can get no answer
+            self._tell(gone)
+            await self._take_away(names)
 
-    async def _remove_all(self, names: Sequence[str]) -> list[Stream]:
-        """Streams that are out of the catalog: end all work on them, and take their folders away.
-
-        The folder of each gets a name of its own in one step, once nothing of the stream touches
-        it any more, so that a new stream of that name starts empty.
-        """
+    async def _end_all(self, names: Sequence[str]) -> list[Stream]:
+        """Streams that are out of the catalog: end all work on their files, and forget them."""
         gone = []
         for name in names:
             stream = self._streams.get(name)
@@ -382,9 +383,16 @@ class VirtualHost:
                 self._resources.quota.count_gone()
                 stream.remove()
                 gone.append(stream)
+        return gone
+
+    async def _take_away(self, names: Sequence[str]) -> None:
+        """Give the folders of streams that are gone names of their own, in one step each.
+
+        Nobody reads or writes them by their old names any more: work on them has ended, and
+        consumers were told. So a new stream of that name starts empty, whatever happens to these.
+        """
         trashed = await threads.in_thread(self._move_to_trash, names)
         self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
-        return gone
 
     def _move_to_trash(self, names: Iterable[str]) -> list[str]:
         trash = trash_folder(self._resources.data)
@@ -395,18 +403,12 @@ class VirtualHost:
             try:
                 Path(self.folder(name)).rename(place)
             except FileNotFoundError:
-                continue  # nobody has ever wanted it
+                continue  # it was never used
             except OSError as error:
                 logger.warning("files of the deleted stream %s are left: %s", name, error)
             else:
                 moved.append(str(place))
         return moved
-
-    def _answer_and_tell(self, answer: Callable[[], None], gone: Iterable[Stream]) -> None:
-        try:
-            answer()
-        finally:  # others have to know even if the peer that asked can get no answer
-            self._tell(gone)
 
     def _tell(self, gone: Iterable[Stream]) -> None:
         for stream in gone:
@@ -419,10 +421,12 @@ class VirtualHost:
         """Drop everything in it: the virtual host is out of the catalog."""
         self._streams.close()
         self.exchanges.clear()
-        self._tell(await self._remove_all(self.names()))
+        names = self.names()
+        self._tell(await self._end_all(names))
         for observer in self.observers:
             with _reported(observer):
                 observer.host_is_gone()
+        await self._take_away(names)
 
     # -- all streams
 
@@ -478,6 +482,8 @@ class _LogObserver(LogObserver):
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """See LogObserver."""
+        if self._stream.state is StreamState.GONE:
+            return  # its files are being removed
         lost = damage.next_offset - damage.first_offset
         logger.error(
             "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
