@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.fuzz.live import Conversations
 from tests.fuzz.targets import BY_NAME, Target, close
+from tests.fuzz.work import TURN
 
 SERIES = ".series"
 _DIGITS = re.compile(r"\d+")
@@ -67,7 +68,8 @@ def try_series(target: Target, series: list[bytes]) -> None:
     """
     try:
         for data in series:
-            target.run(data)
+            with TURN.counting():
+                target.run(data)
         close(target)
     finally:
         forget(target)
