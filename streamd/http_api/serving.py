@@ -27,6 +27,7 @@ _HEADER_BYTES = 32 << 10
 _IDLE_SECONDS = 15
 _GRACE_SECONDS = 2  # requests that are being answered when the server stops have this long
 _BACKLOG = 128
+_SILENT_SECONDS = 120  # a peer that sends nothing for this long has gone
 _OVER_SECONDS = 30  # requests of a peer that has gone are carried out for this long
 _REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
 _REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
@@ -148,6 +149,7 @@ def _make_config() -> HypercornConfig:
     config.h2_max_concurrent_streams = _REQUESTS_AT_ONCE
     config.keep_alive_timeout = _IDLE_SECONDS
     config.graceful_timeout = _GRACE_SECONDS
+    config.read_timeout = _SILENT_SECONDS
     config.errorlog = logging.getLogger("hypercorn")
     config.errorlog.setLevel(logging.CRITICAL)  # the application logs errors
     config.accesslog = None

@@ -6,6 +6,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+import h2.config
+import h2.connection
+import h2.settings
 import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
@@ -143,6 +146,31 @@ async def test_an_upgrade_to_http_2_by_a_peer_that_speaks_http_1(server: Harness
     await stream.aclose()
     await trio.sleep(100)
     assert len(server._nursery.child_tasks) == tasks - 1
+
+
+def _without_a_window() -> bytes:
+    """A request of HTTP/2 from a peer that takes nothing of the answer."""
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    head = [(":method", "GET"), (":path", "/"), (":authority", "x"), (":scheme", "http")]
+    client.send_headers(1, head, end_stream=True)
+    return bytes(client.data_to_send())
+
+
+PUT_NO_BODY = b"PUT /api/vhosts/v HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+WITH_AUTHORIZATION = PUT_NO_BODY[:-2] + b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [_without_a_window(), PUT_NO_BODY, WITH_AUTHORIZATION])
+async def test_a_request_that_is_never_done(server: Harness, sent: bytes) -> None:
+    """Whatever a peer leaves the API waiting for, its connection is free again after minutes."""
+    stream = http_stream(server)
+    tasks = len(server._nursery.child_tasks)
+    await stream.send_all(sent)
+    await trio.sleep(300)
+    assert len(server._nursery.child_tasks) == tasks - 1
+    await stream.aclose()
 
 
 async def test_a_frame_byte_by_byte(server: Harness, innocent: Callable[[], Any]) -> None:
