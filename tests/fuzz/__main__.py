@@ -22,7 +22,6 @@ FAILURES = Path("fuzz-failures")
 _SECONDS_FOR_ONE = 120  # wall clock, and only here: an input that takes longer is kept
 _MEMORY_MB = 3_000
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+)")
-_COUNTERS = re.compile(r"\((\d+) inline 8-bit counters\)")
 _NUMBER = re.compile(r"^#(\d+)\s", re.MULTILINE)
 _FAILED = re.compile(r"^python -m tests\.fuzz (\S+)$", re.MULTILINE)
 
