@@ -12,9 +12,6 @@ SEEDS = range(1, 61)
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False, reason="files of deleted streams are looked for, and some stay open"
-)
 def test_every_answer_is_explained_while_many_act(tmp_path: Path) -> None:
     logging.disable(logging.CRITICAL)  # what pika says whose channel was closed
     try:
