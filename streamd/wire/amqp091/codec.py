@@ -244,7 +244,8 @@ def decode_whole_content(
     except (struct.error, IndexError):
         return None
     is_header = (kind, number, class_id, weight) == (FrameType.HEADER, channel, BASIC, 0)
-    is_in_bounds = CONTENT_HEAD_SIZE + 2 <= size <= frame_max >= body_size
+    # An empty message ends with its header, and a body after it is a fault.
+    is_in_bounds = CONTENT_HEAD_SIZE + 2 <= size <= frame_max >= body_size > 0
     if not (
         is_whole
         and is_header

@@ -100,6 +100,14 @@ def test_byte_by_byte() -> None:
     assert connection.state is State.CLOSED
 
 
+def test_a_body_of_an_empty_message_is_too_much_however_it_arrives() -> None:
+    raw = message(1, b"") + encode_frame(FrameType.BODY, 1, b"")
+    assert fails(opened(1), raw) == ReplyCode.UNEXPECTED_FRAME
+    connection = opened(1)
+    assert len(fed(connection, message(1, b""))) == 1
+    assert fails(connection, encode_frame(FrameType.BODY, 1, b"")) == ReplyCode.UNEXPECTED_FRAME
+
+
 def test_what_follows_the_end_is_ignored() -> None:
     connection = Connection()
     fed(connection, SESSION)
