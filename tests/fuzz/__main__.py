@@ -20,6 +20,7 @@ from tests.fuzz.targets import CORPUS, TARGETS, Target
 
 FAILURES = Path("fuzz-failures")
 _SECONDS_FOR_ONE = 120  # wall clock, and only here: an input that takes longer is kept
+_MEMORY = "/dev/shm"  # a folder without a disk, on Linux
 _MEMORY_MB = 3_000
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+)")
 _NUMBER = re.compile(r"^#(\d+)\s", re.MULTILINE)
@@ -69,7 +70,8 @@ def main(
     print(f"seed {seed}", flush=True)
     FAILURES.mkdir(exist_ok=True)
     chosen = [target for target in TARGETS if not only or target.name in only]
-    with tempfile.TemporaryDirectory(prefix="streamd-fuzz-") as folder:
+    memory = _MEMORY if Path(_MEMORY).is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="streamd-fuzz-", dir=memory) as folder:
         search = _Search(Path(folder), seed or 1, count, seconds, jobs, chosen)
         write_seeds(search.seeds)
         with ThreadPoolExecutor(jobs) as pool:
@@ -164,7 +166,7 @@ class _Search:
         ]
         command += [f"-timeout={_SECONDS_FOR_ONE}", f"-rss_limit_mb={_MEMORY_MB}"]
         command += [f"-artifact_prefix={FAILURES}/{target.name}.", *options]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(self._folder)}
         done = subprocess.run(
             command,
             stdout=subprocess.PIPE,

@@ -166,9 +166,7 @@ class _Server:
     """A server, its event loop, and somebody innocent."""
 
     def __init__(self) -> None:
-        shm = "/dev/shm"
-        parent = shm if Path(shm).is_dir() else None
-        self._folder = tempfile.mkdtemp(prefix="streamd-fuzz-", dir=parent)
+        self._folder = tempfile.mkdtemp(prefix="streamd-fuzz-")
         self._errors = _Errors()
         self._harness: Harness | None = None
         self._witness: _Witness | None = None
