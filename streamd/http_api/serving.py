@@ -13,7 +13,7 @@ from functools import partial
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Event, Updated
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -93,8 +93,12 @@ class _Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """See TCPServer."""
-        if not (self._is_over and isinstance(event, Updated)):
+        if self._is_over and isinstance(event, Updated):
+            return
+        try:
             await super().protocol_send(event)
+        except trio.BusyResourceError:  # the peer has gone, and the socket is being closed
+            await self.protocol.handle(Closed())
 
 
 class Server:
