@@ -80,6 +80,8 @@ class LogKeeper:
         """Close logs that have been idle for long, and as many more as the budget wants."""
         self._note_publishing()
         for stream in list(self._used_at):
+            if stream not in self._used_at:
+                continue  # `inspect` has closed it meanwhile
             if stream.state in (StreamState.GONE, StreamState.CLOSED, StreamState.UNAVAILABLE):
                 self._forget(stream)
                 continue

@@ -229,11 +229,15 @@ class Stream:
 
     def _want_log(self) -> None:
         """Begin to open the log where that has not begun."""
-        is_due = self.state is StreamState.UNAVAILABLE and trio.current_time() >= self._retry_at
-        if self.state is StreamState.CLOSED or is_due:
+        if self.state is StreamState.CLOSED or self._may_try_again:
             self.state, self._awaits_turn = StreamState.OPENING, False
             assert self._services.supervisor is not None  # noqa: S101 - else it is attached
             self._services.supervisor.start_once("opening a log", self._open, self.name)
+
+    @property
+    def _may_try_again(self) -> bool:
+        """Its log could not be opened, and that was a while ago."""
+        return self.state is StreamState.UNAVAILABLE and trio.current_time() >= self._retry_at
 
     async def _open(self) -> None:
         store = self._services.store
@@ -308,7 +312,7 @@ class Stream:
             and not self._num_holds
             and not self.waiters
             and writer.is_settled
-            and writer.failure is None
+            and writer.state is WriterState.WRITING  # not full, failed, or about to be deleted
         )
 
     @property
@@ -332,6 +336,10 @@ class Stream:
                 await threads.in_thread(log.close)
             except SegmentsError as error:
                 failure = str(error)
+            except Exception as error:  # no thread, or a bug: nobody may wait for it for ever
+                logger.exception("stream %s: its log cannot be closed", self.name)
+                failure = str(error)
+                log.abandon()
         self._log = self._writer = self._maintenance = None
         self.state = StreamState.CLOSED
         if failure:
@@ -369,8 +377,9 @@ class Stream:
 
     @property
     def unavailable(self) -> str | None:
-        """Why its log cannot be opened, None while it can."""
-        return self._reason if self.state is StreamState.UNAVAILABLE else None
+        """Why its log cannot be opened, None while it can, or when that is to be tried again."""
+        is_over = self.state is StreamState.UNAVAILABLE and not self._may_try_again
+        return self._reason if is_over else None
 
     @property
     def alarm(self) -> str:

@@ -396,16 +396,18 @@ class VirtualHost:
 
     def _move_to_trash(self, names: Iterable[str]) -> list[str]:
         trash = trash_folder(self._resources.data)
-        trash.mkdir(exist_ok=True)
         moved = []
         for name in names:
+            folder = Path(self.folder(name))
+            if not folder.exists():
+                continue  # it was never used
             place = trash / uuid4().hex
             try:
-                Path(self.folder(name)).rename(place)
-            except FileNotFoundError:
-                continue  # it was never used
-            except OSError as error:
-                logger.warning("files of the deleted stream %s are left: %s", name, error)
+                trash.mkdir(exist_ok=True)
+                folder.rename(place)
+            except OSError as error:  # a full disk, say: then they have to go where they are
+                logger.info("files of the deleted stream %s are not moved: %s", name, error)
+                _remove_at_once(name, folder)
             else:
                 moved.append(str(place))
         return moved
@@ -503,6 +505,13 @@ def _reported(observer: StreamObserver) -> Iterator[None]:
         yield
     except Exception:
         logger.exception("%s could not be told that a stream is gone", observer)
+
+
+def _remove_at_once(name: str, folder: Path) -> None:
+    try:
+        OsDisk().remove_folder(str(folder))
+    except SegmentsError as error:
+        logger.warning("files of the deleted stream %s are left: %s", name, error)
 
 
 async def _empty_trash(folders: Iterable[str]) -> None:

@@ -200,8 +200,11 @@ class PolledFeed:
 
     async def feed(self, take: Callable[[bytes], bool]) -> bool:
         """See Transport."""
-        self._feeding = trio.lowlevel.current_task(), take
-        self._poller.watch(self._descriptor, self._read)
+        try:
+            self._poller.watch(self._descriptor, self._read)
+        except OSError as error:  # the kernel has no room for one more
+            raise _closed(error) from error
+        self._feeding = trio.lowlevel.current_task(), take  # only now it can be woken
 
         def give_up(_: object) -> trio.lowlevel.Abort:
             self._forget()

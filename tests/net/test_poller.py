@@ -1,5 +1,6 @@
 """Real sockets: what arrives is given at once, whatever the others on the same poller do."""
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -173,3 +174,15 @@ def test_all_bytes_come_in_order(pieces: list[bytes], stop_every: int) -> None:
         return bytes(got)
 
     assert trio.run(work) == b"".join(pieces)
+
+
+async def test_one_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with polling() as (poller, (pair,)):
+        monkeypatch.setattr(poller, "watch", refuse)
+        with pytest.raises(TransportClosed):
+            await pair.server.feed(lambda _: True)
+        pair.server.close()  # wakes nobody: a task that is not asleep would end the process
+        await trio.lowlevel.checkpoint()

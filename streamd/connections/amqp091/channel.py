@@ -93,6 +93,7 @@ class Channel:
         prefetch: messages that each new consumer may have unacknowledged; 0 before basic.qos.
         queue: the last one that was declared, for methods that name none.
         consumers: by tag.
+        is_closed: nothing more is sent on it.
     """
 
     def __init__(self, number: int, unacked: Unacked, publisher: ChannelPublisher) -> None:
@@ -102,6 +103,7 @@ class Channel:
         self.queue = ""
         self.publisher = publisher
         self.consumers: dict[str, Consumer] = {}
+        self.is_closed = False
         self._unacked: dict[int, Consumer] = {}
         self._last_delivery = 0
         self._next_tag = 0
@@ -179,6 +181,7 @@ class Channel:
 
     def close(self) -> None:
         """Nothing more is sent on it, nobody waits for acknowledgements."""
+        self.is_closed = True
         for consumer in list(self.consumers.values()):
             consumer.close()
         self.consumers.clear()

@@ -75,6 +75,8 @@ class Consuming:
         stream = self._find(name)
         try:
             async with stream.opened():
+                if channel.is_closed:
+                    return  # the connection has failed meanwhile: nobody would close the consumer
                 consumer = self._open(channel, method, stream)
         except Refused as refused:
             raise self._not_readable(name, refused) from refused

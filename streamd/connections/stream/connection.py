@@ -75,7 +75,8 @@ class StreamConnection(BaseConnection):
         queue: ReadyQueue[Subscription] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._delivery = Delivery(queue, self._outbox, self._duplex.is_clear, self._cannot_read)
         self._session: Session | None = None
-        self._ahead: c.ClientCommand | None = None  # received after requests that are carried out
+        # Received after requests that are carried out.
+        self._ahead: c.ClientCommand | RemoteProtocolError | None = None
 
     # -- login
 
@@ -154,6 +155,8 @@ class StreamConnection(BaseConnection):
         """Carry out what has been received, up to a command that needs waiting."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
+            if isinstance(ahead, RemoteProtocolError):
+                raise ahead
             if not self._handle_at_once(ahead):
                 return ahead
         next_command, handle_at_once = self._connection.next_command, self._handle_at_once
@@ -171,7 +174,11 @@ class StreamConnection(BaseConnection):
         """Requests to create streams that have arrived together: they share one commit."""
         creates = [first]
         while len(creates) < _MOST_AT_ONCE:
-            command = self._connection.next_command()
+            try:
+                command = self._connection.next_command()
+            except RemoteProtocolError as error:  # what came before it is carried out
+                self._ahead = error
+                break
             if command is NEED_DATA:
                 break
             if not isinstance(command, c.Create):

@@ -172,10 +172,14 @@ class Subscription(QueuedConsumer):
             self.reader.catch_up()  # chunks that are not for it did not wake it
         self._watchers.append((offset, tell))
         self.tell_watchers()
-        if self._watchers and self.is_waiting:  # from now on every chunk has to wake it
-            self.stream.waiters.remove(self)
-            self._waits_for_all = True
-            self.stream.waiters.add(self)
+        if not self._watchers or self._waits_for_all:
+            return
+        if not self.is_waiting:
+            self._waits_for_all = True  # once it waits
+            return
+        self.stream.waiters.remove(self)  # from now on every chunk has to wake it
+        self._waits_for_all = True
+        self.stream.waiters.add(self)
 
     def tell_watchers(self) -> None:
         """Tell the watchers whose offset is reached."""

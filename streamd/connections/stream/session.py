@@ -81,7 +81,8 @@ class Session:
         if at_once is not None:
             while not at_once(command):
                 if isinstance(command, c.StoreOffset):
-                    await self._consumers.can_store_offset(command)
+                    if not await self._consumers.can_store_offset(command):
+                        return
                 else:
                     assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
                     await self._publishers.room(command.publisher_id)

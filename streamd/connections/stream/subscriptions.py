@@ -278,12 +278,14 @@ class Consumers:
             logger.debug("offset not stored: %s", error)
         return True
 
-    async def can_store_offset(self, command: c.StoreOffset) -> None:
-        """Return when the log that an offset belongs to is open, or cannot be opened."""
+    async def can_store_offset(self, command: c.StoreOffset) -> bool:
+        """Wait for the log that an offset belongs to; False when it cannot be opened."""
         try:
             await self._context.host.find(command.stream).ready()
         except Refused as refused:
             logger.debug("offset not stored: %s", refused)
+            return False
+        return True
 
     async def _query_offset(self, command: c.QueryOffset) -> None:
         offset, code = None, OK

@@ -332,6 +332,14 @@ async def test_the_order_of_answers_is_the_order_of_requests(peer: Peer) -> None
     assert [getattr(answer, "correlation_id", None) for answer in answers] == [1, 2, 3, 4, 5, 6]
 
 
+async def test_what_came_before_a_malformed_frame_is_answered(peer: Peer) -> None:
+    creates = [codec.encode(c.Create(number, f"s{number}", ())) for number in (1, 2)]
+    await peer.stream.send_all(b"".join(creates) + bytes((0, 0, 0, 4, 0x77, 0x77, 0, 1)))
+    for number in (1, 2):
+        assert await peer.expect(c.CreateResponse) == c.CreateResponse(number, OK)
+    await peer.expect(c.Close)
+
+
 async def test_many_small_frames_in_one_packet(peer: Peer) -> None:
     await peer.create("s")
     await peer.declare("s")

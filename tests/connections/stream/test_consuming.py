@@ -325,6 +325,17 @@ class TestProgress:
         figures = dict((await reader.expect(c.DescribeSubscriptionResponse)).statistics)
         assert figures["next_offset"] == 101
 
+    async def test_of_what_is_to_come_asked_for_before_it_waits(self, reader: Peer) -> None:
+        await reader.subscribe("s", credit=1, filter__0="nothing", match_unfiltered="true")
+        await reader.chunk()
+        await reader.send(c.DescribeSubscription(1, 1, 101))
+        await reader.send(c.Credit(1, 100))
+        for _ in range(9):
+            await reader.chunk()
+        await reader.silence()  # at the end by now
+        await reader.store([b"x"], values=[b"another"])
+        assert (await reader.expect(c.DescribeSubscriptionResponse)).correlation_id == 1
+
     async def test_when_the_subscription_ends(self, reader: Peer) -> None:
         assert await reader.code(c.DescribeSubscription, 1, 0) == NO_SUBSCRIPTION
         await reader.subscribe("s", NEXT)

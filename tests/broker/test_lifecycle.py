@@ -1,0 +1,186 @@
+"""A log is opened and closed while other things go wrong: nothing hangs, nobody else is hurt."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from segments import Log
+from segments.errors import StorageError
+from segments.flush import Flush
+from streamd.broker import threads
+from streamd.broker.stream import StreamState
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.stream import ResponseCode, commands as c
+from tests.broker.test_faults import BAD, GOOD, Faults, faults  # noqa: F401 - a fixture
+from tests.support import amqp
+from tests.support.server import OK, Harness, Peer, harness
+
+CLOSED_AFTER = 120  # seconds
+
+
+async def used(server: Harness, name: str) -> Peer:
+    """A peer that has stored a message in a new stream and needs it no more."""
+    peer = await server.peer()
+    await peer.create(name)
+    await peer.declare(name)
+    await peer.store([b"before"])
+    assert await peer.code(c.DeletePublisher, 1) == OK
+    return peer
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def refused(*_: object, **__: object) -> Any:
+        raise StorageError("open", "a file", OSError(code, os.strerror(code)))
+
+    return refused
+
+
+async def test_a_log_that_could_not_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await used(server, GOOD)
+        await trio.sleep(CLOSED_AFTER)
+        with monkeypatch.context() as patched:
+            patched.setattr(Log, "open", refuse(errno.EMFILE))
+            refused = await peer.code(c.DeclarePublisher, 1, "", GOOD)
+        assert refused == ResponseCode.STREAM_NOT_AVAILABLE
+        assert GOOD in server.host.alarms()
+        await trio.sleep(10)
+        assert GOOD in server.host.alarms()  # until somebody asks for it
+        await peer.declare(GOOD)
+        await peer.store([b"after"])
+        assert not server.host.alarms()
+
+
+async def test_an_offset_that_cannot_be_stored_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create(BAD)
+        monkeypatch.setattr(Log, "open", refuse(errno.ENOSPC))
+        await peer.send(c.StoreOffset("reader", BAD, 5))
+        with trio.fail_after(5):
+            await peer.create(GOOD)
+
+
+async def test_a_log_is_not_closed_while_its_stream_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = trio.Event()
+    inline: Any = None
+
+    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+        if isinstance(getattr(work, "__self__", None), Flush):
+            await flushed.wait()
+        return await inline(work, *arguments)
+
+    async with harness(tmp_path) as server:
+        peer = await used(server, GOOD)
+        stream = server.host.find(GOOD)
+        inline = threads.in_thread
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        server.start(lambda: stream.flush(with_checkpoint=True))
+        await trio.sleep(1)
+        server.start(peer.code, c.Delete, GOOD)
+        await trio.sleep(1)
+        server.start(stream.close)
+        await trio.sleep(1)
+        flushed.set()
+        await trio.sleep(1)
+        assert stream.state is StreamState.GONE
+        assert not server.host.has_stream(GOOD)
+
+
+async def test_stored_offsets_wait_for_room_when_nobody_uses_the_stream(
+    tmp_path: Path,
+    faults: Faults,  # noqa: F811
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await used(server, BAD)
+        faults.set("write", errno.ENOSPC)
+        await peer.send(c.StoreOffset("reader", BAD, 5))
+        await peer.vanish()
+        await trio.sleep(CLOSED_AFTER)
+        faults.clear()
+        await trio.sleep(CLOSED_AFTER)
+        peer = await server.peer()
+        answer = await peer.ask(c.QueryOffset, "reader", BAD)
+        assert (answer.code, answer.offset) == (OK, 5)
+
+
+async def test_a_log_that_no_thread_can_close_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline: Any = None
+
+    async def without(work: Callable[..., Any], *arguments: object) -> Any:
+        if getattr(work, "__func__", None) is Log.close:
+            raise RuntimeError("can't start new thread")
+        return await inline(work, *arguments)
+
+    async with harness(tmp_path) as server:
+        peer = await used(server, GOOD)
+        inline = threads.in_thread
+        with monkeypatch.context() as patched:
+            patched.setattr(threads, "in_thread", without)
+            await trio.sleep(CLOSED_AFTER)
+        with trio.fail_after(5):
+            await peer.declare(GOOD)
+            await peer.store([b"after"])
+
+
+async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def mkdir(self: Path, *arguments: Any, **options: Any) -> None:
+        if self.name == "trash":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        make(self, *arguments, **options)
+
+    async with harness(tmp_path) as server:
+        peer = await used(server, GOOD)
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        assert await peer.code(c.Delete, GOOD) == OK
+        assert await peer.code(c.Delete, GOOD) == ResponseCode.STREAM_DOES_NOT_EXIST
+        assert not list((tmp_path / "streams").glob("*/*"))  # its room is free
+
+
+async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
+    tmp_path: Path,
+    faults: Faults,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inline: Any = None
+
+    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+        await trio.sleep(1)
+        return await inline(work, *arguments)
+
+    async with harness(tmp_path) as server:
+        await used(server, GOOD)
+        await trio.sleep(CLOSED_AFTER)
+        await used(server, BAD)
+        stream = server.host.find(GOOD)
+        assert stream.state is StreamState.CLOSED
+        inline = threads.in_thread
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        peer = await amqp.open_peer(server)
+        await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
+        consume = m.BasicConsume(0, GOOD, "tag", False, False, False, False, dict(amqp.FIRST))
+        faults.set("write", errno.EIO)
+        await peer.send_bytes(peer.message(BAD, b"lost") + method_frame(1, consume))
+        await peer.expect(m.ConnectionClose)
+        await trio.sleep(5)
+        await peer.stream.aclose()
+        await trio.sleep(CLOSED_AFTER)
+        assert stream.state is StreamState.CLOSED
