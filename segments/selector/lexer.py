@@ -8,7 +8,7 @@ from segments.selector.dialects import GRAMMARS, MAX_CHARACTERS, Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.nodes import Constant
 
-MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
+MAX_INTEGER = (1 << 64) - 1
 _MAX_JAVA_INTEGER = (1 << 63) - 1
 _MAX_DIGITS = 400  # more are not a number; and a limit on the work of int()
 _WRONG = {

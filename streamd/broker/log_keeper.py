@@ -49,11 +49,6 @@ class LogKeeper:
         self._published: dict[Stream, int] = {}
         self._work = Wakeup()
 
-    @property
-    def num_open(self) -> int:
-        """Logs that are open."""
-        return len(self._used_at)
-
     def opened(self, stream: Stream) -> None:
         """See stream.LogUse."""
         self._touch(stream)

@@ -18,8 +18,6 @@ from streamd.wire.stream.publish import encode_sub_batch
 from tests.support.amqp import AmqpPeer, Delivery, connect, declare, fields, open_peer
 from tests.support.server import Harness
 
-PERSISTENT = 2
-
 
 def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % n for n in range(first, first + count)]

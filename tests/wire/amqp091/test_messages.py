@@ -266,9 +266,6 @@ def test_long_ids_become_headers() -> None:
     assert found.headers["x-message-id"] == Field("S", b"m" * 256)
 
 
-ARRAY = hexadecimal("E0 05 02 61 0001 0002")
-
-
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
