@@ -56,6 +56,7 @@ _UNION = rf"""
   | (?P<open>    ['"] )
   | (?P<name>    [A-Za-z_$][A-Za-z0-9_$]* )
   | (?P<bracket> \[(?:[^\[\]\x00-\x1f\x7f]|\[\[|\]\])+\] )
+  | (?P<unclosed> \[ )
   | (?P<symbol>  <> | != | <= | >= | [=<>(),.+*/%-] )
 """
 _AMQP = r"""
@@ -68,6 +69,7 @@ _AMQP = r"""
   | (?P<open>    ['"] )
   | (?P<name>    [A-Za-z][A-Za-z0-9_]* )
   | (?P<bracket> \[(?:[^\[\]\x00-\x1f\x7f]|\[\[|\]\])+\] )
+  | (?P<unclosed> \[ )
   | (?P<symbol>  <> | != | <= | >= | [=<>(),.+*/%-] )
 """
 _ROCKETMQ = r"""

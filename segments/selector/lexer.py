@@ -15,6 +15,7 @@ _WRONG = {
     "comment": "a comment is /* … */; write two signs with a space between them",
     "number": "not a number",
     "open": "a string without its closing quote",
+    "unclosed": "not a name in brackets, as in [any text]",
 }
 
 

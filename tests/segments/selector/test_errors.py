@@ -14,6 +14,8 @@ from segments.selector.patterns import like, parse_pattern
         ("", 1, "a condition is expected"),
         ("a = ", 5, "a property, a value or ( is expected"),
         ("a = 'x", 5, "closing quote"),
+        ("[a b = 1", 1, "not a name in brackets"),
+        ("[] = 1", 1, "not a name in brackets"),
         ("a == 1", 4, "found =; a property"),
         ("a = 1 AND", 10, "found the end"),
         ("a = NULL", 5, "use IS NULL"),
