@@ -23,6 +23,7 @@ from streamd.broker.standing_selectors import StandingSelector
 
 DEFAULT_HOST = "/"
 _FILE_NAME = "catalog.sqlite"
+_MODE = 0o640  # as the files of streams
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _BUSY_SECONDS = 1.0  # a statement waits this long for another program that uses the file
 _PATIENCE_SECONDS = 10.0  # after which a change is not tried again
@@ -55,6 +56,8 @@ class Catalog:
     def __init__(self, data: str) -> None:
         self._path = Path(data) / _FILE_NAME
         with self._errors():
+            # It holds hashes of passwords; SQLite gives its other files the same permissions.
+            self._path.touch(_MODE)
             self._db = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None
             )
@@ -74,7 +77,7 @@ class Catalog:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise CatalogError(f"cannot use the catalog {self._path}: {error}") from error
 
     def apply(self, *changes: Change) -> None:

@@ -34,6 +34,12 @@ def names(catalog: Catalog) -> list[str]:
     return [user.name for user in catalog.users()]
 
 
+def test_its_files_are_not_for_everybody(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.apply(add("a"))
+    modes = {file.name: file.stat().st_mode & 0o007 for file in tmp_path.iterdir()}
+    assert modes == {f"catalog.sqlite{suffix}": 0 for suffix in ("", "-shm", "-wal")}
+
+
 def test_a_change_that_fails_leaves_nothing(catalog: Catalog) -> None:
     def half(rows: Transaction) -> None:
         rows.add_streams([StreamRow("/", "s", {})])
