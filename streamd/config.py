@@ -166,7 +166,9 @@ def load(
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, Value]:
     try:
         found = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
     for name, value in found.items():
         if name not in settings:
