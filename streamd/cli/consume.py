@@ -154,6 +154,8 @@ def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
         parse_selector,
     )
 
+    if "" in values:
+        raise Misused("--filter is empty; --match-unfiltered adds messages without a filter value")
     asked = _Asked(**options)  # type: ignore[arg-type] # as they are declared above
     if sum(map(bool, (values, asked.sql is not None, asked.tags is not None))) > 1:
         raise Misused("--filter, --sql and --tags exclude one another")

@@ -380,6 +380,7 @@ class TestMistakes:
             (["stream", "delete", "none"], "cannot delete none: stream does not exist", 1),
             (["consume", "s", "--offset", "soon"], "--offset is 'soon', expected first, last", 2),
             (["consume", "s", "--match-unfiltered"], "need --filter", 2),
+            (["consume", "s", "--filter", ""], "--filter is empty", 2),
             (["consume", "s", "--limit", "0"], "0 is not in the range x>=1", 2),
             (["publish", "s", "/nowhere"], "No such file", 2),
         ],
