@@ -145,8 +145,8 @@ def _folder(stream: str, data: str, vhost: str) -> str:
     folder = stream_folder(data, vhost, stream)
     if not Path(folder).is_dir():
         raise Failed(
-            f"there is no folder {stream}, and no stream {stream} in the data folder {data}; "
-            "give the data folder with --data"
+            f"there is no folder {stream}, and no stream {stream} in the data folder {data} that "
+            "was ever used; give the data folder with --data"
         )
     return folder
 
