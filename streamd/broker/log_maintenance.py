@@ -6,9 +6,9 @@ as that may take long; its segment is not removed meanwhile. When the stream is 
 closed, `stop` waits until the last thread has come back: whatever happens then to the folder, and
 to a new stream that gets the same one, nobody of the old stream touches it any more.
 
-While a flush runs that publishers wait for, the writer is
-paused. A flush that fails is not tried again, as the system may have dropped what it could not
-write, and would report success the next time: the stream fails.
+While a flush runs that publishers wait for, the writer is paused. A flush that fails is not tried
+again, as the system may have dropped what it could not write, and would report success the next
+time: the stream fails.
 """
 
 import logging

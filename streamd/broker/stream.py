@@ -6,7 +6,8 @@ The log is opened when somebody wants it and closed again when nobody has for a 
 
     state        the log                     leaves it
     CLOSED       is not in memory            `ready`, or a message that is published
-    OPENING      is being opened             OPEN, or UNAVAILABLE when that fails
+    OPENING      is being opened             OPEN; UNAVAILABLE when that fails, CLOSED when the disk
+                                             is full
     OPEN         is written and read         `close`, by the keeper, while nothing holds it
     CLOSING      is being closed             CLOSED
     UNAVAILABLE  cannot be opened            `ready` tries again after a while

@@ -46,7 +46,7 @@ class Duplex:
     """One connection's bytes, in and out.
 
     Args:
-        transport: carries them; closed by whoever owns the line.
+        transport: carries them; closed by whoever owns the connection.
         heartbeat: the frame that is a sign of life.
 
     Attributes:
