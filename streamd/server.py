@@ -257,17 +257,17 @@ def _connection_budget(config: Config) -> int:
     """Connections that may be open: files of streams leave so many descriptors, if not more."""
     limit = descriptor_limit()
     rest = int(limit * (1 - LOGS_SHARE)) - most_mapped() - _OTHER_FILES
-    rest -= min(config.max_http_connections, rest // 4)
+    rest = max(1, rest - min(config.max_http_connections, rest // 4))
     if rest >= config.max_connections:
         return config.max_connections
     logger.warning(
-        "this process may have %s files open: that is enough for %s connections, the setting "
-        "max_connections is %s; raise the limit (ulimit -n, LimitNOFILE) or lower the setting",
+        "this process may have %s files open: max_connections can be %s at most, the "
+        "setting is %s; raise the limit (ulimit -n, LimitNOFILE) or lower the setting",
         f"{limit:,}",
         f"{rest:,}",
         f"{config.max_connections:,}",
     )
-    return max(rest, 1)
+    return rest
 
 
 def _read_certificates(config: Config) -> Certificates | None:
