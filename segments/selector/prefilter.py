@@ -16,7 +16,6 @@ from segments.selector.pushdown import is_spelled
 
 _MAX_PATTERNS = 16
 _SHORT = 4  # a value of fewer bytes stands in many places: it is looked for behind its name
-_SHORT_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
