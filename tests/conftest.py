@@ -10,6 +10,7 @@ tasks wait: sleeping takes no time.
 
 import inspect
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", slow, derandomize=True)
 settings.register_profile("search", slow, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
+
+# Where tests are started in the background, a shell has interrupts ignored, and children inherit
+# that: those that are to end by one never would.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No power fails while tests run; tests/support/disk.py looks at what is synced when.
 os.fsync = os.fdatasync = lambda fd: (os.fstat(fd), None)[1]  # type: ignore[assignment,arg-type]
