@@ -165,7 +165,11 @@ class Server:
             async with trio.open_nursery() as nursery:
                 for connection in self._running:
                     if connection.is_open:
-                        nursery.start_soon(connection.stop)
+                        nursery.start_soon(self._stop, connection)
+
+    async def _stop(self, connection: Connection) -> None:
+        with self.broker.supervisor.guarded("ending a connection"):  # others get their answers
+            await connection.stop()
 
 
 async def serve(

@@ -184,3 +184,33 @@ async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
         await peer.stream.aclose()
         await trio.sleep(CLOSED_AFTER)
         assert stream.state is StreamState.CLOSED
+
+
+async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline: Any = None
+
+    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+        await trio.sleep(1)
+        return await inline(work, *arguments)
+
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async with harness(tmp_path) as server:
+        await server.peer()
+        (other,) = server.server._running
+        monkeypatch.setattr(other, "stop", fail)
+        peer = await server.peer()
+        await peer.create(GOOD)
+        await peer.declare(GOOD)
+        await peer.store([b"before"])
+        await trio.sleep(CLOSED_AFTER)
+        inline = threads.in_thread
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        await peer.publish([b"while it is opened"], first_id=2)
+        await trio.sleep(0.1)
+        assert server.host.find(GOOD).state is StreamState.OPENING
+        server.start(server.server.drain)
+        assert await peer.confirmed(1) == [2]
