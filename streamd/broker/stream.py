@@ -31,6 +31,7 @@ stays queued in its order, and connections that would send more are not read.
 
 import errno
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -165,7 +166,7 @@ class Stream:
         self._figures: LogFigures | None = None
         self._reason = ""  # why it is unavailable
         self._retry_at = 0.0
-        self._awaits_turn = self._disk_is_full = False
+        self._awaits_turn = self._disk_is_full = self._tries_again = False
         self._changed = trio.lowlevel.ParkingLot()
         self._running = trio.CancelScope()
         self._work = Wakeup()
@@ -267,24 +268,32 @@ class Stream:
         if not self._disk_is_full:
             logger.error("stream %s: %s; its publishers wait", self.name, error)
         self._disk_is_full, self.state = True, StreamState.CLOSED
-        if self._early:
+        if self._early and not self._tries_again:
+            self._tries_again = True
             supervisor = self._services.supervisor
             assert supervisor is not None  # noqa: S101 - it runs this
             supervisor.start_once("waiting for room on the disk", self._try_again, self.name)
 
     async def _try_again(self) -> None:
         await trio.sleep(FULL_DISK_SECONDS)
+        self._tries_again = False
         self._want_log()
 
-    def _cannot_open(self, reason: str) -> None:
+    def _cannot_open(self, reason: str, *, is_final: bool = False) -> None:
         if self.state is StreamState.GONE:
             return  # deleted while it was opened
         logger.error("stream %s is not available: %s", self.name, reason)
         self.state, self._reason = StreamState.UNAVAILABLE, reason
-        self._retry_at = trio.current_time() + _RETRY_SECONDS
+        self._retry_at = math.inf if is_final else trio.current_time() + _RETRY_SECONDS
+        self._refuse_early(Reason.NOT_AVAILABLE)
+
+    def _refuse_early(self, reason: Reason) -> None:
         early, self._early, self._early_bytes = self._early, deque(), 0
         for publisher, entries in early:
-            publisher.refuse(entries.publishing_ids, Reason.NOT_AVAILABLE)
+            try:
+                publisher.refuse(entries.publishing_ids, reason)
+            except Exception:  # a bug of its connection: it stays there
+                logger.exception("stream %s: a publisher cannot be refused", self.name)
 
     def attach(self, log: Log) -> None:
         """Take a log that is open; what was published before is written."""
@@ -325,18 +334,23 @@ class Stream:
         """Close the log of an idle stream; it is opened again when it is wanted."""
         if not self.is_idle:
             return
-        assert self._maintenance is not None  # noqa: S101 - it is open
-        log = self.log
+        maintenance, writer, log = self._maintenance, self._writer, self.log
+        assert maintenance is not None and writer is not None  # noqa: S101, PT018 - it is open
         self.state = StreamState.CLOSING
         with trio.CancelScope(shield=True):
-            await self._maintenance.stop()
+            await maintenance.stop()
             self._running.cancel()
             self._figures = LogFigures.of(log)
-            failure = ""
+            # A flush that failed meanwhile, or fails now, is not tried again: the system may have
+            # dropped what it could not write, and would report success the next time.
+            failure, is_final = writer.failure or "", writer.failure is not None
             try:
-                await threads.in_thread(log.close)
+                if is_final:
+                    log.abandon()
+                else:
+                    await threads.in_thread(log.close)
             except SegmentsError as error:
-                failure = str(error)
+                failure, is_final = f"{error}; look at the disk, then restart the server", True
             except Exception as error:  # no thread, or a bug: nobody may wait for it for ever
                 logger.exception("stream %s: its log cannot be closed", self.name)
                 failure = str(error)
@@ -344,7 +358,7 @@ class Stream:
         self._log = self._writer = self._maintenance = None
         self.state = StreamState.CLOSED
         if failure:
-            self._cannot_open(failure)
+            self._cannot_open(failure, is_final=is_final)
         self._changed.unpark_all()
         if self._early:
             self._want_log()
@@ -579,9 +593,7 @@ class Stream:
         self._running.cancel()
         if self._writer is not None:
             self._writer.remove()
-        early, self._early, self._early_bytes = self._early, deque(), 0
-        for publisher, entries in early:
-            publisher.refuse(entries.publishing_ids, Reason.NOT_FOUND)
+        self._refuse_early(Reason.NOT_FOUND)
         self.waiters.clear()
         if self._log is not None:
             self._log.abandon()

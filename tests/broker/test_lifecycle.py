@@ -214,3 +214,48 @@ async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
         assert server.host.find(GOOD).state is StreamState.OPENING
         server.start(server.server.drain)
         assert await peer.confirmed(1) == [2]
+
+
+async def test_a_log_that_fails_while_it_is_closed_is_not_trusted_again(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a sync has failed to write may be gone, and the next one would say that all is well."""
+    peer = await used(server, GOOD)
+    monkeypatch.setattr(Flush, "run", refuse(errno.EIO))
+    await peer.declare(GOOD)
+    await peer.store([b"after"], 2)
+    await peer.send(c.StoreOffset("reader", GOOD, 1))
+    assert await peer.code(c.DeletePublisher, 1) == OK
+    monkeypatch.setattr(Log, "close", refuse(errno.EIO))
+    await trio.sleep(CLOSED_AFTER)
+    assert "restart the server" in server.host.alarms()[GOOD]
+    monkeypatch.undo()
+    await trio.sleep(60)
+    assert await peer.code(c.DeclarePublisher, 1, "", GOOD) == ResponseCode.STREAM_NOT_AVAILABLE
+
+
+async def test_what_is_published_without_room_for_files_waits_for_it(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new stream whose files cannot be made yet takes messages as a full one does."""
+    consumer = await amqp.open_peer(server)
+    await consumer.declare("s")
+    await consumer.confirm()
+    num_tries = 0
+
+    def full(*_: object, **__: object) -> Any:
+        nonlocal num_tries
+        num_tries += 1
+        raise StorageError("open", "a file", OSError(errno.ENOSPC, "no room"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "open", full)
+        for body in (b"1", b"2", b"3"):
+            await consumer.publish("s", body)
+        await trio.sleep(10)
+        assert server.host.alarms() == {"s": "the disk is full"}
+        assert num_tries <= 12  # once a second, however many wait
+    await trio.sleep(2)
+    assert not server.host.alarms()
+    await peer.subscribe("s")
+    assert len(await peer.bodies(3)) == 3
