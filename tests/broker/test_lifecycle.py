@@ -10,9 +10,12 @@ import pytest
 import trio
 
 from segments import Log
+from segments.entries import Entries
 from segments.errors import StorageError
 from segments.flush import Flush
 from streamd.broker import threads
+from streamd.broker.errors import Reason
+from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import StreamState
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
@@ -259,3 +262,40 @@ async def test_what_is_published_without_room_for_files_waits_for_it(
     assert not server.host.alarms()
     await peer.subscribe("s")
     assert len(await peer.bodies(3)) == 3
+
+
+class Raising:
+    """A consumer, and a publisher, of a connection with a bug."""
+
+    reference = b""
+    keys = None
+
+    def stream_has_more(self) -> None:
+        raise RuntimeError("a bug in one consumer's connection")
+
+    def confirm(self, publishing_ids: bytes) -> None:
+        raise RuntimeError(f"a bug in one publisher's connection: {publishing_ids!r}")
+
+    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
+        raise RuntimeError(f"the same bug: {publishing_ids!r}, {reason}")
+
+
+async def test_a_bug_of_one_connection_leaves_the_stream_to_the_others(
+    server: Harness, peer: Peer
+) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"first"])
+    reader = await server.peer()
+    await reader.subscribe("s")
+    assert await reader.bodies(1) == [b"first"]
+    stream = server.host.find("s")
+    stream.hold()
+    stream.waiters.add(Raising())
+    entry = (1).to_bytes(8, "big"), b"\0\0\0\1x", 1, 1, None
+    stream.publish(PendingEntries(Raising(), Entries(*entry)))
+    await peer.store([b"second"], 2)
+    assert await reader.bodies(2) == [b"x", b"second"]
+    assert stream.failed is None
+    assert await peer.code(c.Delete, "s") == OK  # refuses what is left, and ends its consumers
+    await reader.expect(c.MetadataUpdate)
