@@ -36,7 +36,7 @@ _SIZES = {str(a["stream-max-segment-size-bytes"]): name for name, a in ARGUMENTS
 
 
 class Dropped(Exception):
-    """The connection was dropped on purpose, and the answer is not known."""
+    """The connection was dropped on purpose, or ended by the server: the answer is not known."""
 
 
 class Broken(Exception):
