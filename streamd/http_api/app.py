@@ -30,6 +30,7 @@ from streamd.http_api.messages import (
 from streamd.http_api.overview import OverviewPaths
 from streamd.http_api.queues import QueuePaths
 from streamd.http_api.service import Service
+from streamd.http_api.unread import UnreadBodies
 from streamd.http_api.users import UserPaths
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def make_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return _Front(app)
+    return UnreadBodies(_Front(app))
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:

@@ -28,6 +28,8 @@ _IDLE_SECONDS = 15
 _GRACE_SECONDS = 2  # requests that are being answered when the server stops have this long
 _BACKLOG = 128
 _SILENT_SECONDS = 120  # a peer that sends nothing for this long has gone
+_LINGER_SECONDS = 1  # a peer whose connection ends has this long to read its last answer
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 _OVER_SECONDS = 30  # requests of a peer that has gone are carried out for this long
 _REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
 _REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
@@ -81,11 +83,22 @@ class _Connection(TCPServer):
     answer waits until the peer, who has gone, takes more of it.
     """
 
-    _is_over = False
+    def __init__(
+        self,
+        app: ASGIWrapper,
+        config: HypercornConfig,
+        context: WorkerContext,
+        stream: trio.SocketStream,
+    ) -> None:
+        # Hypercorn recognizes TLS by the methods of the stream: this one is plain.
+        super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        self._over = trio.Event()
+        self._reader: trio.lowlevel.Task | None = None
 
     async def _read_data(self) -> None:
+        self._reader = trio.lowlevel.current_task()
         await super()._read_data()
-        self._is_over = True
+        self._over.set()
         nursery = self._task_group._nursery  # noqa: SLF001 - Hypercorn has no other way
         if nursery is not None:
             nursery.cancel_scope.deadline = trio.current_time() + _OVER_SECONDS
@@ -93,12 +106,27 @@ class _Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """See TCPServer."""
-        if self._is_over and isinstance(event, Updated):
+        if self._over.is_set() and isinstance(event, Updated):
             return
         try:
             await super().protocol_send(event)
         except trio.BusyResourceError:  # the peer has gone, and the socket is being closed
             await self.protocol.handle(Closed())
+
+    async def _close(self) -> None:
+        if not self._over.is_set():
+            await self._linger()
+        await super()._close()
+
+    async def _linger(self) -> None:
+        """Let the peer read the last answer: a socket closed with unread bytes resets both ways."""
+        with trio.move_on_after(_LINGER_SECONDS), suppress(*_GONE):
+            await self.stream.send_eof()
+            if trio.lowlevel.current_task() is self._reader:
+                while await self.stream.receive_some(_HEADER_BYTES):
+                    pass
+            else:
+                await self._over.wait()
 
 
 class Server:
@@ -122,14 +150,7 @@ class Server:
             return
         self._open += 1
         try:
-            # Hypercorn recognizes TLS by the methods of the stream: this one is plain.
-            await _Connection(
-                self._app,
-                self._config,
-                self.context,
-                ConnectionState({}),
-                stream,  # type: ignore[arg-type]
-            )
+            await _Connection(self._app, self._config, self.context, stream)
         except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:

@@ -536,10 +536,6 @@ class HttpDoor(Door):
                 return await self._client.request(
                     method, f"/api/{path}", content=content, auth=("guest", "guest")
                 )
-            except httpx.RemoteProtocolError as error:
-                # The server has ended the connection, which a client has to expect of one that it
-                # uses again. Whether the request was carried out is not known, as if it was lost.
-                raise Dropped from error
             except httpx.TransportError as error:
                 raise trio.BrokenResourceError(repr(error)) from error
         if self.leaving:
