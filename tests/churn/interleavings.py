@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -31,11 +32,14 @@ from tests.churn.network import Memory
 from tests.churn.server_log import is_unexplained
 from tests.support.server import Harness, harness
 
-_CLIENTS = 6
-_STEPS = 8
+_CLIENTS = (3, 6)  # from, to: the seed decides
+_STEPS = (2, 8)
+_INNOCENT_STEPS = 8
+_INNOCENT_SECONDS = 0.012
 _SIZES = Sizes(streams=2, routes=1, realms=1, messages=40)
 _DELAYS = (0, 0, 0, 0.001, 0.004, 0.02)  # seconds that work in a thread takes
 _SETTLE_SECONDS = 5
+_AT_ONCE = 20  # given to a process
 _FOLDER = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 _SECONDS = 3_600  # of virtual time, until everything must have ended
 
@@ -103,15 +107,15 @@ class Interleaving:
 
     async def _act(self, server: Harness) -> None:
         network = Memory(server)
-        innocents = Innocents(network, 60, 0.005)
+        innocents = Innocents(network, 40, _INNOCENT_SECONDS)
         await innocents.fill()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(innocents.live, range(20))
-            for number in range(_CLIENTS):
+            nursery.start_soon(innocents.live, range(_INNOCENT_STEPS))
+            for number in range(self._chance.randint(*_CLIENTS)):
                 door = DOORS[number % len(DOORS)](network)
                 chance = Random(f"{self._seed}/{number}")
                 client = Client(f"c{number}", self.world, door, chance)
-                nursery.start_soon(client.run, range(_STEPS))
+                nursery.start_soon(client.run, range(chance.randint(*_STEPS)))
         await trio.sleep(_SETTLE_SECONDS)
         await wait_all_tasks_blocked()
         self._faults += innocents.faults
@@ -239,29 +243,40 @@ def try_seeds(seeds: range, tell: Callable[[int, list[str]], bool]) -> int:
     return len(seeds)
 
 
+def _faults_of(seeds: range) -> list[tuple[int, list[str]]]:
+    """What did not hold, by seed."""
+    found: list[tuple[int, list[str]]] = []
+    try_seeds(seeds, lambda seed, faults: found.append((seed, faults)) or True)
+    return [(seed, faults) for seed, faults in found if faults]
+
+
 def main() -> None:
     """Run so many, print the faults, and exit with 1 when there were some."""
     parser = argparse.ArgumentParser(description="Many orders of few requests, at virtual time.")
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1, help="the first one; others follow it")
     parser.add_argument("--go-on", action="store_true", help="also after a fault")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
-    failed: list[int] = []
-
-    def tell(seed: int, faults: list[str]) -> bool:
-        if faults:
-            failed.append(seed)
-            print(f"python -m tests.churn.interleavings --count 1 --seed {seed}")
-            print("\n".join(f"  {fault}" for fault in faults), flush=True)
-        return given.go_on or not failed
-
     logging.getLogger().addHandler(logging.NullHandler())
+    end = given.seed + given.count
+    parts = [range(at, min(at + _AT_ONCE, end)) for at in range(given.seed, end, _AT_ONCE)]
     began = time.monotonic()
-    count = try_seeds(range(given.seed, given.seed + given.count), tell)
+    done = num_failed = 0
+    with ProcessPoolExecutor(given.jobs) as processes:
+        for part, found in zip(parts, processes.map(_faults_of, parts), strict=True):
+            done += len(part)
+            num_failed += len(found)
+            for seed, faults in found:
+                print(f"python -m tests.churn.interleavings --count 1 --seed {seed}")
+                print("\n".join(f"  {fault}" for fault in faults), flush=True)
+            if found and not given.go_on:
+                processes.shutdown(wait=False, cancel_futures=True)
+                break
     seconds = time.monotonic() - began
-    rate = count / max(seconds, 0.001) * 60
-    print(f"{count:,} interleavings in {seconds:.0f} s, {rate:,.0f} a minute, {len(failed)} failed")
-    sys.exit(bool(failed))
+    rate = done / max(seconds, 0.001) * 60
+    print(f"{done:,} interleavings in {seconds:.0f} s, {rate:,.0f} a minute, {num_failed} failed")
+    sys.exit(bool(num_failed))
 
 
 if __name__ == "__main__":
