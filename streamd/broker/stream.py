@@ -272,7 +272,7 @@ class Stream:
             self._tries_again = True
             supervisor = self._services.supervisor
             assert supervisor is not None  # noqa: S101 - it runs this
-            supervisor.start_once("waiting for room on the disk", self._try_again, self.name)
+            supervisor.start("waiting for room on the disk", self._try_again, self.name)
 
     async def _try_again(self) -> None:
         await trio.sleep(FULL_DISK_SECONDS)

@@ -16,7 +16,7 @@ from segments.flush import Flush
 from streamd.broker import threads
 from streamd.broker.errors import Reason
 from streamd.broker.publication import PendingEntries
-from streamd.broker.stream import StreamState
+from streamd.broker.stream import Stream, StreamState
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import ResponseCode, commands as c
@@ -240,7 +240,21 @@ async def test_a_log_that_fails_while_it_is_closed_is_not_trusted_again(
 async def test_what_is_published_without_room_for_files_waits_for_it(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new stream whose files cannot be made yet takes messages as a full one does."""
+    """A new stream whose files cannot be made yet takes messages as a full one does.
+
+    The first of the tasks that wait for it fails.
+    """
+    again = Stream._try_again
+    num_waits = 0
+
+    async def failing_first(stream: Stream) -> None:
+        nonlocal num_waits
+        num_waits += 1
+        if num_waits == 1:
+            raise RuntimeError("injected")
+        await again(stream)
+
+    monkeypatch.setattr(Stream, "_try_again", failing_first)
     consumer = await amqp.open_peer(server)
     await consumer.declare("s")
     await consumer.confirm()
@@ -260,6 +274,7 @@ async def test_what_is_published_without_room_for_files_waits_for_it(
         assert num_tries <= 12  # once a second, however many wait
     await trio.sleep(2)
     assert not server.host.alarms()
+    assert server.server.broker.supervisor.faults == {"waiting for room on the disk": 1}
     await peer.subscribe("s")
     assert len(await peer.bodies(3)) == 3
 

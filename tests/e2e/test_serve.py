@@ -11,10 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx
 import pytest
+import trio
 from anyio import to_thread
 
 from clients import Client, ConnectionLost, connect
@@ -22,6 +26,9 @@ from clients.connection import open_connection
 from clients.uri import parse_uri
 from segments.disk import OsDisk
 from segments.verify import verify
+from streamd.config import Config
+from streamd.http_api.serving import Listener
+from streamd.server import serve as serve_here
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.support.process import ServerProcess, wait_until
@@ -323,3 +330,33 @@ def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
     (folder,) = server.data.glob("streams/*/s")
     assert server.stop() == 0
     assert list(verify(OsDisk(), str(folder))) == []
+
+
+def test_a_fault_in_serving_http_leaves_the_rest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, to let it fail: it is started again, and streams are served meanwhile."""
+    run = Listener.run
+    num_runs = 0
+
+    async def failing_first(self: Listener, *arguments: Any) -> None:
+        nonlocal num_runs
+        num_runs += 1
+        if num_runs == 1:
+            raise RuntimeError("injected")
+        await run(self, *arguments)
+
+    async def use() -> None:
+        config = Config(data=str(tmp_path), stream_port=0, amqp_port=0, http_port=0)
+        async with trio.open_nursery() as nursery:
+            server = await nursery.start(partial(serve_here, config))
+            uri = f"rabbitmq-stream://guest:guest@127.0.0.1:{server.addresses['stream'].port}"
+            async with connect(uri) as client:
+                await client.create("s")
+            url = f"http://127.0.0.1:{server.addresses['http'].port}/api/overview"
+            async with httpx.AsyncClient(auth=("guest", "guest")) as http:
+                assert (await http.get(url)).json()["background_faults"] == 1
+            nursery.cancel_scope.cancel()
+
+    monkeypatch.setattr(Listener, "run", failing_first)
+    trio.run(use)
