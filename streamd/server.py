@@ -246,15 +246,28 @@ async def open_server(
             raise StartError(str(error)) from error
         except Refused as refused:
             raise StartError(refused.details) from refused
-        async with trio.open_nursery() as writers:
-            flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
-            broker = Broker(config.data, writer, writers, now_ms, config.max_streams, flusher)
+        async with _open_broker(config, writer, now_ms) as broker:
+            await broker.open(contents)
+            yield Server(broker, directory, config)
+
+
+@asynccontextmanager
+async def _open_broker(
+    config: Config, writer: CatalogWriter, now_ms: Callable[[], int]
+) -> AsyncIterator[Broker]:
+    """A broker with its tasks; it is closed when the last of them, and its thread, has ended."""
+    flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
+    broker: Broker | None = None
+    try:
+        async with trio.open_nursery() as tasks:
+            broker = Broker(config.data, writer, tasks, now_ms, config.max_streams, flusher)
             try:
-                await broker.open(contents)
-                yield Server(broker, directory, config)
+                yield broker
             finally:
-                writers.cancel_scope.cancel()
-                broker.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        if broker is not None:
+            broker.close()
 
 
 def _connection_budget(config: Config) -> int:
