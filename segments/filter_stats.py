@@ -6,7 +6,7 @@ from itertools import islice
 from segments import bloom
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader, decode_blocks
 from segments.disk import File
-from segments.errors import FormatError
+from segments.errors import FormatError, StorageError
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME
 from segments.segment import Segment, read_header
 
@@ -15,7 +15,9 @@ _MAX_CHUNKS = 5000  # whose filters they are tried against: enough for a share t
 
 
 def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
-    """Figures of the newest chunks of a log, up to _MAX_CHUNKS. May run in a thread.
+    """Figures of the newest chunks of a log, up to `max_chunks`. May run in a thread.
+
+    Segments that are dropped meanwhile are left out: they are the oldest, or the log is deleted.
 
     Raises:
         StorageError: the system refused.
@@ -25,8 +27,13 @@ def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
         if left <= 0:
             break
         number = min(left, segment.num_chunks)
-        if number:
-            _add_newest(stats, segment, number)
+        try:
+            if number:
+                _add_newest(stats, segment, number)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            break
         left -= number
     return stats
 
