@@ -16,6 +16,7 @@ from segments.format_constants import (
     DAMAGE_MAGIC,
     FILE_VERSION,
     FILTER_INDEX_MAGIC,
+    FILTER_INDEX_VERSION,
     FILTER_VALUE,
     INDEX_MAGIC,
     JOURNAL_DELTA,
@@ -40,7 +41,7 @@ INDEX_HEADER = _FILE_HEADER.pack(INDEX_MAGIC, FILE_VERSION)
 TRACKING_HEADER = _FILE_HEADER.pack(TRACKING_MAGIC, FILE_VERSION)
 DAMAGE_HEADER = _FILE_HEADER.pack(DAMAGE_MAGIC, FILE_VERSION)
 CHECKPOINT_HEADER = _FILE_HEADER.pack(CHECKPOINT_MAGIC, FILE_VERSION)
-FILTER_INDEX_HEADER = _FILE_HEADER.pack(FILTER_INDEX_MAGIC, FILE_VERSION)
+FILTER_INDEX_HEADER = _FILE_HEADER.pack(FILTER_INDEX_MAGIC, FILTER_INDEX_VERSION)
 
 
 def check_file_header(raw: bytes, expected: bytes) -> None:
@@ -52,10 +53,11 @@ def check_file_header(raw: bytes, expected: bytes) -> None:
     if len(raw) < FILE_HEADER_SIZE:
         raise FormatError(f"file header is {len(raw)} bytes long, expected {FILE_HEADER_SIZE}")
     magic, version = _FILE_HEADER.unpack_from(raw)
-    if magic != expected[:4]:
-        raise FormatError(f"file begins with {magic!r}, expected {expected[:4]!r}")
-    if version != FILE_VERSION:
-        raise VersionError(f"its format version is {version}, this program knows {FILE_VERSION}")
+    known_magic, known = _FILE_HEADER.unpack(expected)
+    if magic != known_magic:
+        raise FormatError(f"file begins with {magic!r}, expected {known_magic!r}")
+    if version != known:
+        raise VersionError(f"its format version is {version}, this program knows {known}")
 
 
 class ChunkHeader(NamedTuple):

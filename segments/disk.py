@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from segments.errors import StorageError
+from segments.errors import StorageError, read_error
 
 Buffer = bytes | bytearray | memoryview
 
@@ -26,7 +26,12 @@ class File(Protocol):
         """Its size in bytes."""
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Up to `size` bytes from `position`; fewer only at the end of the file.
+
+        Raises:
+            UnreadableError: the device cannot give some of them back.
+            StorageError: the system refused for another reason.
+        """
 
     def write(self, parts: Sequence[Buffer], position: int) -> int:
         """Write all parts (at most 1,024) back to back at `position`; return how many bytes."""
@@ -103,7 +108,7 @@ class OsFile:
                 parts.append(data)
                 got += len(data)
         except OSError as error:
-            raise StorageError("read", self.path, error) from error
+            raise read_error(self.path, error) from error
         return b"".join(parts)
 
     def write(self, parts: Sequence[Buffer], position: int) -> int:  # noqa: D102 - see File

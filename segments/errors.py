@@ -3,6 +3,7 @@
 import errno
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+UNREADABLE = (errno.EIO, errno.EBADMSG)  # of reading: the device cannot give bytes back
 
 
 class SegmentsError(Exception):
@@ -56,3 +57,13 @@ class StorageError(SegmentsError):
         super().__init__(f"cannot {operation} {path}: {cause.strerror or cause}{advice}")
         self.path = path
         self.__cause__ = cause
+
+
+class UnreadableError(FormatError, StorageError):
+    """The device cannot give back some bytes of a file. They are damage, as wrong bytes are."""
+
+
+def read_error(path: str, cause: OSError) -> StorageError:
+    """The error for a file that cannot be read."""
+    kind = UnreadableError if cause.errno in UNREADABLE else StorageError
+    return kind("read", path, cause)

@@ -1,25 +1,45 @@
-"""Making and opening filter indexes of segments. All of it may run in a thread."""
+"""Making and opening filter indexes of segments. All of it may run in a thread.
 
-import mmap
-import os
+A filter file may outlive what it was made from: it is synced when it is made, its segment perhaps
+later, so a power failure can take chunks away and leave it, and others may take their place. So it
+says of which content it is (`shape_of`). That is told by the index, read in one go, and by the last
+chunk, which is never the same after an end was lost. To read all headers would cost as much as to
+make the filter index again.
+"""
+
 from collections.abc import Callable
 
 from segments import codec
 from segments.atomic_write import replace_file
+from segments.checksum import crc32
 from segments.chunk_check import header_is_sound
+from segments.chunk_search import mend_index
 from segments.disk import File
-from segments.errors import FormatError, SegmentsError
+from segments.errors import FormatError, SegmentsError, StorageError
 from segments.filter_index import UNFILTERED, FilterFile, FilterIndex, Index, Shape
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
-from segments.segment import FILTER_SUFFIX, Segment, walk_headers
+from segments.index import record_position
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, Segment, walk_headers
 
 
 def _go_on() -> None:
     """Nobody ends the building."""
 
 
-def scan(segment: Segment, size: int, check_running: Callable[[], None] = _go_on) -> FilterIndex:
+def scan(
+    segment: Segment,
+    size: int,
+    check_running: Callable[[], None] = _go_on,
+    *,
+    mends: bool = False,
+) -> FilterIndex:
     """Read the index of a segment's first `size` bytes from its chunks.
+
+    Args:
+        segment: the segment.
+        size: bytes of it that count.
+        check_running: called for each chunk; what it raises ends this.
+        mends: correct the segment's other index, too, which a filter file has to agree with.
 
     Raises:
         StorageError: the system refused to read.
@@ -32,6 +52,8 @@ def scan(segment: Segment, size: int, check_running: Callable[[], None] = _go_on
                 break
             check_running()
             index.add(position, header.chunk_id, _keys(file, position, header))
+        if mends:
+            mend_index(segment, file)
     finally:
         file.close()
     return index
@@ -40,28 +62,52 @@ def scan(segment: Segment, size: int, check_running: Callable[[], None] = _go_on
 def _keys(file: File, position: int, header: codec.ChunkHeader) -> list[bytes] | None:
     if header.chunk_type != USER or header.filter_scheme != MMH3_SCHEME:
         return None
-    raw = file.read(codec.CHUNK_HEADER_SIZE, position)
-    if not header_is_sound(file, position, header, raw):
-        return None
-    if not header.filter_size:
-        return [UNFILTERED]
     trailer_position = position + header.data_start + header.data_size
     try:
+        raw = file.read(codec.CHUNK_HEADER_SIZE, position)
+        if not header_is_sound(file, position, header, raw):
+            return None
+        if not header.filter_size:
+            return [UNFILTERED]
         blocks = codec.decode_blocks(file.read(header.trailer_size, trailer_position))
     except FormatError:
         return None
     return [block.id for block in blocks if block.kind == FILTER_VALUE] or None
 
 
+def shape_of(segment: Segment) -> Shape:
+    """What a filter file of this sealed segment has to fit.
+
+    Raises:
+        FormatError: index and segment do not agree, or cannot be read.
+        StorageError: the system refused.
+    """
+    records = _content(segment, INDEX_SUFFIX)[: record_position(segment.num_chunks)]
+    if len(records) < record_position(segment.num_chunks):
+        raise FormatError(f"{segment.path(INDEX_SUFFIX)} is cut off")
+    last = b""
+    if segment.num_chunks:
+        at = codec.decode_index_record(records, record_position(segment.num_chunks - 1)).position
+        file = segment.disk.open(segment.path(), writable=False)
+        try:
+            last = file.read(codec.CHUNK_HEADER_SIZE, at)
+        finally:
+            file.close()
+    crc = crc32(last, crc32(records))
+    return Shape(segment.size, segment.base_offset, segment.num_chunks, crc)
+
+
 def save(segment: Segment, index: FilterIndex) -> FilterFile:
     """Write a sealed segment's index beside it, and open it.
 
     Raises:
+        FormatError: the segment's other index cannot be read.
         StorageError: the system refused.
     """
-    content = index.encode(segment.size, segment.base_offset)
+    shape = shape_of(segment)
+    content = index.encode(shape)
     replace_file(segment.disk, segment.path(FILTER_SUFFIX), content).close()
-    return load(segment)
+    return FilterFile(content, shape)
 
 
 def load(segment: Segment) -> FilterFile:
@@ -73,18 +119,21 @@ def load(segment: Segment) -> FilterFile:
     """
     if segment.damage:
         raise FormatError("the segment is damaged")
-    shape = Shape(segment.size, segment.base_offset, segment.num_chunks)
-    return FilterFile(_content(segment.path(FILTER_SUFFIX)), shape)
-
-
-def _content(path: str) -> "bytes | mmap.mmap":
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise FormatError(f"cannot map {path}: {error.strerror}") from error
-    return b""
+        content = _content(segment, FILTER_SUFFIX)
+    except StorageError as error:
+        if error.is_missing:
+            raise FormatError(str(error)) from error
+        raise
+    return FilterFile(content, shape_of(segment))
+
+
+def _content(segment: Segment, suffix: str) -> bytes:
+    file = segment.disk.open(segment.path(suffix), writable=False)
+    try:
+        return file.read(file.size(), 0)
+    finally:
+        file.close()
 
 
 def load_or_build(
@@ -105,7 +154,7 @@ def load_or_build(
             return load(segment)
         except SegmentsError:
             pass
-    index = scan(segment, size, check_running)
+    index = scan(segment, size, check_running, mends=is_sealed)
     if segment.damage:  # found on the way
         return None
     return save(segment, index) if is_sealed else index

@@ -1,14 +1,16 @@
 """Which chunks of a segment hold which filter values: the others are skipped unread.
 
-The newest segment's index grows in memory with it. A sealed segment's is in `<base>.filter`,
-memory-mapped; it is derived, and rebuilt when it is missing or does not fit its segment. Both are
+The newest segment's index grows in memory with it. A sealed segment's is in `<base>.filter`; it is
+derived, and rebuilt when it is missing or was made from another content of its segment. Both are
 exact: a chunk without the value is not looked at, where its Bloom filter would let it through.
+
+A file is copied into memory, not mapped: a mapped file that somebody cuts, or that the device
+cannot read, ends the process.
 
 A chunk whose values are not known (its trailer has no history, its header fails its check, another
 program wrote it) is `uncertain`: it is always looked at.
 """
 
-import mmap
 import struct
 import sys
 from array import array
@@ -28,7 +30,9 @@ UNFILTERED = b""  # the key of "some message has no filter value"
 MAX_POSTINGS = 4 << 20
 MAX_KEYS = 100_000
 _FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
-_BODY = FILE_HEADER_SIZE + _FIELDS.size
+_CRC = struct.Struct(">I")
+_CRC_AT = FILE_HEADER_SIZE + _FIELDS.size
+_BODY = _CRC_AT + _CRC.size
 _UNFILTERED_PRINT = 0
 _PADDING = 8 - _BODY % 8  # so that the columns stand where 8-byte numbers may
 Numbers: TypeAlias = Sequence[int]
@@ -106,7 +110,7 @@ class FilterIndex:
             self.postings.setdefault(key, array("I")).extend(base + n for n in ordinals)
         self.num_postings += later.num_postings
 
-    def encode(self, segment_size: int, base_offset: int) -> bytes:
+    def encode(self, shape: "Shape") -> bytes:
         """The content of a filter file, for a segment that is sealed."""
         prints = sorted((fingerprint(key), key) for key in self.postings)
         starts, ordinals = array("I", (0,)), array("I")
@@ -124,24 +128,31 @@ class FilterIndex:
         )
         body = b"".join(_little(column) for column in columns)
         fields = _FIELDS.pack(
-            segment_size,
-            base_offset,
+            shape.size,
+            shape.base_offset,
             len(self.positions),
             len(prints),
             len(ordinals),
             len(self.bare),
             len(self.uncertain),
-            crc32(body),
+            shape.content_crc,
         )
-        return codec.FILTER_INDEX_HEADER + fields + bytes(_PADDING) + body
+        crc = _CRC.pack(crc32(body, crc32(fields)))
+        return b"".join((codec.FILTER_INDEX_HEADER, fields, crc, bytes(_PADDING), body))
 
 
 class Shape(NamedTuple):
-    """What a filter file has to fit: its segment's size, first offset, and number of chunks."""
+    """What a filter file has to fit.
+
+    Attributes:
+        size, base_offset, num_chunks: of its segment.
+        content_crc: of what the segment holds, see layout.FILTER_INDEX.
+    """
 
     size: int
     base_offset: int
     num_chunks: int
+    content_crc: int
 
 
 class FilterFile:
@@ -153,19 +164,19 @@ class FilterFile:
 
     Attributes:
         positions, chunk_ids, bare: as of a FilterIndex.
+        num_bytes: that it takes.
 
     Raises:
         FormatError: it is not a filter file, is damaged, or is of another state of the segment.
     """
 
-    def __init__(self, raw: "bytes | mmap.mmap", shape: Shape) -> None:
+    def __init__(self, raw: bytes, shape: Shape) -> None:
         codec.check_file_header(raw[:FILE_HEADER_SIZE], codec.FILTER_INDEX_HEADER)
         if len(raw) < _BODY:
             raise FormatError("the filter file is cut off")
-        size, base, chunks, prints, ordinals, bare, uncertain, crc = _FIELDS.unpack_from(
-            raw, FILE_HEADER_SIZE
-        )
-        if (size, base, chunks) != shape:
+        fields = raw[FILE_HEADER_SIZE:_CRC_AT]
+        size, base, chunks, prints, ordinals, bare, uncertain, content = _FIELDS.unpack(fields)
+        if (size, base, chunks, content) != shape:
             raise FormatError("the filter file is that of another segment, or of an older state")
         view = memoryview(raw)[_BODY + _PADDING :]
         words = (chunks, prints)
@@ -174,8 +185,9 @@ class FilterFile:
             raise FormatError(
                 f"the filter file has {len(raw)} bytes, which does not fit its counts"
             )
-        if crc32(view) != crc:
+        if _CRC.pack(crc32(view, crc32(fields))) != raw[_CRC_AT:_BODY]:
             raise FormatError("the filter file fails its checksum")
+        self.num_bytes = len(raw)
         columns: list[Numbers] = []
         for count, kind, width in (*((n, "Q", 8) for n in words), *((n, "I", 4) for n in halves)):
             columns.append(_numbers(view[: count * width], kind))

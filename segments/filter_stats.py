@@ -39,8 +39,11 @@ def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
 
 
 def _add_newest(stats: "FilterStats", segment: Segment, number: int) -> None:
-    with segment.index() as index:
-        records = [index.record(index.num_records - n) for n in range(number, 0, -1)]
+    try:
+        with segment.index() as index:
+            records = [index.record(index.num_records - n) for n in range(number, 0, -1)]
+    except FormatError:
+        return  # whoever searches the index mends it
     file = segment.disk.open(segment.path(), writable=False)
     try:
         for record in records:

@@ -59,14 +59,18 @@ class Flush:
         for file in self.files:
             file.sync()
         checkpoint = self.checkpoint
-        is_empty = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
-        if self.has_new_names and not is_empty:  # of a new stream nothing can be missed
+        # Writing the checkpoint syncs the folder. Of a new stream nothing can be missed before.
+        is_new = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
+        if self.has_new_names and not is_new:
             self.disk.sync_folder(self.folder)
-        if checkpoint is not None:
-            try:
-                self._write(checkpoint)
-            except StorageError as error:
-                self.fault = str(error)
+        if checkpoint is None:
+            return
+        try:
+            self._write(checkpoint)
+        except StorageError as error:
+            self.fault = str(error)
+            if self.has_new_names and is_new:
+                self.disk.sync_folder(self.folder)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         for path in self.indexes:

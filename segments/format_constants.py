@@ -14,6 +14,7 @@ DAMAGE_MAGIC = b"SDMG"
 FILTER_INDEX_MAGIC = b"SFLT"
 CHECKPOINT_MAGIC = b"SCKP"
 FILE_VERSION = 1
+FILTER_INDEX_VERSION = 2  # 1 did not say which content of its segment it was made from
 CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
 
 USER, TRACKING_DELTA, TRACKING_SNAPSHOT = 0, 1, 2

@@ -1,19 +1,20 @@
-"""Finding a chunk by offset, time or place in an index file: one 29-byte record per chunk.
+"""Finding a chunk by its place in an index file: one 29-byte record per chunk.
 
-The index is derived: recovery rebuilds it from its segment. A record is read with one positioned
-read, so a search costs log2 of the number of records.
+The index is derived: it is rebuilt from its segment where it is wrong, see chunk_search.py. A
+record is read with one positioned read, so a search costs log2 of the number of records.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
+from typing import Protocol
 
 from segments.codec import (
     FILE_HEADER_SIZE,
     INDEX_RECORD_SIZE,
+    ChunkHeader,
     IndexRecord,
     decode_index_record,
 )
-from segments.disk import File
-from segments.format_constants import USER
+from segments.errors import FormatError
 
 
 def record_position(number: int) -> int:
@@ -26,48 +27,45 @@ def whole_records(file_size: int) -> int:
     return max(0, file_size - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
 
 
+def is_of_chunk(record: IndexRecord, header: ChunkHeader) -> bool:
+    """Whether a record says of a chunk, which stands where it says, what its header says."""
+    said = (record.chunk_id, record.timestamp_ms, record.epoch, record.chunk_type)
+    return said == (header.chunk_id, header.timestamp_ms, header.epoch, header.chunk_type)
+
+
+class Readable(Protocol):
+    """An index file, or what it should hold."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """See disk.File."""
+
+
 class Index:
-    """Searches in one index file.
+    """The records of one index file.
 
     Args:
         file: the open index file.
         num_records: how many records to consider.
     """
 
-    def __init__(self, file: File, num_records: int) -> None:
+    def __init__(self, file: Readable, num_records: int) -> None:
         self._file = file
         self.num_records = num_records
 
     def record(self, number: int) -> IndexRecord:
-        """Record `number`, counted from 0."""
-        return decode_index_record(self._file.read(INDEX_RECORD_SIZE, record_position(number)))
+        """Record `number`, counted from 0.
 
-    def last_at_or_before(self, offset: int) -> IndexRecord | None:
-        """The last chunk whose id is at most `offset`."""
-        found = bisect_right(
-            range(self.num_records), offset, key=lambda number: self.record(number).chunk_id
-        )
-        return self.record(found - 1) if found else None
-
-    def first_at_or_after_time(self, timestamp_ms: int) -> IndexRecord | None:
-        """The first chunk whose timestamp is at least `timestamp_ms`."""
-        found = bisect_left(
-            range(self.num_records),
-            timestamp_ms,
-            key=lambda number: self.record(number).timestamp_ms,
-        )
-        return self.record(found) if found < self.num_records else None
+        Raises:
+            FormatError: the file has been cut, or cannot be read there.
+            StorageError: the system refused.
+        """
+        raw = self._file.read(INDEX_RECORD_SIZE, record_position(number))
+        if len(raw) < INDEX_RECORD_SIZE:
+            raise FormatError(f"the index ends before record {number} of {self.num_records}")
+        return decode_index_record(raw)
 
     def first_after_position(self, position: int) -> int:
         """Number of the first record for a chunk that starts after byte `position`."""
         return bisect_right(
             range(self.num_records), position, key=lambda number: self.record(number).position
         )
-
-    def last_user_chunk(self) -> IndexRecord | None:
-        """The last chunk that holds messages rather than tracking."""
-        for number in range(self.num_records - 1, -1, -1):
-            record = self.record(number)
-            if record.chunk_type == USER:
-                return record
-        return None

@@ -58,8 +58,8 @@ class Journal:
         return journal
 
     def _load(self, file: File) -> None:
-        raw = file.read(file.size(), 0)
         try:
+            raw = file.read(file.size(), 0)
             codec.check_file_header(raw, codec.TRACKING_HEADER)
         except VersionError as error:
             file.close()

@@ -39,6 +39,7 @@ from segments.format_constants import (
     DAMAGE_MAGIC,
     FILE_VERSION,
     FILTER_INDEX_MAGIC,
+    FILTER_INDEX_VERSION,
     FILTER_VALUE,
     INDEX_MAGIC,
     JOURNAL_DELTA,
@@ -55,15 +56,16 @@ from segments.format_constants import (
 )
 
 
-def _file_header(magic: bytes) -> Struct:
-    return Struct("magic" / Const(magic), "version" / Const(FILE_VERSION, Int32ub))
+def _file_header(magic: bytes, version: int = FILE_VERSION) -> Struct:
+    return Struct("magic" / Const(magic), "version" / Const(version, Int32ub))
 
 
 SEGMENT_HEADER = _file_header(SEGMENT_MAGIC)  # then chunks, back to back, to the end of the file
 INDEX_HEADER = _file_header(INDEX_MAGIC)  # then index records
 TRACKING_HEADER = _file_header(TRACKING_MAGIC)  # then journal records
 DAMAGE_HEADER = _file_header(DAMAGE_MAGIC)  # then damage records
-FILTER_INDEX_HEADER = _file_header(FILTER_INDEX_MAGIC)  # then one filter index
+# Then one filter index.
+FILTER_INDEX_HEADER = _file_header(FILTER_INDEX_MAGIC, FILTER_INDEX_VERSION)
 CHECKPOINT_HEADER = _file_header(CHECKPOINT_MAGIC)  # then one checkpoint
 
 CHUNK_HEADER = Struct(
@@ -182,8 +184,11 @@ FILTER_INDEX = Struct(
     "num_ordinals" / Int32ub,
     "num_bare" / Int32ub,
     "num_uncertain" / Int32ub,
-    "crc" / Int32ub,  # CRC-32 of everything after the padding
-    "padding" / Bytes(8),
+    # Of the segment's index records, and of the header of its last chunk: it is for no other
+    # content that has the same size.
+    "content_crc" / Int32ub,
+    "crc" / Int32ub,  # CRC-32 of the fields before it and everything after the padding
+    "padding" / Bytes(4),
     "chunk_ids" / Array(this.num_chunks, Int64ul),
     "fingerprints" / Array(this.num_fingerprints, Int64ul),  # 0 for "no filter value"
     "positions" / Array(this.num_chunks, Int32ul),  # of the chunks in the segment file

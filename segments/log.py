@@ -93,10 +93,11 @@ class Log:
             base = self.segments[-1].next_offset if self.segments else plan.next_offset
             self._writer = SegmentWriter.create(disk, folder, base)
             self.segments.append(self._writer.segment)
+        self._shown = self._writer  # that of the last segment which readers may read
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
-        self._state = FlushState(self._writer, plan, has_new_names=not has_tail)
+        self._state = FlushState(self._writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = False
         self._index_requests: list[Segment] = []
         self._observer = observer
@@ -256,6 +257,7 @@ class Log:
         appended.writer.commit(appended)
         if segment is not sealed:
             self.segments.append(segment)
+            self._shown = appended.writer
             if sealed.filters is not None:
                 self.request_index(sealed)  # from memory to a file
         if any(appended.sequences):
@@ -366,12 +368,16 @@ class Log:
         return not self.is_closed and segment in self.segments
 
     def is_sealed(self, segment: Segment) -> bool:
-        """Nothing is appended to it any more."""
-        return segment is not self._writer.segment
+        """Nothing is added any more to what readers see of it.
+
+        A segment that is full, and not yet flushed, is not: with `commits_on_flush` readers see
+        less of it than its file holds.
+        """
+        return segment is not self._shown.segment
 
     def indexed_size(self, segment: Segment) -> int:
-        """Bytes of a segment that an index has to be made for; the writer knows the rest."""
-        return segment.size if self.is_sealed(segment) else self._writer.start_size
+        """Bytes of a segment that an index has to be made for; its writer knows the rest."""
+        return segment.size if self.is_sealed(segment) else self._shown.start_size
 
     def adopt_filters(self, segment: Segment, filters: FilterIndexForm, size: int) -> None:
         """Give readers the filter index of a segment's first `size` bytes."""
@@ -379,7 +385,7 @@ class Log:
             if size == segment.size:
                 segment.filters = filters
         elif isinstance(filters, FilterIndex) and segment.filters is None:
-            self._writer.adopt(filters)
+            self._shown.adopt(filters)
 
     # -- flushing
 

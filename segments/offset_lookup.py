@@ -4,7 +4,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from segments.codec import FILE_HEADER_SIZE
+from segments.chunk_search import (
+    Place,
+    chunk_holding,
+    first_chunk_at_or_after,
+    last_user_chunk,
+)
 from segments.offsets import OffsetSpec, Start
 from segments.segment import Segment
 
@@ -28,7 +33,7 @@ def find(segments: Sequence[Segment], spec: OffsetSpec) -> Position:
         spec: where to begin.
 
     Raises:
-        StorageError: an index cannot be read.
+        StorageError: the system refused to read.
     """
     match spec.start:
         case Start.FIRST:
@@ -53,31 +58,27 @@ def _find_offset(segments: Sequence[Segment], offset: int) -> Position:
         return _end(segments)
     number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     segment = segments[max(number, 0)]
-    if offset <= segment.base_offset:
-        return Position(segment, FILE_HEADER_SIZE, segment.base_offset)
-    with segment.index() as index:
-        found = index.last_at_or_before(offset)
-    if found is None:
-        return Position(segment, FILE_HEADER_SIZE, segment.base_offset)
-    return Position(segment, found.position, found.chunk_id)
+    return _position(segment, chunk_holding(segment, offset))
+
+
+def _position(segment: Segment, place: Place) -> Position:
+    return Position(segment, place.position, place.offset)
 
 
 def _find_last(segments: Sequence[Segment]) -> Position:
     for segment in reversed(segments):
-        with segment.index() as index:
-            found = index.last_user_chunk()
+        found = last_user_chunk(segment)
         if found is not None:
-            return Position(segment, found.position, found.chunk_id)
+            return _position(segment, found)
     return _end(segments)
 
 
 def _find_time(segments: Sequence[Segment], timestamp_ms: int) -> Position:
     number = bisect_left(segments, timestamp_ms, key=_last_time)
     for segment in segments[number:]:
-        with segment.index() as index:
-            found = index.first_at_or_after_time(timestamp_ms)
+        found = first_chunk_at_or_after(segment, timestamp_ms)
         if found is not None:
-            return Position(segment, found.position, found.chunk_id)
+            return _position(segment, found)
     return _end(segments)
 
 

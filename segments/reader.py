@@ -13,7 +13,7 @@ from segments import codec
 from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
-from segments.errors import FormatError, StorageError
+from segments.errors import FormatError, StorageError, UnreadableError
 from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
@@ -86,6 +86,7 @@ class Reader:
         self._window = b""
         self._window_start = self._position
         self._read_size = _HEAD_READ
+        self._careful_until = 0  # nothing is read ahead before this position
 
     @property
     def at_end(self) -> bool:
@@ -116,7 +117,12 @@ class Reader:
                 break  # all of one call are in one file, see `pin_segment`
             if self.at_end or not self._enter_segment():
                 break
-            size += self._advance(chunks, max_chunks, max_bytes - size)
+            try:
+                size += self._advance(chunks, max_chunks, max_bytes - size)
+            except StorageError:
+                if not chunks:
+                    raise
+                break  # what was read is handed out first; the next call meets it again
             is_full = len(chunks) >= max_chunks or size >= max_bytes
             if is_full or (chunks and chunks[-1].data is None):
                 break
@@ -169,6 +175,7 @@ class Reader:
             self._segment, self._file = following, file
             self._position = self._window_start = FILE_HEADER_SIZE
             self._window = b""
+            self._careful_until = 0
             self._lose_until(following.base_offset)
         return True
 
@@ -301,22 +308,22 @@ class Reader:
         position = self._position
         try:
             header = self._decode_header(position)
+            is_small = header.total_size <= SMALL_CHUNK
+            self._read_size = _READ_AHEAD if is_small else _HEAD_READ
+            if is_small and position + header.total_size > self._window_end:
+                self._fill(position, header.total_size)
         except FormatError:
             damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
             self._lose_until(damage.next_offset)
             return None
-        is_small = header.total_size <= SMALL_CHUNK
-        self._read_size = _READ_AHEAD if is_small else _HEAD_READ
-        if is_small and position + header.total_size > self._window_end:
-            self._fill(position)
         return header
 
     def _decode_header(self, position: int) -> ChunkHeader:
         if position in self._segment.damage:
             raise FormatError("known damage")
         if position + CHUNK_HEADER_SIZE > self._window_end:
-            self._fill(position)
+            self._fill(position, CHUNK_HEADER_SIZE)
         header = codec.decode_chunk_header(self._window, position - self._window_start)
         if header.chunk_id != self.next_offset:
             raise FormatError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
@@ -328,6 +335,12 @@ class Reader:
         """The filter test. A chunk is skipped only if its filter can be trusted."""
         if header.chunk_id < matcher.since:
             return True
+        try:
+            return self._may_match(matcher, position, header)
+        except UnreadableError:
+            return True
+
+    def _may_match(self, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
         filter_bytes = self._bytes(position + CHUNK_HEADER_SIZE, header.filter_size)
         if matcher.matches(header.filter_scheme, header.filter_size, filter_bytes):
             return True
@@ -340,10 +353,25 @@ class Reader:
     def _window_end(self) -> int:
         return self._window_start + len(self._window)
 
-    def _fill(self, position: int) -> None:
-        available = self._segment.size - position
-        self._window = self._file.read(min(self._read_size, available), position)
+    def _fill(self, position: int, needed: int) -> None:
+        """Read ahead, at least `needed` bytes; no more where the device cannot read what follows.
+
+        Raises:
+            FormatError: the file was cut, or the device cannot read what is needed.
+            StorageError: the system refused.
+        """
+        wanted = needed if position < self._careful_until else max(self._read_size, needed)
+        wanted = min(wanted, self._segment.size - position)
+        try:
+            self._window = self._file.read(wanted, position)
+        except UnreadableError:
+            if wanted <= needed:
+                raise
+            self._careful_until = position + wanted
+            self._window = self._file.read(needed, position)
         self._window_start = position
+        if len(self._window) < needed:
+            raise FormatError(f"the file ends within {needed} bytes from byte {position}")
 
     def _bytes(self, position: int, size: int) -> bytes:
         """Bytes of the segment, from the window where it holds them."""

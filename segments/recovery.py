@@ -27,9 +27,16 @@ from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
-from segments.errors import FormatError
+from segments.errors import CorruptError, FormatError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
-from segments.segment import DAMAGE_SUFFIX, SEGMENT_SUFFIX, SUFFIXES, file_path, parse_name
+from segments.segment import (
+    DAMAGE_SUFFIX,
+    MAX_OFFSET,
+    SEGMENT_SUFFIX,
+    SUFFIXES,
+    file_path,
+    parse_name,
+)
 from segments.segment_scan import SegmentScanner
 
 _OUTLIVED = "retention had dropped it"
@@ -44,7 +51,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
         trust_indexes: False reads every segment through, not only doubtful ones.
 
     Raises:
-        CorruptError: a segment is not one.
+        CorruptError: a segment is not one, or has an impossible name.
         OtherVersionError: another version of this program wrote a file.
         StorageError: the system refused to list or read.
     """
@@ -57,6 +64,10 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
             plan.checkpoint_fault = str(error)
     found = {parsed for name in names if (parsed := parse_name(name))}
     bases = sorted(base for base, suffix in found if suffix == SEGMENT_SUFFIX)
+    if bases and bases[-1] > MAX_OFFSET:
+        path = file_path(folder, bases[-1], SEGMENT_SUFFIX)
+        reason = f"its name is an offset above {MAX_OFFSET}; move it away if it is not the stream's"
+        raise CorruptError(path, 0, reason)
     orphans = sorted((base, suffix) for base, suffix in found if base not in bases)
     plan.steps += [
         Remove(file_path(folder, base, suffix), "its segment file is missing")

@@ -12,12 +12,14 @@ from typing import TypeAlias
 from segments import codec
 from segments.atomic_write import replace_file
 from segments.codec import Checkpoint
-from segments.disk import Disk
-from segments.segment import Segment
+from segments.disk import Disk, File
+from segments.errors import UnreadableError
+from segments.segment import FILTER_SUFFIX, SEGMENT_SUFFIX, Segment
 
 QUARANTINE = "quarantine"
 _ASIDE = ".aside"
 _COPY_BYTES = 1 << 20
+_PAGE_BYTES = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Cut:
-    """Cut a segment after its last whole chunk.
+    """Cut a segment after its last whole chunk, and remove the filter file that knows the rest.
 
     Attributes:
         keeps_tail: whole chunks may be among what is cut: put a copy into quarantine.
@@ -59,16 +61,26 @@ class Cut:
                 kept = disk.create(to)
                 try:
                     for at in range(self.position, self.found_size, _COPY_BYTES):
-                        part = file.read(min(_COPY_BYTES, self.found_size - at), at)
-                        kept.write([part], at - self.position)
+                        self._keep(file, kept, at, min(at + _COPY_BYTES, self.found_size))
                     kept.sync()
                 finally:
                     kept.close()
                 disk.sync_folder(str(PurePath(to).parent))
+            disk.remove(self.path.removesuffix(SEGMENT_SUFFIX) + FILTER_SUFFIX)
+            disk.sync_folder(str(PurePath(self.path).parent))
             file.truncate(self.position)
             file.sync()
         finally:
             file.close()
+
+    def _keep(self, file: File, kept: File, start: int, end: int) -> None:
+        """Copy a part; what the device cannot read is left out, as zeros."""
+        try:
+            kept.write([file.read(end - start, start)], start - self.position)
+        except UnreadableError:
+            if end - start > _PAGE_BYTES:
+                for at in range(start, end, _PAGE_BYTES):
+                    self._keep(file, kept, at, min(at + _PAGE_BYTES, end))
 
     def __str__(self) -> str:
         cut = self.found_size - self.position
@@ -175,6 +187,17 @@ class Plan:
     checkpoint_fault: str = ""
     unflushed: list[Segment] = field(default_factory=list)
     is_ended: bool = False
+
+    @property
+    def knows_newest(self) -> bool:
+        """The checkpoint is about the newest segment, so that its name is on the device.
+
+        A process that ends behind the creation of a segment leaves a name that a power failure
+        can still take away.
+        """
+        if self.checkpoint is None or not self.segments or self.is_ended:
+            return False
+        return self.checkpoint.segment == self.segments[-1].base_offset
 
     def apply(self, disk: Disk) -> None:
         """Carry out all steps."""

@@ -29,6 +29,7 @@ SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
 FILTER_SUFFIX = ".filter"
 SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, FILTER_SUFFIX)
 MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
+MAX_OFFSET = (1 << 63) - 1  # what every client can name
 _NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter)")
 
 
@@ -127,23 +128,53 @@ class Segment:
     def mark_damaged(self, file: File, position: int, offset: int) -> Damage:
         """Note the damage at `position`, where the chunk of `offset` cannot be read.
 
-        The index says where chunks begin; the next one with a good header ends the damage, or
-        else the end of the segment does. Readers step over it from now on.
+        The next chunk with a good header ends it, or else the end of the segment does. Readers
+        step over it from now on.
+
+        Raises:
+            UnreadableError: not even the beginning of the file can be read: it is not this place
+                that is damaged, the device is gone.
+            StorageError: the system refused to read the index.
         """
         known = self.damage.get(position)
         if known is not None:
             return known
-        end, next_offset = self.size, self.next_offset
-        with self.index() as index:
-            for number in range(index.first_after_position(position), index.num_records):
-                record = index.record(number)
-                if read_header(file, record.position, record.chunk_id) is not None:
-                    end, next_offset = record.position, record.chunk_id
-                    break
-        damage = Damage(position, end, offset, next_offset)
+        found = self._after_chunk(file, position, offset) or self._next_known(
+            file, position, offset
+        )
+        if found is None:
+            file.read(FILE_HEADER_SIZE, 0)
+            found = self.size, self.next_offset
+        damage = Damage(position, found[0], offset, found[1])
         self.damage[position] = damage
         self._report(self, damage)
         return damage
+
+    def _after_chunk(self, file: File, position: int, offset: int) -> tuple[int, int] | None:
+        """Position and offset behind the chunk at `position`, where its header can be believed."""
+        header = read_header(file, position, offset)
+        if header is None:
+            return None
+        end, next_offset = position + header.total_size, header.next_offset
+        is_last = (end, next_offset) == (self.size, self.next_offset)
+        is_sound = is_last or (end < self.size and read_header(file, end, next_offset) is not None)
+        return (end, next_offset) if is_sound else None
+
+    def _next_known(self, file: File, position: int, offset: int) -> tuple[int, int] | None:
+        """Position and offset of the next chunk with a good header, by the index."""
+        try:
+            with self.index() as index:
+                for number in range(index.first_after_position(position), index.num_records):
+                    record = index.record(number)
+                    is_behind = record.position > position and record.chunk_id > offset
+                    if is_behind and read_header(file, record.position, record.chunk_id):
+                        return record.position, record.chunk_id
+        except FormatError:  # the index cannot be read either
+            return None
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+        return None
 
     def mark_all_damaged(self) -> None:
         """Its file is gone: readers step over all of it."""
@@ -345,18 +376,16 @@ class SegmentWriter:
 
 
 def walk_headers(
-    segment: Segment, file: File, start: IndexRecord | None = None
+    segment: Segment, file: File, start: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, ChunkHeader]]:
     """Yield position and header of each chunk, stepping over damage. Reads no data.
 
     Args:
         segment: the segment.
         file: its file.
-        start: the chunk to begin with; default the first.
+        start: position and offset of the chunk to begin with; default the first.
     """
-    position, offset = FILE_HEADER_SIZE, segment.base_offset
-    if start is not None:
-        position, offset = start.position, start.chunk_id
+    position, offset = start or (FILE_HEADER_SIZE, segment.base_offset)
     while position < segment.size:
         header = None if position in segment.damage else read_header(file, position, offset)
         if header is None:
@@ -368,7 +397,7 @@ def walk_headers(
 
 
 def read_header(file: File, position: int, expected_offset: int) -> ChunkHeader | None:
-    """The header of the chunk at `position`; None when it is not that of `expected_offset`."""
+    """The header of the chunk at `position`; None when none of `expected_offset` can be read."""
     try:
         header = codec.decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))
     except FormatError:

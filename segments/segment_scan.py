@@ -28,12 +28,13 @@ Three steps, each of which moves `segment.size` and `segment.next_offset` forwar
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
 from segments import codec
 from segments.chunk_check import check_chunk, header_is_sound
+from segments.chunk_search import index_content
 from segments.codec import (
     CHUNK_HEADER_SIZE,
     FILE_HEADER_SIZE,
@@ -43,10 +44,23 @@ from segments.codec import (
     IndexRecord,
 )
 from segments.disk import Disk, File
-from segments.errors import CorruptError, FormatError, OtherVersionError, VersionError
-from segments.index import Index, record_position, whole_records
+from segments.errors import (
+    CorruptError,
+    FormatError,
+    OtherVersionError,
+    UnreadableError,
+    VersionError,
+)
+from segments.index import Index, is_of_chunk, record_position, whole_records
 from segments.recovery_steps import Cut, Loss, Plan, Remove, Replace, WriteHeader
-from segments.segment import DAMAGE_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, file_path
+from segments.segment import (
+    DAMAGE_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    Segment,
+    file_path,
+    read_header,
+)
 
 
 class _Bounds(NamedTuple):
@@ -118,11 +132,10 @@ class SegmentScanner:
                     plan.unflushed.append(segment)
                 if not is_trusted:
                     self._read_through(plan, file, size, bounds)
+                    self._add_side_file_steps(plan, file)
         finally:
             segment.release()
             plan.last_epoch = max(plan.last_epoch, self.epoch)
-        if not is_trusted:
-            self._add_side_file_steps(plan)
         return segment
 
     def _bounds(self, size: int, next_base: int | None) -> _Bounds:
@@ -146,7 +159,10 @@ class SegmentScanner:
         return False
 
     def _check_file_header(self, plan: Plan, file: File, *, is_sealed: bool) -> None:
-        raw = file.read(FILE_HEADER_SIZE, 0)
+        try:
+            raw = file.read(FILE_HEADER_SIZE, 0)
+        except UnreadableError:
+            return  # its chunks speak for it
         if raw != codec.SEGMENT_HEADER and codec.SEGMENT_HEADER.startswith(raw.rstrip(b"\0")):
             # A crash lost the header. A sealed file stays as it is; its chunks speak for it.
             if not is_sealed:
@@ -177,8 +193,9 @@ class SegmentScanner:
         file = self._disk.open(self.segment.path(INDEX_SUFFIX), writable=False)
         try:
             self._index_size = file.size()
-            if file.read(FILE_HEADER_SIZE, 0) == codec.INDEX_HEADER:
-                self._old_index = Index(file, whole_records(self._index_size))
+            with suppress(FormatError):  # the device cannot read it: it is made again
+                if file.read(FILE_HEADER_SIZE, 0) == codec.INDEX_HEADER:
+                    self._old_index = Index(file, whole_records(self._index_size))
             yield
         finally:
             self._old_index = None
@@ -190,6 +207,12 @@ class SegmentScanner:
             return file.read(max(0, file.size() - position), position)
         finally:
             file.close()
+
+    def _read_index(self, position: int = 0) -> bytes:
+        try:
+            return self._read_file(INDEX_SUFFIX, position)
+        except UnreadableError:
+            return b""
 
     def _is_trusted(self, file: File, size: int, ends_at: int | None) -> bool:
         """Whether index, segment and the next segment's name agree on where this one ends."""
@@ -213,24 +236,31 @@ class SegmentScanner:
         segment, index = self.segment, self._old_index
         if index is None or not num_chunks:
             return False
-        last = index.record(num_chunks - 1)
         try:
-            header = codec.decode_chunk_header(file.read(CHUNK_HEADER_SIZE, last.position))
+            first, last = index.record(0), index.record(num_chunks - 1)
         except FormatError:
+            return False
+        header = self._chunk_of(file, last)
+        if header is None or self._chunk_of(file, first) is None:
             return False
         found_end, found_next = last.position + header.total_size, header.next_offset
         known = self._known.get(found_end)
         if known is not None:
             found_end, found_next = known.end, known.next_offset
-        if header.chunk_id != last.chunk_id or (found_end, found_next) != (end, next_offset):
+        if (found_end, found_next) != (end, next_offset):
             return False
         self.epoch = header.epoch
         segment.size, segment.next_offset = found_end, found_next
         segment.num_chunks = num_chunks
-        segment.first_timestamp_ms = index.record(0).timestamp_ms
+        segment.first_timestamp_ms = first.timestamp_ms
         segment.last_timestamp_ms, segment.last_chunk_id = last.timestamp_ms, last.chunk_id
         segment.damage = {at: found for at, found in self._known.items() if found.end <= end}
         return True
+
+    def _chunk_of(self, file: File, record: IndexRecord) -> ChunkHeader | None:
+        """The header of the chunk that an index record is about, None where they differ."""
+        header = read_header(file, record.position, record.chunk_id)
+        return header if header is not None and is_of_chunk(record, header) else None
 
     def _read_through(self, plan: Plan, file: File, size: int, bounds: _Bounds) -> None:
         """Read from where trust ends to the end, or to where the log ends."""
@@ -353,18 +383,19 @@ class SegmentScanner:
         lost = damage.next_offset - damage.first_offset
         plan.losses.append(Loss(segment.path(), damage.position, reason, damage.first_offset, lost))
 
-    def _add_side_file_steps(self, plan: Plan) -> None:
+    def _add_side_file_steps(self, plan: Plan, file: File) -> None:
         segment = self.segment
         start = record_position(self._first_record) if self._first_record else 0
         index = (b"" if start else codec.INDEX_HEADER) + self._records
-        if INDEX_SUFFIX not in self._suffixes or index != self._read_file(INDEX_SUFFIX, start):
+        if INDEX_SUFFIX not in self._suffixes or index != self._read_index(start):
             is_missing = INDEX_SUFFIX not in self._suffixes
             reason = "the file is missing" if is_missing else "it does not fit its segment"
-            before = self._read_file(INDEX_SUFFIX)[:start] if start else b""
-            plan.steps.append(Replace(segment.path(INDEX_SUFFIX), before + index, reason))
+            before = self._read_index()[:start] if start else b""
+            content = before + index if len(before) == start else index_content(segment, file)
+            plan.steps.append(Replace(segment.path(INDEX_SUFFIX), content, reason))
         if segment.damage:
             content = codec.encode_damage(segment.damage.values())
-            if DAMAGE_SUFFIX not in self._suffixes or content != self._read_file(DAMAGE_SUFFIX):
+            if self._known != segment.damage:
                 path = segment.path(DAMAGE_SUFFIX)
                 plan.steps.append(Replace(path, content, "the segment is damaged"))
         elif DAMAGE_SUFFIX in self._suffixes:

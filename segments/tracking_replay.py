@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from segments import codec
 from segments.chunk_check import header_is_sound
+from segments.chunk_search import chunk_holding
 from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
 from segments.disk import File
 from segments.errors import FormatError
@@ -81,8 +82,7 @@ class _Restorer:
     def replay(self, segment: Segment) -> None:
         file = segment.acquire()
         try:
-            with segment.index() as index:  # most of it may be known
-                start = index.last_at_or_before(self.replay_from)
+            start = chunk_holding(segment, self.replay_from)  # most of it may be known
             for position, header in walk_headers(segment, file, start):
                 if header.chunk_id >= self.replay_from:
                     self._replay_chunk(file, position, header)

@@ -9,7 +9,7 @@ from segments.checkpoint import CHECKPOINT_NAME, checkpoint_path
 from segments.chunk_check import check_entries, header_is_sound
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import Disk, File
-from segments.errors import FormatError
+from segments.errors import FormatError, VersionError
 from segments.filter_files import load
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.journal import JOURNAL_NAME
@@ -112,6 +112,8 @@ def _filter_index_faults(segment: Segment) -> Iterator[Finding]:
         return
     try:
         load(segment)
+    except VersionError:
+        return  # another version made it; the server makes its own when it is needed
     except FormatError as error:
         yield Finding(path, 0, f"{error}; the server rebuilds it")
 

@@ -23,6 +23,7 @@ REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows dow
 CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
 FLUSH_BYTES = 8 << 20  # of one stream that wait no longer for `flush_ms`
+FILTER_INDEX_BYTES = 256 << 20  # filter indexes of sealed segments that are in memory
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
 RETENTION_SECONDS = 60  # between checks of the age of idle streams
 UPDATE_SECONDS = 60  # how long a client has to answer a ConsumerUpdate

@@ -23,7 +23,6 @@ from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.indexer import most_mapped
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections.amqp091 import connection as amqp091
@@ -273,7 +272,7 @@ async def _open_broker(
 def _connection_budget(config: Config) -> int:
     """Connections that may be open: files of streams leave so many descriptors, if not more."""
     limit = descriptor_limit()
-    rest = int(limit * (1 - LOGS_SHARE)) - most_mapped() - _OTHER_FILES
+    rest = int(limit * (1 - LOGS_SHARE)) - _OTHER_FILES
     rest = max(1, rest - min(config.max_http_connections, rest // 4))
     if rest >= config.max_connections:
         return config.max_connections

@@ -426,4 +426,4 @@ def test_the_readme_has_the_formula() -> None:
     least = Config(max_connections=1, max_http_connections=1, max_streams=0)
     assert memory.everything(least) == sum(
         bounds[what] for what in ("an AMQP connection", "an HTTP connection", "a virtual host")
-    )
+    ) + FILTER_INDEX_BYTES

@@ -8,19 +8,20 @@ Which segment is next is decided here, for all streams; the work on its files be
 """
 
 import logging
-import resource
 from collections import deque
 from typing import Protocol
 from weakref import ref
 
 import trio
 
+from segments.filter_index import FilterFile
 from segments.segment import Segment
+from streamd.config import FILTER_INDEX_BYTES
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
-_MOST_MAPPED = 30_000  # Linux lets a process have 65,530 maps of all kinds
+_OBJECTS_BYTES = 2 << 10  # that an index takes besides its numbers
 
 
 class Indexed(Protocol):
@@ -32,17 +33,23 @@ class Indexed(Protocol):
         """Segments that need an index, or have one in memory that can be written."""
 
     async def build_index(self, segment: Segment) -> bool:
-        """Give a segment its index; whether its file is mapped now."""
+        """Give a segment its index; whether it is that of a file."""
 
 
 class Indexer:
-    """Builds the filter indexes of segments, for all streams of a server."""
+    """Builds the filter indexes of segments, for all streams of a server.
 
-    def __init__(self) -> None:
+    Args:
+        max_bytes: that the indexes of sealed segments may take in memory; the newest one stays
+            even if it is larger.
+    """
+
+    def __init__(self, max_bytes: int = FILTER_INDEX_BYTES) -> None:
         self._requesting: dict[Indexed, None] = {}
         self._work = Wakeup()
-        self._mapped: deque[ref[Segment]] = deque()
-        self._most_mapped = most_mapped()
+        self._loaded: deque[ref[Segment]] = deque()
+        self._loaded_bytes = 0
+        self._max_bytes = max_bytes
 
     def index_requested(self, stream: Indexed) -> None:
         """A stream has segments that need an index."""
@@ -62,15 +69,25 @@ class Indexer:
             await self._work.wait()
 
     def _count(self, segment: Segment) -> None:
-        """A file is mapped: unmap the oldest ones beyond the limit, until they are needed."""
-        self._mapped.append(ref(segment))
-        while len(self._mapped) > self._most_mapped:
-            oldest = self._mapped.popleft()()
-            if oldest is not None and oldest is not segment:
-                oldest.drop_filters()
+        """An index was loaded: release the oldest ones beyond the limit, until they are needed.
+
+        A quarter more than has to go, so that this is not done for each one.
+        """
+        self._loaded.append(ref(segment))
+        self._loaded_bytes += _size(segment)
+        if self._loaded_bytes <= self._max_bytes:
+            return
+        found = dict.fromkeys(one for at in self._loaded if (one := at()) is not None)
+        self._loaded_bytes = sum(map(_size, found))  # some were released elsewhere
+        for oldest in list(found):
+            if self._loaded_bytes <= self._max_bytes * 3 // 4 or oldest is segment:
+                break
+            self._loaded_bytes -= _size(oldest)
+            oldest.drop_filters()
+        self._loaded = deque(ref(one) for one in found if _size(one))
 
 
-def most_mapped() -> int:
-    """How many filter files may be mapped: each takes a descriptor, and others need some, too."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(soft // 8, _MOST_MAPPED))
+def _size(segment: Segment) -> int:
+    """Bytes that the loaded index of a sealed segment takes."""
+    filters = segment.filters
+    return filters.num_bytes + _OBJECTS_BYTES if isinstance(filters, FilterFile) else 0

@@ -146,24 +146,24 @@ class LogMaintenance:
         read, and a file beside it is written.
 
         Returns:
-            Whether the index is a file that is mapped now.
+            Whether it has the index of a file now.
         """
         log = self._log
         if self._is_stopped or not log.keeps(segment):
             segment.index_done()
             return False
         self._indexing.add(segment)
-        is_mapped = False
+        is_loaded = False
         with trio.CancelScope(shield=True):
             try:
-                is_mapped = await self._build_index(segment)
+                is_loaded = await self._build_index(segment)
             finally:
                 self._indexing.discard(segment)
                 segment.index_done()
                 self._has_indexed.unpark_all()
         if self._expires_again and not self._is_stopped:
             await self.expire()
-        return is_mapped
+        return is_loaded
 
     async def _build_index(self, segment: Segment) -> bool:
         log, size = self._log, self._log.indexed_size(segment)

@@ -575,7 +575,7 @@ class Stream:
         return self._log.take_index_requests() if self._log is not None else []
 
     async def build_index(self, segment: Segment) -> bool:
-        """Give a segment its filter index; whether its file is mapped now."""
+        """Give a segment its filter index; whether it is that of a file."""
         return self._maintenance is not None and await self._maintenance.build_index(segment)
 
     # -- the end

@@ -13,9 +13,11 @@ from contextlib import suppress
 import trio
 
 from segments.disk import Buffer, File
+from segments.errors import UnreadableError
 from streamd.config import LOGIN_SECONDS, Config
 from streamd.net.transport import (
     Address,
+    FileUnreadable,
     TransportClosed,
     feed_from,
     is_local_address,
@@ -121,7 +123,12 @@ class TlsTransport:
     async def send_file(self, file: File, position: int, size: int) -> None:  # noqa: D102
         end = position + size
         while position < end:
-            piece = file.read(min(_PIECE_BYTES, end - position), position)
+            try:
+                piece = file.read(min(_PIECE_BYTES, end - position), position)
+            except UnreadableError as error:
+                raise FileUnreadable(str(error)) from error
+            if not piece:
+                raise FileUnreadable(f"{file.path} ends before byte {end}")
             self._pending.append(piece)
             position += len(piece)
             await self._flush()

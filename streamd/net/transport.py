@@ -18,6 +18,7 @@ import trio
 from outcome import Error, Outcome, Value
 
 from segments.disk import Buffer, File
+from segments.errors import UNREADABLE
 from streamd.config import RECEIVE_BYTES
 
 _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
@@ -36,6 +37,10 @@ _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a small packet yet
 
 class TransportClosed(Exception):
     """The peer is gone; there is nobody left to tell."""
+
+
+class FileUnreadable(TransportClosed):
+    """A file does not have the bytes that were promised to the peer: the connection is over."""
 
 
 class Address(NamedTuple):
@@ -104,7 +109,8 @@ class Transport(Protocol):
         """Send `size` bytes of a file from `position`. When cancelled, part may be sent.
 
         Raises:
-            TransportClosed: the connection broke, or the file is shorter than it was.
+            FileUnreadable: the file is shorter than it was, or the device cannot read it.
+            TransportClosed: the connection broke.
         """
 
     @property
@@ -344,9 +350,13 @@ class SocketTransport:
                     await trio.lowlevel.wait_writable(self._socket)
                     continue
                 if not sent:  # the frame's length is already promised
-                    raise TransportClosed(f"{file.path} ends before byte {end}")
+                    raise FileUnreadable(f"{file.path} ends before byte {end}")
                 position += sent
-        except (OSError, trio.ClosedResourceError) as error:
+        except trio.ClosedResourceError as error:
+            raise TransportClosed from error
+        except OSError as error:
+            if error.errno in UNREADABLE:
+                raise FileUnreadable(f"{file.path}: {error.strerror}") from error
             raise TransportClosed from error
 
     @property

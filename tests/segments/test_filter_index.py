@@ -11,8 +11,8 @@ from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader, 
 from segments.bloom import filter_keys
 from segments.disk import File
 from segments.errors import FormatError
-from segments.filter_files import load, load_or_build, save, scan
-from segments.filter_index import FilterFile, FilterIndex, Shape, fingerprint
+from segments.filter_files import load, load_or_build, save, scan, shape_of
+from segments.filter_index import FilterFile, FilterIndex, fingerprint
 from segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
 from segments.segment import FILTER_SUFFIX, Segment
 from tests.support.disk import FaultyDisk
@@ -137,7 +137,7 @@ def test_a_file_says_what_the_memory_said(tmp_path: Path) -> None:
 def test_the_file_is_as_declared(tmp_path: Path) -> None:
     log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
     assert isinstance(segment.filters, FilterIndex)
-    raw = segment.filters.encode(segment.size, segment.base_offset)
+    raw = segment.filters.encode(shape_of(segment))
     FILTER_INDEX_HEADER.parse(raw[:8])
     parsed = FILTER_INDEX.parse(raw[8:])
     assert (parsed.segment_size, parsed.base_offset, parsed.num_chunks) == (segment.size, 0, 6)
@@ -151,10 +151,10 @@ def test_the_file_is_as_declared(tmp_path: Path) -> None:
 def test_any_damage_of_the_file_is_found(tmp_path: Path) -> None:
     log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
     assert isinstance(segment.filters, FilterIndex)
-    raw = segment.filters.encode(segment.size, segment.base_offset)
-    shape = Shape(segment.size, segment.base_offset, segment.num_chunks)
+    raw = segment.filters.encode(shape_of(segment))
+    shape = shape_of(segment)
     FilterFile(raw, shape)
-    padding = range(48, 56)
+    padding = range(52, 56)
     for cut in range(len(raw)):
         with pytest.raises(FormatError):
             FilterFile(raw[:cut], shape)

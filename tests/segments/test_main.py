@@ -32,7 +32,7 @@ def test_dump_shows_every_chunk(tmp_path: Path) -> None:
 
 def test_a_filter_file_that_does_not_fit(tmp_path: Path) -> None:
     fill(tmp_path, 5)
-    (tmp_path / f"{0:020d}.filter").write_bytes(b"SFLT\0\0\0\1")
+    (tmp_path / f"{0:020d}.filter").write_bytes(b"SFLT\0\0\0\2")
     result = run("verify", tmp_path)
     assert result.exit_code == 1
     assert "the filter file is cut off; the server rebuilds it" in result.output

@@ -11,6 +11,7 @@ from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
 from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
 from streamd.config import (
+    FILTER_INDEX_BYTES,
     MAX_IDS,
     MAX_NAME_BYTES,
     OUTBOX_BYTES,
@@ -95,4 +96,5 @@ def everything(config: Config) -> int:
         + config.max_http_connections * http_connection()
         + config.max_streams * stream(config)
         + virtual_host()
+        + FILTER_INDEX_BYTES
     )

@@ -16,12 +16,13 @@ from trio.testing import (
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
+from segments.errors import UnreadableError
 from streamd.auth import passwords
 from streamd.broker import catalog, threads
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.net.rounds import Rounds
-from streamd.net.transport import Address, PolledFeed, TransportClosed, feed_from
+from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
 from streamd.net.wakeup import Wakeup
 from streamd.server import STREAM, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
@@ -87,7 +88,11 @@ class MemoryTransport:
             raise TransportClosed from error
 
     async def send_file(self, file: File, position: int, size: int) -> None:
-        await self.send(file.read(size, position))
+        try:
+            data = file.read(size, position)
+        except UnreadableError as error:
+            raise FileUnreadable from error
+        await self.send(data)
 
     is_congested = False
     certificate_user = None

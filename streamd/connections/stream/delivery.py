@@ -8,6 +8,7 @@ of its stream gets what is little and new without a turn, at the end of the roun
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
 from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
-from streamd.net.transport import Transport
+from streamd.net.transport import FileUnreadable, Transport
 from streamd.wire.stream.deliver import encode_deliver_head
 
 logger = logging.getLogger(__name__)
@@ -354,9 +355,14 @@ class Delivery:
                 parts.clear()
                 chunks.clear()
                 reader.drop_readahead()
-                for head, file, position, size in rest:
+                for head, file, position, size, chunk_id, start in rest:
                     await transport.send(head, more=True)
-                    await transport.send_file(file, position, size)
+                    try:
+                        await transport.send_file(file, position, size)
+                    except FileUnreadable:
+                        with suppress(StorageError):
+                            segment.mark_damaged(file, start, chunk_id)  # for who comes again
+                        raise
         finally:
             segment.release()
 
@@ -371,12 +377,18 @@ def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Bu
 
 
 class _Rest(NamedTuple):
-    """What is left to send of one chunk: bytes, then a piece of a file."""
+    """What is left to send of one chunk: bytes, then a piece of a file.
+
+    Attributes:
+        chunk_id, start: of the chunk, and where it begins in the file.
+    """
 
     head: bytes
     file: File
     position: int
     size: int
+    chunk_id: int
+    start: int
 
 
 def _unsent(heads: Sequence[bytes], chunks: Sequence[StoredChunk], sent: int) -> list[_Rest]:
@@ -388,5 +400,6 @@ def _unsent(heads: Sequence[bytes], chunks: Sequence[StoredChunk], sent: int) ->
         sent -= of_head + of_data
         if of_data < chunk.header.data_size:
             position, size = chunk.data_position + of_data, chunk.header.data_size - of_data
-            rest.append(_Rest(head[of_head:], chunk.file, position, size))
+            start, header = chunk.data_position - chunk.header.data_start, chunk.header
+            rest.append(_Rest(head[of_head:], chunk.file, position, size, header.chunk_id, start))
     return rest
