@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from segments import codec
 from segments.codec import FILE_HEADER_SIZE, Damage, IndexRecord
-from segments.disk import File
+from segments.disk import Disk, File
 from segments.errors import FormatError, StorageError, UnreadableError
 from segments.format_constants import USER
 from segments.index import Index, is_of_chunk
@@ -131,7 +131,7 @@ def index_content(segment: Segment, file: File) -> bytes:
 def _write(segment: Segment, content: bytes) -> None:
     """Correct the index in place: its writer may be appending to it."""
     try:
-        index = segment.disk.open(segment.path(INDEX_SUFFIX), writable=True)
+        index = _open(segment.disk, segment.path(INDEX_SUFFIX))
         try:
             if _read(index, len(content)) != content:
                 index.write([content], 0)
@@ -139,6 +139,16 @@ def _write(segment: Segment, content: bytes) -> None:
             index.close()
     except StorageError:
         return  # the next search tries again
+
+
+def _open(disk: Disk, path: str) -> File:
+    """The file, which is made where somebody has removed it."""
+    try:
+        return disk.open(path, writable=True)
+    except StorageError as error:
+        if not error.is_missing:
+            raise
+        return disk.create(path)
 
 
 def _read(index: File, size: int) -> bytes:

@@ -33,6 +33,7 @@ from segments.format_constants import (
 )
 
 FILE_HEADER_SIZE = 8
+_MAX_VERSION = 99  # above it the bytes are damaged, not of a later program
 MAX_REFERENCE_SIZE = 255  # one length byte; osiris once wrote 256 as 0 and could not read it back
 
 _FILE_HEADER = struct.Struct(">4sI")
@@ -56,6 +57,8 @@ def check_file_header(raw: bytes, expected: bytes) -> None:
     known_magic, known = _FILE_HEADER.unpack(expected)
     if magic != known_magic:
         raise FormatError(f"file begins with {magic!r}, expected {known_magic!r}")
+    if version > _MAX_VERSION:
+        raise FormatError(f"its format version is {version}, which no program has written")
     if version != known:
         raise VersionError(f"its format version is {version}, this program knows {known}")
 

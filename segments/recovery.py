@@ -13,7 +13,9 @@ make the files so (recovery_steps.py). The checkpoint says how much was on the d
   itself.
 * Without a checkpoint, as in a folder that another program wrote, it is taken to be at the start
   of the newest segment.
-* An index is derived: one that is missing, short or wrong is rebuilt from its segment.
+* An index is derived: one that is missing, short or wrong is rebuilt from its segment. The filter
+  file of the segment in which the log ends may know chunks that are gone: it is removed, before
+  others take their places.
 * Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
   what the checkpoint covered and is now missing leaves a gap.
 """
@@ -31,6 +33,7 @@ from segments.errors import CorruptError, FormatError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
+    FILTER_SUFFIX,
     MAX_OFFSET,
     SEGMENT_SUFFIX,
     SUFFIXES,
@@ -82,6 +85,9 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
     if plan.checkpoint is not None:
         bases = _without_outlived(plan, plan.checkpoint, folder, suffixes)
     _examine_all(plan, disk, folder, bases, suffixes, trust_indexes=trust_indexes)
+    if plan.segments and FILTER_SUFFIX in suffixes[plan.segments[-1].base_offset]:
+        path = plan.segments[-1].path(FILTER_SUFFIX)
+        plan.steps.append(Remove(path, "its segment grows again, after chunks that it may know"))
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
     return plan

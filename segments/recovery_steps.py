@@ -14,7 +14,7 @@ from segments.atomic_write import replace_file
 from segments.codec import Checkpoint
 from segments.disk import Disk, File
 from segments.errors import UnreadableError
-from segments.segment import FILTER_SUFFIX, SEGMENT_SUFFIX, Segment
+from segments.segment import Segment
 
 QUARANTINE = "quarantine"
 _ASIDE = ".aside"
@@ -40,7 +40,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Cut:
-    """Cut a segment after its last whole chunk, and remove the filter file that knows the rest.
+    """Cut a segment after its last whole chunk.
 
     Attributes:
         keeps_tail: whole chunks may be among what is cut: put a copy into quarantine.
@@ -66,8 +66,6 @@ class Cut:
                 finally:
                     kept.close()
                 disk.sync_folder(str(PurePath(to).parent))
-            disk.remove(self.path.removesuffix(SEGMENT_SUFFIX) + FILTER_SUFFIX)
-            disk.sync_folder(str(PurePath(self.path).parent))
             file.truncate(self.position)
             file.sync()
         finally:

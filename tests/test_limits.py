@@ -16,7 +16,7 @@ from streamd import config as limits
 from streamd.broker import checks, log_writer
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.routing import exchanges
-from streamd.config import Config
+from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import channel, delivery as consumers
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.net import outbox
@@ -424,6 +424,10 @@ def test_the_readme_has_the_formula() -> None:
         shown = f"{mebibytes:,.0f}" if mebibytes >= 10 else f"{mebibytes:.1f}"
         assert f"| {what} | {shown} |" in readme
     least = Config(max_connections=1, max_http_connections=1, max_streams=0)
-    assert memory.everything(least) == sum(
-        bounds[what] for what in ("an AMQP connection", "an HTTP connection", "a virtual host")
-    ) + FILTER_INDEX_BYTES
+    assert (
+        memory.everything(least)
+        == sum(
+            bounds[what] for what in ("an AMQP connection", "an HTTP connection", "a virtual host")
+        )
+        + FILTER_INDEX_BYTES
+    )

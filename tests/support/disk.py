@@ -5,14 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from segments.errors import StorageError
+from segments.errors import StorageError, read_error
 
 
 @dataclass
 class Inode:
-    """One file's content as written, as it is on the device, and the writes in between."""
+    """One file's content as written, as it is on the device, and the writes in between.
+
+    Attributes:
+        unreadable: bytes that the device does not give back, until they are written again.
+    """
 
     content: bytearray = field(default_factory=bytearray)
+    unreadable: range = range(0)
     durable: bytes = b""
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: cut there
 
@@ -22,6 +27,9 @@ class Inode:
             return
         if position > len(self.content):
             self.content.extend(bytes(position - len(self.content)))
+        bad = range(self.unreadable.start, min(self.unreadable.stop, len(self.content)))
+        if bad and position <= bad.start and bad.stop <= position + len(data):
+            self.unreadable = range(0)
         self.content[position : position + len(data)] = data
 
 
@@ -41,6 +49,9 @@ class FaultyFile:
     def read(self, size: int, position: int) -> bytes:
         self._disk.reads += 1
         self._disk.maybe_fail("read", self.path)
+        bad = self.inode.unreadable
+        if max(position, bad.start) < min(position + size, bad.stop, len(self.inode.content)):
+            raise read_error(self.path, OSError(errno.EIO, "Input/output error"))
         return bytes(self.inode.content[position : position + size])
 
     def write(self, parts: Sequence[bytes], position: int) -> int:
