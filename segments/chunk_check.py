@@ -4,7 +4,7 @@ from segments import codec
 from segments.checksum import crc32
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import File
-from segments.errors import FormatError
+from segments.errors import FormatError, UnreadableError
 from segments.format_constants import OSIRIS_SCHEME
 
 _READ_BYTES = 1 << 20  # data sections are tested in pieces: some writers know no chunk limit
@@ -59,15 +59,18 @@ def check_chunk(
 
 
 def header_is_sound(file: File, position: int, header: ChunkHeader, raw: bytes) -> bool:
-    """Whether header, filter and trailer pass their checksum.
+    """Whether header, filter and trailer can be read and pass their checksum.
 
     Chunks that osiris wrote carry none: there the bytes that hold it are zero.
     """
     if header.filter_scheme == OSIRIS_SCHEME:
         return header.header_check == 0
-    filter_bytes = file.read(header.filter_size, position + CHUNK_HEADER_SIZE)
     trailer_start = position + header.data_start + header.data_size
-    trailer = file.read(header.trailer_size, trailer_start)
+    try:
+        filter_bytes = file.read(header.filter_size, position + CHUNK_HEADER_SIZE)
+        trailer = file.read(header.trailer_size, trailer_start)
+    except UnreadableError:
+        return False
     checked = raw[:CHECKED_HEADER_SIZE]
     return codec.header_check(checked, filter_bytes, trailer) == header.header_check
 

@@ -69,7 +69,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
     bases = sorted(base for base, suffix in found if suffix == SEGMENT_SUFFIX)
     if bases and bases[-1] > MAX_OFFSET:
         path = file_path(folder, bases[-1], SEGMENT_SUFFIX)
-        reason = f"its name is an offset above {MAX_OFFSET}; move it away if it is not the stream's"
+        reason = f"its name is an offset above {MAX_OFFSET}; move it to another folder"
         raise CorruptError(path, 0, reason)
     orphans = sorted((base, suffix) for base, suffix in found if base not in bases)
     plan.steps += [

@@ -350,8 +350,8 @@ class SegmentScanner:
             yield known.end, known.next_offset
         if checkpoint is not None and checkpoint.segment == self.segment.base_offset:
             yield checkpoint.position, checkpoint.next_offset
-        raw = file.read(CHUNK_HEADER_SIZE, position)
         try:
+            raw = file.read(CHUNK_HEADER_SIZE, position)
             header = codec.decode_chunk_header(raw)
         except FormatError:
             pass
@@ -361,7 +361,11 @@ class SegmentScanner:
             if expected and end < size and header_is_sound(file, position, header, raw):
                 yield end, header.next_offset
         if self._old_index is not None:  # one by one: a lost page leaves zeros, not an order
-            for record in map(self._old_index.record, range(self._old_index.num_records)):
+            for number in range(self._old_index.num_records):
+                try:
+                    record = self._old_index.record(number)
+                except FormatError:  # the device does not give it back
+                    continue
                 yield record.position, record.chunk_id
 
     def _add_gap(self, plan: Plan, next_offset: int) -> None:

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import FIRST, Log, LogPolicy, at_time
 from segments.disk import OsDisk, OsFile
-from segments.errors import StorageError
+from segments.errors import StorageError, read_error
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.stream import Stream, StreamServices
@@ -21,6 +21,7 @@ from streamd.net.rounds import Rounds
 from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.test_stream import Bench, schedule
+from tests.support.amqp import open_peer
 from tests.support.logs import append, read_bodies, read_chunks
 from tests.support.server import Harness, Peer, harness, inline
 
@@ -38,18 +39,34 @@ class Faults:
     def __init__(self) -> None:
         self.calls = 0
         self._faults: dict[str, tuple[int, str]] = {}
+        self._bad_place = ("", range(0))
 
     def set(self, operation: str, code: int, part: str = f"/{BAD}/") -> None:
         self._faults[operation] = (code, part)
 
+    def set_bad_place(self, part: str, place: range) -> None:
+        """The device does not give these bytes of a file back."""
+        self._bad_place = (part, place)
+
     def clear(self) -> None:
         self._faults.clear()
+        self.set_bad_place("", range(0))
+
+    def check_place(self, path: str, size: int, position: int) -> None:
+        part, place = self._bad_place
+        if part in path and max(position, place.start) < min(position + size, place.stop):
+            raise read_error(path, OSError(errno.EIO, os.strerror(errno.EIO)))
 
     def check(self, operation: str, path: str) -> None:
         code, part = self._faults.get(operation, (0, ""))
         if code and part in path:
             self.calls += 1
-            raise StorageError(operation, path, OSError(code, os.strerror(code)))
+            error = OSError(code, os.strerror(code))
+            raise (
+                read_error(path, error)
+                if operation == "read"
+                else StorageError(operation, path, error)
+            )
 
 
 @pytest.fixture
@@ -62,6 +79,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
             self: OsFile, *arguments: Any, name: str = name, original: Any = original
         ) -> Any:
             found.check("flush" if name == "sync" else name, self.path)
+            if name == "read":
+                found.check_place(self.path, *arguments)
             return original(self, *arguments)
 
         monkeypatch.setattr(OsFile, name, faulty)
@@ -175,6 +194,54 @@ async def test_a_read_that_fails_ends_the_subscription(tmp_path: Path, faults: F
         await reader.subscribe(GOOD, subscription_id=2)
         assert await reader.bodies(1) == [b"before"]
         await good_goes_on(peer, 2)
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+async def test_a_place_that_cannot_be_read_costs_its_chunk_only(
+    tmp_path: Path, faults: Faults, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a large chunk its size is promised before its data is read: the connection has to end."""
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create(BAD)
+        await peer.declare(BAD)
+        for number in range(1, 6):
+            await peer.store([b"%d" % number + bytes(size)], number)
+        segment = server.host.find(BAD).log.segments[0]
+        middle = segment.size // 2
+        faults.set_bad_place(".segment", range(middle, middle + 1))
+        reader = await server.peer()
+        await reader.subscribe(BAD)
+        if size > 100_000:
+            assert [body[:1] for body in await reader.bodies(2)] == [b"1", b"2"]
+            await reader.ended()
+            reader = await server.peer()
+            await reader.subscribe(BAD)
+        assert [body[:1] for body in await reader.bodies(4)] == [b"1", b"2", b"4", b"5"]
+        assert caplog.text.count("1 messages from offset 2 on are lost") == 1
+        amqp = await open_peer(server)
+        await amqp.consume(BAD, x_stream_offset="first")
+        bodies = [delivery.body[:1] for delivery in await amqp.deliveries(4)]
+        assert bodies == [b"1", b"2", b"4", b"5"]
+
+
+async def test_an_impossible_file_name_sets_its_stream_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness(tmp_path) as server:
+        await two_streams(server)
+        folder = Path(server.host.find(BAD).log.folder)
+    (folder / f"{10**20 - 1}.segment").touch()
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await trio.sleep(60)
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "its name is an offset above 9223372036854775807" in errors[0].message
+        assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
+        await peer.declare(GOOD)
+        await peer.store([b"after"])
+        assert list(server.host.alarms()) == [BAD]
 
 
 async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(

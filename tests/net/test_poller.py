@@ -1,17 +1,20 @@
 """Real sockets: what arrives is given at once, whatever the others on the same poller do."""
 
 import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings, strategies as st
 
+from segments.disk import OsDisk
 from streamd.net.poller import Poller, open_poller
 from streamd.net.rounds import Rounds
-from streamd.net.transport import SocketTransport, TransportClosed
+from streamd.net.transport import FileUnreadable, SocketTransport, TransportClosed
 
 pytestmark = pytest.mark.skipif(open_poller(Rounds()) is None, reason="this system has no epoll")
 
@@ -186,3 +189,21 @@ async def test_one_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPa
             await pair.server.feed(lambda _: True)
         pair.server.close()  # wakes nobody: a task that is not asleep would end the process
         await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, 0])
+async def test_a_file_that_cannot_be_read_is_not_taken_for_a_peer_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(10))
+    file = OsDisk().open(str(tmp_path / "f"), writable=False)
+
+    def fails(*_: int) -> int:
+        raise OSError(code, "Input/output error")
+
+    if code:
+        monkeypatch.setattr(os, "sendfile", fails)
+    async with polling() as (_, (pair,)):
+        with pytest.raises(FileUnreadable):
+            await pair.server.send_file(file, 0, 20)
+    file.close()

@@ -1,0 +1,74 @@
+"""What a power failure can take away of names that were created."""
+
+import errno
+
+import pytest
+
+from segments import Log, LogPolicy
+from segments.errors import StorageError
+from tests.support.disk import FaultyDisk, FaultyFile
+from tests.support.logs import append
+
+
+class FolderDisk(FaultyDisk):
+    """A disk whose names are on the device when their folder is synced, and with little room.
+
+    Attributes:
+        on_device: names that a power failure leaves.
+        takes_checkpoints: there is room for one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_device: set[str] = set()
+        self.takes_checkpoints = True
+
+    def create(self, path: str) -> FaultyFile:
+        if "checkpoint" in path and not self.takes_checkpoints:
+            raise StorageError("create", path, OSError(errno.ENOSPC, "No space left on device"))
+        return super().create(path)
+
+    def sync_folder(self, folder: str) -> None:
+        self.maybe_fail("sync folder", folder)
+        self.on_device |= {path for path in self.files if path.startswith(f"{folder}/")}
+
+    def check_names(self, log: Log) -> None:
+        """All that readers see is in files that a power failure leaves."""
+        for segment in log.segments:
+            if segment.num_chunks:
+                assert segment.path() in self.on_device
+
+
+@pytest.mark.parametrize("takes_checkpoints", [False, True])
+def test_nothing_is_committed_before_its_name_is_on_the_device(takes_checkpoints: bool) -> None:
+    disk = FolderDisk()
+    disk.takes_checkpoints = takes_checkpoints
+    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
+    for number in range(7):
+        append(log, [b"%d" % number])
+        log.flush()
+        assert log.committed_offset == number + 1
+        disk.check_names(log)
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 2, 3])
+def test_names_that_a_killed_process_left(num_before: int) -> None:
+    """It ended before it synced them; they are there, and a power failure would take them."""
+    disk = FolderDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
+    for number in range(num_before):
+        append(log, [b"%d" % number])
+    del log  # killed
+    disk.takes_checkpoints = False
+    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
+    append(log, [b"next"])
+    log.flush()
+    disk.check_names(log)
+
+
+def test_a_folder_that_cannot_be_synced_fails_the_log() -> None:
+    disk = FolderDisk()
+    disk.takes_checkpoints = False
+    disk.failures["sync folder"] = 1
+    with pytest.raises(StorageError):
+        Log.open("s", LogPolicy(), disk, commits_on_flush=True)

@@ -1,0 +1,166 @@
+"""A device that does not give back some bytes of a segment: the rest is delivered."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, at_offset
+from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
+from segments.errors import UnreadableError
+from segments.segment import walk_headers
+from tests.segments.test_derived_files import FOLDER, index_all
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append, read_bodies
+
+POLICY = LogPolicy(max_segment_chunks=5, filter_size=16)
+NUM = 12
+SECTOR = 64
+
+
+@pytest.fixture(scope="module")
+def original() -> FaultyDisk:
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, POLICY, disk)
+    for number in range(NUM):
+        append(log, [b"%d" % number], [b"v%d" % (number % 2)], sequences={b"p": number + 1})
+    index_all(log)
+    log.close()
+    return disk
+
+
+def spans(disk: FaultyDisk) -> dict[int, tuple[str, int, int]]:
+    """Of each chunk the segment, where it begins, and where its data ends."""
+    log, found = Log.open(FOLDER, POLICY, copy.deepcopy(disk)), {}
+    for segment in log.segments:
+        for at, header in walk_headers(segment, segment.acquire()):
+            found[header.chunk_id] = (segment.path(), at, at + header.data_start + header.data_size)
+    return found
+
+
+def sectors(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
+    for path in sorted(disk.files):
+        if path.endswith(".segment"):
+            for at in range(0, len(disk.files[path].content), SECTOR):
+                yield path, range(at, at + SECTOR)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_every_chunk_that_can_be_read_is_delivered(original: FaultyDisk, is_open: bool) -> None:
+    where = spans(original)
+    for path, bad in sectors(original):
+        hit = {
+            number
+            for number, (of, start, end) in where.items()
+            if of == path and start < bad.stop and bad.start < end
+        }
+        readable = [b"%d" % number for number in range(NUM) if number not in hit]
+        disk = copy.deepcopy(original)
+        if not is_open:
+            disk.files[path].unreadable = bad
+        log = Log.open(FOLDER, POLICY, disk)
+        disk.files[path].unreadable = bad
+        assert log.committed_offset == NUM
+        for _ in range(2):
+            found = read_bodies(log)
+            # A trailer in the sector alone: its chunk is delivered, or damaged at the start.
+            assert set(readable) - set(found) <= {b"%d" % n for n in touched(where, path, bad)}
+            assert found == sorted(set(found), key=int)
+            for value in (b"v0", b"v1"):
+                wanted = [body for body in found if int(body) % 2 == int(value[1:])]
+                assert set(wanted) <= set(read_bodies(log, FIRST, ChunkMatcher([value])))
+            index_all(log)
+        for number in map(int, found):
+            assert read_bodies(log, at_offset(number))[0] == b"%d" % number
+        assert log.num_lost <= len(hit | touched(where, path, bad))
+
+
+def touched(where: dict[int, tuple[str, int, int]], path: str, bad: range) -> set[int]:
+    """Chunks of which any byte is in the sector, trailers included."""
+    starts = sorted((start, number) for number, (of, start, _) in where.items() if of == path)
+    ends = [start for start, _ in starts[1:]] + [1 << 40]
+    return {
+        number
+        for (start, number), end in zip(starts, ends, strict=True)
+        if start < bad.stop and bad.start < end
+    }
+
+
+def test_what_was_read_before_is_handed_out() -> None:
+    """One bad sector far behind in what is read ahead: nothing before it is lost, nor after."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, LogPolicy(), disk)
+    for number in range(300):
+        append(log, [(b"%d" % number).ljust(1_000)])
+    inode = disk.files[log.segments[0].path()]
+    inode.unreadable = range(200_000, 200_001)
+    disk.reads = 0
+    reader = Reader(log, log.find(FIRST))
+    found: list[int] = []
+    while not reader.at_end:
+        found += [chunk.header.chunk_id for chunk in reader.read(50, 1 << 20, 100)]
+    (lost,) = set(range(300)) - set(found)
+    assert found == sorted(found)
+    assert reader.counts.lost_records == log.num_lost == 1
+    assert log.segments[0].damage
+    assert disk.reads < 1_000
+    reader.close()
+    assert lost == (200_000 - FILE_HEADER_SIZE) // ((len(inode.content) - FILE_HEADER_SIZE) // 300)
+
+
+def test_a_refusal_of_another_kind_hands_out_what_was_read() -> None:
+    """It may pass: nothing is taken for damaged, and the reader goes on where it was."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, POLICY, disk)
+    for number in range(4):
+        append(log, [(b"%d" % number).ljust(40_000)], [b"v"])
+    reader = Reader(log, log.find(FIRST), ChunkMatcher([b"v"]))
+    found = [chunk.header.chunk_id for chunk in reader.read(1, 1 << 20, 100)]
+    disk.failures["read"] = 1
+    reader.drop_readahead()
+    with pytest.raises(StorageError):
+        reader.read(9, 1 << 20, 100)
+    while not reader.at_end:
+        found += [chunk.header.chunk_id for chunk in reader.read(9, 1 << 20, 100)]
+    assert found == [0, 1, 2, 3]
+    assert not log.num_lost
+
+
+def test_a_device_that_is_gone_is_not_taken_for_damage(original: FaultyDisk) -> None:
+    disk = copy.deepcopy(original)
+    log = Log.open(FOLDER, POLICY, disk)
+    for path, inode in disk.files.items():
+        if path.endswith(".segment"):
+            inode.unreadable = range(len(inode.content))
+    with pytest.raises(UnreadableError):
+        read_bodies(log)
+    assert not log.num_lost
+    for inode in disk.files.values():
+        inode.unreadable = range(0)
+    assert len(read_bodies(log)) == NUM
+
+
+@pytest.mark.parametrize("matcher", [None, ChunkMatcher([b"v"])])
+def test_a_segment_that_somebody_cuts(matcher: ChunkMatcher | None) -> None:
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, POLICY, disk)
+    for number in range(8):
+        append(log, [b"%d" % number], [b"v"])
+    content = disk.files[log.segments[0].path()].content
+    size = (len(content) - FILE_HEADER_SIZE) // 5
+    del content[FILE_HEADER_SIZE + 2 * size + CHUNK_HEADER_SIZE + 3 :]
+    assert read_bodies(log, FIRST, matcher) == [b"0", b"1", b"5", b"6", b"7"]
+
+
+def test_what_is_cut_off_is_kept_as_far_as_it_can_be_read() -> None:
+    """Behind the checkpoint the log ends where it cannot be read, and its end goes aside."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, LogPolicy(), disk)
+    for number in range(4):
+        append(log, [(b"%d" % number) * 9_000])
+    inode = disk.files[log.segments[0].path()]
+    inode.unreadable = range(10_000, 10_100)
+    log = Log.open(FOLDER, LogPolicy(), disk)
+    assert read_bodies(log) == [b"0" * 9_000]
+    (kept,) = (inode for path, inode in disk.files.items() if "quarantine" in path)
+    assert all((b"%d" % number) * 9_000 in kept.content for number in (2, 3))
