@@ -18,8 +18,7 @@ from segments.disk import File
 from segments.errors import FormatError, SegmentsError, StorageError
 from segments.filter_index import UNFILTERED, FilterFile, FilterIndex, Index, Shape
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
-from segments.index import record_position
-from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, Segment, walk_headers
+from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 
 
 def _go_on() -> None:
@@ -82,19 +81,16 @@ def shape_of(segment: Segment) -> Shape:
         FormatError: index and segment do not agree, or cannot be read.
         StorageError: the system refused.
     """
-    records = _content(segment, INDEX_SUFFIX)[: record_position(segment.num_chunks)]
-    if len(records) < record_position(segment.num_chunks):
-        raise FormatError(f"{segment.path(INDEX_SUFFIX)} is cut off")
-    last = b""
-    if segment.num_chunks:
-        at = codec.decode_index_record(records, record_position(segment.num_chunks - 1)).position
-        file = segment.disk.open(segment.path(), writable=False)
-        try:
-            last = file.read(codec.CHUNK_HEADER_SIZE, at)
-        finally:
-            file.close()
-    crc = crc32(last, crc32(records))
-    return Shape(segment.size, segment.base_offset, segment.num_chunks, crc)
+    number = segment.num_chunks
+    with segment.index() as index:
+        crc = index.crc()
+        position = index.record(number - 1).position if number else segment.size
+    file = segment.disk.open(segment.path(), writable=False)
+    try:
+        crc = crc32(file.read(codec.CHUNK_HEADER_SIZE, position), crc)
+    finally:
+        file.close()
+    return Shape(segment.size, segment.base_offset, number, crc)
 
 
 def save(segment: Segment, index: FilterIndex) -> FilterFile:
@@ -120,20 +116,16 @@ def load(segment: Segment) -> FilterFile:
     if segment.damage:
         raise FormatError("the segment is damaged")
     try:
-        content = _content(segment, FILTER_SUFFIX)
+        file = segment.disk.open(segment.path(FILTER_SUFFIX), writable=False)
     except StorageError as error:
         if error.is_missing:
             raise FormatError(str(error)) from error
         raise
-    return FilterFile(content, shape_of(segment))
-
-
-def _content(segment: Segment, suffix: str) -> bytes:
-    file = segment.disk.open(segment.path(suffix), writable=False)
     try:
-        return file.read(file.size(), 0)
+        content = file.read(file.size(), 0)
     finally:
         file.close()
+    return FilterFile(content, shape_of(segment))
 
 
 def load_or_build(

@@ -7,6 +7,7 @@ record is read with one positioned read, so a search costs log2 of the number of
 from bisect import bisect_right
 from typing import Protocol
 
+from segments.checksum import crc32
 from segments.codec import (
     FILE_HEADER_SIZE,
     INDEX_RECORD_SIZE,
@@ -15,6 +16,8 @@ from segments.codec import (
     decode_index_record,
 )
 from segments.errors import FormatError
+
+_READ_BYTES = 1 << 17
 
 
 def record_position(number: int) -> int:
@@ -63,6 +66,22 @@ class Index:
         if len(raw) < INDEX_RECORD_SIZE:
             raise FormatError(f"the index ends before record {number} of {self.num_records}")
         return decode_index_record(raw)
+
+    def crc(self) -> int:
+        """CRC-32 of all records.
+
+        Raises:
+            FormatError: the file has been cut, or cannot be read.
+            StorageError: the system refused.
+        """
+        position, end, crc = FILE_HEADER_SIZE, record_position(self.num_records), 0
+        while position < end:
+            raw = self._file.read(min(_READ_BYTES, end - position), position)
+            if not raw:
+                raise FormatError(f"the index ends at byte {position}, not {end}")
+            crc = crc32(raw, crc)
+            position += len(raw)
+        return crc
 
     def first_after_position(self, position: int) -> int:
         """Number of the first record for a chunk that starts after byte `position`."""
