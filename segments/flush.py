@@ -110,8 +110,9 @@ class Flush:
 # Appends that readers do not see yet (`held`, in order) are numbered when a flush begins: the
 # first `num_held` of them may be shown when it ends, later ones came too late for it.
 #
-# The checkpoint has fields of its own. `_checkpoint` is the one on the device; none is written that
-# says the same again. `_counted_from` is where the newest segment stood when the last one was
+# The checkpoint has fields of its own. `_checkpoint` is the one on the device, or, unless
+# `_is_written`, the one that retention was given to write, which may have failed; none is written
+# that says the same again. `_counted_from` is where the newest segment stood when the last one was
 # begun: from there is counted what the next start would have to read. `_indexes` are index files
 # of sealed segments that no checkpoint speaks for yet; they are synced with the next one, because
 # the checkpoint says that they can be trusted. The epoch in it is the highest in the log: that of
@@ -147,7 +148,7 @@ class FlushState:
         self._sealed_bytes = 0
         self._has_new_names = has_new_names
         # The checkpoint.
-        self._checkpoint = plan.checkpoint
+        self._checkpoint, self._is_written = plan.checkpoint, True
         self._counted_from = (writer.size, writer.num_chunks)
         self._indexes: list[str] = []
         self._epoch = plan.last_epoch
@@ -204,7 +205,8 @@ class FlushState:
         if only_sealed:
             reached = (FILE_HEADER_SIZE, 0, base)
         found = Checkpoint(first_offset, base, *reached, self._epoch, has_tracking)
-        return None if found == self._checkpoint and not self.is_dirty else found
+        is_said = found == self._checkpoint and self._is_written
+        return None if is_said and not self.is_dirty else found
 
     def without(self, gone: Sequence[Segment], first: Segment) -> Checkpoint:
         """The checkpoint to be written before segments are removed; `first` is the first then."""
@@ -218,7 +220,7 @@ class FlushState:
         last = self._checkpoint
         if last is None or last.segment < base:
             last = Checkpoint(base, base, FILE_HEADER_SIZE, 0, base, self._epoch, True)
-        self._checkpoint = last._replace(first_offset=base)
+        self._checkpoint, self._is_written = last._replace(first_offset=base), False
         return self._checkpoint
 
     def begin(
@@ -273,7 +275,7 @@ class FlushState:
         if flush.newest is self._writer:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
-            self._checkpoint = flush.checkpoint
+            self._checkpoint, self._is_written = flush.checkpoint, True
             self._indexes = [path for path in self._indexes if path not in flush.indexes]
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
         return shown

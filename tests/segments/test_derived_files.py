@@ -219,6 +219,29 @@ def test_a_wrong_index_is_walked_once(large_log: FaultyDisk) -> None:
     assert disk.reads < 300 * 20
 
 
+def test_whatever_the_device_gives_back_of_a_damage_file() -> None:
+    """The other messages are delivered, and the damage is found again where it is met."""
+    original = small_log()
+    segment = f"{FOLDER}/{0:020d}.segment"
+    original.files[segment].content[8:12] = bytes(4)  # the first chunk
+    original.files[f"{FOLDER}/{0:020d}{INDEX_SUFFIX}"].content.append(0)  # so it is noticed
+    Log.open(FOLDER, POLICY, original).close()
+    path = f"{FOLDER}/{0:020d}.damage"
+    for lie in lies(original, page=32):
+        if lie.path != path:
+            continue
+        disk = FaultyDisk()
+        disk.files = copy.deepcopy(original.files)
+        lie.tell(disk.files)
+        log = Log.open(FOLDER, POLICY, disk)
+        for _ in range(2):
+            assert read_bodies(log) == BODIES[2:], lie.what
+            found = read_bodies(log, FIRST, ChunkMatcher([b"v1"]))
+            assert {body for body in BODIES[2:] if value_of(int(body)) == b"v1"} <= set(found)
+            index_all(log)
+        log.close()
+
+
 class TestFilterFilesOfOtherContent:
     def test_what_a_power_failure_cut_and_others_replaced(self) -> None:
         """The filter file is on the device before its segment, and outlives the end of it."""

@@ -1,4 +1,4 @@
-"""What a power failure can take away of names that were created."""
+"""What is on the device and what is said to be: names that were created, and the checkpoint."""
 
 import errno
 
@@ -7,7 +7,7 @@ import pytest
 from segments import Log, LogPolicy
 from segments.errors import StorageError
 from tests.support.disk import FaultyDisk, FaultyFile
-from tests.support.logs import append
+from tests.support.logs import append, read_bodies
 
 
 class FolderDisk(FaultyDisk):
@@ -72,3 +72,23 @@ def test_a_folder_that_cannot_be_synced_fails_the_log() -> None:
     disk.failures["sync folder"] = 1
     with pytest.raises(StorageError):
         Log.open("s", LogPolicy(), disk, commits_on_flush=True)
+
+
+def test_what_retention_could_not_say_is_said_later() -> None:
+    """The files are gone, but there was no room for the checkpoint that says so."""
+    disk = FolderDisk()
+    policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+    log = Log.open("s", policy, disk)
+    for number in range(6):
+        append(log, [b"%d" % number])
+    log.flush(with_checkpoint=True)
+    removal = log.expire(0)
+    assert removal.segments
+    disk.takes_checkpoints = False
+    with pytest.raises(StorageError):
+        removal.run()
+    disk.takes_checkpoints = True
+    log.close()
+    log = Log.open("s", policy, disk)
+    assert log.report.losses == log.report.steps == ()
+    assert read_bodies(log) == [b"4", b"5"]
