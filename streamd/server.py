@@ -24,6 +24,7 @@ from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
+from streamd.broker.names import as_sent
 from streamd.config import DRAIN_SECONDS, Config
 from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
@@ -93,6 +94,7 @@ class Server:
         self.addresses: dict[str, Address] = {}
         self.certificates: Certificates | None = None
         self.connections = ConnectionRegistry()
+        directory.add_observer(self.connections)
         self.handshakes = 0
         self._config = config
         self._max_connections = _connection_budget(config)
@@ -240,7 +242,7 @@ async def open_server(
             contents = catalog.contents()
             writer = CatalogWriter(catalog)
             directory = UserDirectory(writer)
-            await directory.open(catalog, config.user, config.password, DEFAULT_HOST)
+            await directory.open(catalog, as_sent(config.user), config.password, DEFAULT_HOST)
         except CatalogError as error:
             raise StartError(str(error)) from error
         except Refused as refused:

@@ -3,9 +3,11 @@
 The stream protocol's Manage command and the HTTP API both come here.
 """
 
-from streamd.auth.users import UserDirectory
+from streamd.auth.users import MAX_NAME_BYTES, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.catalog_writer import Check, permitted
+from streamd.broker.names import Name, check_new
 
 _EVERYTHING = (".*", ".*", ".*")
 
@@ -22,40 +24,54 @@ class Administration:
         self._broker = broker
         self._directory = directory
 
-    async def add_virtual_host(self, name: str, owner: str) -> bool:
+    async def add_virtual_host(self, name: Name, owner: Name, check: Check = permitted) -> bool:
         """Add a virtual host unless it exists; its owner gets all rights in it.
+
+        Args:
+            name: of the virtual host.
+            owner: a user.
+            check: see CatalogWriter.turn.
 
         Returns:
             Whether it is new.
 
         Raises:
-            Refused: the owner does not exist, or the catalog cannot be written.
+            Refused: a bad name, the owner does not exist, or the catalog cannot be written.
         """
-        async with self._broker.catalog.turn() as turn:
+        async with self._broker.catalog.turn(check) as turn:
             if name in self._broker.virtual_hosts:
                 return False
+            check_new("a virtual host", name, MAX_NAME_BYTES)
             self._directory.check_user(owner)
             row = PermissionRow(owner, name, *_EVERYTHING)
             await self._broker.add_virtual_host(turn, name, lambda c: c.put_permission(row))
             self._directory.add_permission(row)
             return True
 
-    async def remove_virtual_host(self, name: str) -> None:
+    async def remove_virtual_host(self, name: Name, check: Check = permitted) -> None:
         """Remove a virtual host with everything in it, and the permissions of users there.
+
+        See CatalogWriter.turn for `check`.
 
         Raises:
             Refused: it does not exist, or the catalog cannot be written.
         """
-        async with self._broker.catalog.turn() as turn:
+        async with self._broker.catalog.turn(check) as turn:
             await self._broker.remove_virtual_host(turn, name)
             self._directory.forget_virtual_host(name)
 
-    async def put_permission(self, row: PermissionRow) -> bool:
+    async def put_permission(self, row: PermissionRow, check: Check = permitted) -> bool:
         """Set what a user may do in a virtual host; returns whether it had no permissions there.
+
+        See CatalogWriter.turn for `check`.
 
         Raises:
             Refused: no such user or virtual host, a pattern that cannot be compiled, or the
                 catalog cannot be written.
         """
-        check = self._broker.check_virtual_host
-        return await self._directory.put_permission(row, lambda: check(row.virtual_host))
+
+        def check_all() -> None:
+            check()
+            self._broker.check_virtual_host(row.virtual_host)
+
+        return await self._directory.put_permission(row, check_all)

@@ -7,8 +7,9 @@ import struct
 from enum import Enum
 from typing import NamedTuple
 
-from streamd.auth.users import LOOPBACK_ONLY, Rights, UserDirectory
+from streamd.auth.users import LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
+from streamd.broker.names import Name, as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 
@@ -85,7 +86,7 @@ class Authenticator:
             found.append(ANONYMOUS)
         return tuple(found)
 
-    async def prove(self, mechanism: str, data: bytes) -> str:
+    async def prove(self, mechanism: str, data: bytes) -> Account:
         """The user that the secret authenticates.
 
         Raises:
@@ -94,32 +95,32 @@ class Authenticator:
         if mechanism not in self.mechanisms():
             raise AuthenticationFailed(Failure.UNKNOWN_MECHANISM, f"{mechanism[:20]!r}")
         if mechanism == ANONYMOUS:
-            user = self._config.anonymous_user
+            user = as_sent(self._config.anonymous_user)
+            account = self._directory.account(user)
         elif mechanism == EXTERNAL:
-            user = self._peer.certificate_user or ""
+            user = as_sent(self._peer.certificate_user or "")
+            account = self._directory.account(user)
         else:
-            read = _read_plain if mechanism == PLAIN else _read_amqplain
-            name, password = read(data)
-            user = name.decode("utf-8", "replace")
-            host = self._peer.host
-            if not password or not await self._directory.authenticate(user, password, host):
-                raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, _who(user, mechanism))
-        if not self._directory.is_user(user):
+            user, password = _read_plain(data) if mechanism == PLAIN else _read_amqplain(data)
+            host, account = self._peer.host, None
+            if password:
+                account = await self._directory.authenticate(user, password, host)
+        if account is None:
             raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, _who(user, mechanism))
         if user == LOOPBACK_ONLY and not self._peer.is_local:
             raise AuthenticationFailed(Failure.LOOPBACK_ONLY, _who(user, mechanism))
-        return user
+        return account
 
-    def enter(self, user: str, name: str) -> tuple[VirtualHost, Rights]:
+    def enter(self, account: Account, name: Name) -> tuple[VirtualHost, Rights]:
         """A virtual host, and the rights of an authenticated user there.
 
         Raises:
             AuthenticationFailed: it does not exist, or the user has no rights there.
         """
         host = self._broker.virtual_hosts.get(name)
-        rights = Rights(self._directory, user, name)
+        rights = Rights(self._directory, account, name)
         if host is None or not rights.may_enter:
-            who = f"user {user!r}, virtual host {name[:_SHOWN]!r}"
+            who = f"user {account.name!r}, virtual host {name[:_SHOWN]!r}"
             raise AuthenticationFailed(Failure.NO_VIRTUAL_HOST, who)
         return host, rights
 
@@ -128,14 +129,21 @@ def _who(user: str, mechanism: str) -> str:
     return f"user {user[:_SHOWN]!r} with {mechanism}"
 
 
-def _read_plain(data: bytes) -> tuple[bytes, bytes]:
+def _read_user(data: bytes) -> Name:
+    try:
+        return as_sent(data.decode())
+    except UnicodeDecodeError:  # no user has such a name
+        raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, repr(data[:_SHOWN])) from None
+
+
+def _read_plain(data: bytes) -> tuple[Name, bytes]:
     parts = data.split(b"\0")
     if len(parts) != 3 or parts[0]:  # noqa: PLR2004 - authorisation id, user, password
         raise AuthenticationFailed(Failure.MALFORMED)
-    return parts[1], parts[2]
+    return _read_user(parts[1]), parts[2]
 
 
-def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
+def _read_amqplain(data: bytes) -> tuple[Name, bytes]:
     """A field table of AMQP 0-9-1 without its length, in which LOGIN and PASSWORD are strings."""
     fields: dict[bytes, bytes] = {}
     position = 0
@@ -151,4 +159,4 @@ def _read_amqplain(data: bytes) -> tuple[bytes, bytes]:
         position = end + length
     if not {b"LOGIN", b"PASSWORD"} <= fields.keys():
         raise AuthenticationFailed(Failure.MALFORMED)
-    return fields[b"LOGIN"], fields[b"PASSWORD"]
+    return _read_user(fields[b"LOGIN"]), fields[b"PASSWORD"]

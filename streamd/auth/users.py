@@ -1,7 +1,8 @@
 """Who may enter, and what they may do there: users, password hashes, permissions.
 
 A permission is three patterns for the names of streams in a virtual host, searched for in the
-name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" that prefix. Passwords are
+name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" that prefix. "$" is the end of
+the name, also where a line end is the last character of it. Passwords are
 kept as scrypt hashes. Checking one takes some 50 ms on purpose and happens in a thread, two at a
 time at most; a password that was right once is then known by a keyed hash that lives as long as
 the server, so clients with many connections do not pay for each.
@@ -11,9 +12,10 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from typing import Protocol
 
 import trio
 
@@ -22,10 +24,14 @@ from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_rows import PermissionRow, UserRow
-from streamd.broker.catalog_writer import CatalogWriter, Turn
+from streamd.broker.catalog_writer import CatalogWriter, Check, Turn, permitted
 from streamd.broker.errors import NoSuch, Reason, Refused
+from streamd.broker.names import Name, check_new
 
 logger = logging.getLogger(__name__)
+
+# A part of a pattern in which "$" is no end, or such an end.
+_END_IN_PATTERN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 ADMINISTRATOR = "administrator"
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
@@ -43,52 +49,107 @@ class Right(IntEnum):
     READ = 2
 
 
+class Account:
+    """A user from its creation to its deletion.
+
+    Another user of the same name, created later, is another account: connections of the first one
+    get none of its rights.
+
+    Attributes:
+        name: of the user.
+        exists: the user was not deleted.
+    """
+
+    def __init__(self, name: Name) -> None:
+        self.name = name
+        self.exists = True
+
+
+class AccountObserver(Protocol):
+    """Learns when users may do less than before, or more."""
+
+    def rights_changed(self, account: Account) -> None:
+        """The permissions of a user were changed, or it was deleted."""
+
+
 class Rights:
     """What one user may do in one virtual host, as it is at the moment.
 
     Attributes:
-        user: the name.
+        account: the user; once it is deleted, it may do nothing.
     """
 
-    def __init__(self, access: "UserDirectory", user: str, virtual_host: str) -> None:
-        self.user = user
-        self._directory = access
+    def __init__(self, directory: "UserDirectory", account: Account, virtual_host: Name) -> None:
+        self.account = account
+        self._directory = directory
         self._virtual_host = virtual_host
+
+    @property
+    def user(self) -> Name:
+        """The name of the user."""
+        return self.account.name
 
     @property
     def may_enter(self) -> bool:
         """Whether the user may do anything at all there."""
-        return self._directory.permission(self.user, self._virtual_host) is not None
+        return self._permission() is not None
 
     @property
     def is_administrator(self) -> bool:
         """Whether the user may manage users and virtual hosts."""
-        return self._directory.has_tag(self.user, ADMINISTRATOR)
+        return self._directory.has_tag(self.account, ADMINISTRATOR)
 
-    def allows(self, right: Right, name: str) -> bool:
+    def require_administrator(self) -> None:
+        """Raise Refused unless the user may manage users and virtual hosts."""
+        if not self.is_administrator:
+            raise Refused(Reason.ACCESS_REFUSED, f"{self.user} is not an administrator")
+
+    def allows(self, right: Right, name: Name) -> bool:
         """Whether the user has this right on the resource `name`."""
-        row = self._directory.permission(self.user, self._virtual_host)
+        row = self._permission()
         return row is not None and _matches(row[2 + right], name)
 
-    def require(self, right: Right, name: str) -> None:
+    def allows_any(self, name: Name, *rights: Right) -> bool:
+        """Whether the user has one of these rights on the resource `name`."""
+        return any(self.allows(right, name) for right in rights)
+
+    def require(self, right: Right, name: Name) -> None:
         """Raise Refused unless the user has this right on the resource `name`."""
         if not self.allows(right, name):
             details = f"{self.user} may not {right.name.lower()} {name}"
             raise Refused(Reason.ACCESS_REFUSED, details)
 
+    def require_super_stream(self, name: Name, partitions: Sequence[Name]) -> None:
+        """Raise Refused unless the user may create or delete a super stream.
+
+        Source: rabbitmq/rabbitmq-server, rabbit_stream_utils.erl.
+        """
+        self.require(Right.CONFIGURE, name)
+        self.require(Right.READ, name)
+        for partition in partitions:
+            self.require(Right.CONFIGURE, partition)
+            self.require(Right.WRITE, partition)
+
+    def _permission(self) -> PermissionRow | None:
+        if not self.account.exists:
+            return None
+        return self._directory.permission(self.user, self._virtual_host)
+
 
 @lru_cache(_PATTERNS_KEPT)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+    re.compile(pattern)  # an error shows the pattern as it was given
+    return re.compile(_END_IN_PATTERN.sub(_last_end, pattern))
+
+
+def _last_end(found: re.Match[str]) -> str:
+    """Python's "$" also matches before a line end at the end; "\\Z" does not."""
+    return r"\Z" if found[0] == "$" else found[0]
 
 
 @lru_cache(_ANSWERS_KEPT)
 def _matches(pattern: str, name: str) -> bool:
     return bool(pattern) and _compiled(pattern).search(name) is not None
-
-
-def _pass() -> None:
-    """Nothing to check."""
 
 
 class UserDirectory:
@@ -100,15 +161,17 @@ class UserDirectory:
 
     def __init__(self, catalog: CatalogWriter) -> None:
         self._catalog = catalog
-        self._users: dict[str, UserRow] = {}
-        self._permissions: dict[tuple[str, str], PermissionRow] = {}
-        self._known: dict[str, bytes] = {}  # user to keyed hash of the right password
+        self._users: dict[Name, UserRow] = {}
+        self._accounts: dict[Name, Account] = {}
+        self._permissions: dict[tuple[Name, Name], PermissionRow] = {}
+        self._observers: list[AccountObserver] = []
+        self._known: dict[Name, bytes] = {}  # user to keyed hash of the right password
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
         self._throttle = LoginThrottle()
 
     async def open(
-        self, catalog: Catalog, default_user: str, default_password: str, virtual_host: str
+        self, catalog: Catalog, default_user: Name, default_password: str, virtual_host: Name
     ) -> None:
         """Read the catalog; a new one gets a first user, an administrator with all rights.
 
@@ -117,7 +180,7 @@ class UserDirectory:
             Refused: it cannot be written.
         """
         for user in await threads.in_thread(catalog.users):
-            self._users[user.name] = user
+            self._add(user)
         for row in await threads.in_thread(catalog.permissions):
             self._permissions[row.user, row.virtual_host] = row
         if not self._users:
@@ -126,22 +189,36 @@ class UserDirectory:
             rights = PermissionRow(default_user, virtual_host, ".*", ".*", ".*")
             async with self._catalog.turn() as turn:
                 await turn.commit(lambda c: c.put_user(user), lambda c: c.put_permission(rights))
-                self._users[default_user] = user
+                self._add(user)
                 self.add_permission(rights)
+
+    def _add(self, user: UserRow) -> None:
+        self._users[user.name] = user
+        self._accounts[user.name] = Account(user.name)
+
+    def add_observer(self, observer: AccountObserver) -> None:
+        """From now on, tell an observer when the rights of a user change."""
+        self._observers.append(observer)
+
+    def _tell(self, account: Account | None) -> None:
+        if account is not None:
+            for observer in self._observers:
+                observer.rights_changed(account)
 
     # -- entering
 
-    async def authenticate(self, name: str, password: bytes, address: str) -> bool:
-        """Whether this is a user and the password is right; takes as long when it is not.
+    async def authenticate(self, name: Name, password: bytes, address: str) -> Account | None:
+        """The user, when there is one and the password is right; takes as long when it is not.
 
         Args:
             name: of the user.
             password: as it was sent.
             address: where it comes from; after too many wrong ones from there it is not checked.
         """
+        account = self._accounts.get(name)
         seen = hmac.digest(self._key, password, "sha256")
         if self._is_known(name, seen):
-            return True
+            return account
 
         async def look() -> bool:
             return self._is_known(name, seen) or await self._check(name, password, seen)
@@ -149,23 +226,25 @@ class UserDirectory:
         is_right = await self._throttle.judge(address, look)
         if is_right is None:
             logger.warning("%s: a password was not checked, after too many wrong ones", address)
-        return bool(is_right)
+        return account if is_right and self._accounts.get(name) is account else None
 
-    def _is_known(self, name: str, seen: bytes) -> bool:
+    def _is_known(self, name: Name, seen: bytes) -> bool:
         """Whether the user's password was found to be this one."""
         known = self._known.get(name)
         return known is not None and name in self._users and hmac.compare_digest(known, seen)
 
-    async def _check(self, name: str, password: bytes, seen: bytes) -> bool:
+    async def _check(self, name: Name, password: bytes, seen: bytes) -> bool:
         user = self._users.get(name)
         kept = user.password_hash if user else ""
         async with self._checks:
             is_right: bool = await threads.in_thread(check_password, password, kept)
-        if is_right and user is not None and self._users.get(name) is user:
-            self._known[name] = seen
-            if not is_own(kept):
-                await self._strengthen(user, password)
-        return is_right
+        current = self._users.get(name)
+        if not is_right or current is None or current.password_hash != kept:
+            return False  # wrong, or no longer the password
+        self._known[name] = seen
+        if not is_own(kept):
+            await self._strengthen(current, password)
+        return True
 
     async def _strengthen(self, user: UserRow, password: bytes) -> None:
         """Replace a hash that came from RabbitMQ, now that the password is known."""
@@ -179,19 +258,19 @@ class UserDirectory:
             except Refused as refused:  # the old one still works
                 logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
-    def is_user(self, name: str) -> bool:
-        """Whether there is such a user."""
-        return name in self._users
+    def account(self, name: Name) -> Account | None:
+        """The user of that name, as it is known until it is deleted."""
+        return self._accounts.get(name)
 
-    def find_user(self, name: str) -> UserRow | None:
+    def find_user(self, name: Name) -> UserRow | None:
         """The user of that name."""
         return self._users.get(name)
 
-    def has_tag(self, name: str, tag: str) -> bool:
-        """Whether there is such a user and it has this tag."""
-        return name in self._users and tag in self._users[name].tags
+    def has_tag(self, account: Account, tag: str) -> bool:
+        """Whether a user was not deleted, and has this tag."""
+        return account.exists and tag in self._users[account.name].tags
 
-    def permission(self, user: str, virtual_host: str) -> PermissionRow | None:
+    def permission(self, user: Name, virtual_host: Name) -> PermissionRow | None:
         """What a user may do in a virtual host; None when it may not even enter."""
         return self._permissions.get((user, virtual_host))
 
@@ -207,10 +286,11 @@ class UserDirectory:
 
     async def put_user(
         self,
-        name: str,
+        name: Name,
         password: bytes | None = None,
         tags: Collection[str] | None = None,
         password_hash: str | None = None,
+        check: Check = permitted,
         *,
         is_new: bool | None = None,
     ) -> bool:
@@ -221,6 +301,7 @@ class UserDirectory:
             password: the new one; with an empty one nobody can log in.
             tags: the new ones, all of them.
             password_hash: instead of a password, as passwords.read_hash gives it.
+            check: see CatalogWriter.turn.
             is_new: True when the user must not exist yet, False when it must; None for either.
 
         Returns:
@@ -230,13 +311,14 @@ class UserDirectory:
             Refused: bad name, `is_new` is wrong, no administrator would be left, or the
                 catalog cannot be written.
         """
-        _check_name("user", name)
+        check()
+        check_new("a user", name, MAX_NAME_BYTES)
         if password:
             async with self._checks:
                 password_hash = await threads.in_thread(hash_password, password)
         elif password is not None:
             password_hash = ""
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(check) as turn:
             if is_new is not None:
                 (self.check_no_user if is_new else self.check_user)(name)
             known = self._users.get(name)
@@ -252,30 +334,37 @@ class UserDirectory:
 
     async def _keep(self, turn: Turn, user: UserRow) -> None:
         await turn.commit(lambda catalog: catalog.put_user(user))
-        self._users[user.name] = user
+        if user.name in self._users:
+            self._users[user.name] = user
+        else:
+            self._add(user)
 
-    async def remove_user(self, name: str) -> None:
-        """Remove a user, except the last administrator.
+    async def remove_user(self, name: Name, check: Check = permitted) -> None:
+        """Remove a user, except the last administrator; see CatalogWriter.turn for `check`.
 
-        Its connections stay until they end.
+        Its connections are ended.
 
         Raises:
             Refused: no such user, it is the last administrator, or the catalog cannot be written.
         """
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(check) as turn:
             self._check_stays_managed(name)
             self.check_user(name)
             await turn.commit(lambda catalog: catalog.remove_user(name))
             del self._users[name]
             self._known.pop(name, None)
             self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
+            account = self._accounts.pop(name)
+            account.exists = False
+            self._tell(account)
 
-    async def put_permission(self, row: PermissionRow, check: Callable[[], None] = _pass) -> bool:
+    async def put_permission(self, row: PermissionRow, check: Check = permitted) -> bool:
         """Set what a user may do in a virtual host.
 
         Args:
             row: the new permissions.
-            check: raises Refused unless the virtual host exists; called in the turn of the change.
+            check: raises Refused unless the virtual host exists, and whoever asks may do this; see
+                CatalogWriter.turn.
 
         Returns:
             Whether the user had no permissions there.
@@ -287,59 +376,56 @@ class UserDirectory:
         for pattern in row[2:]:
             try:
                 _compiled(pattern)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 details = f"{pattern[:40]!r} is not a regular expression: {error}"
                 raise Refused(Reason.PRECONDITION_FAILED, details) from error
-        async with self._catalog.turn() as turn:
-            check()
+        async with self._catalog.turn(check) as turn:
             self.check_user(row.user)
             is_new = self.permission(row.user, row.virtual_host) is None
             await turn.commit(lambda catalog: catalog.put_permission(row))
             self.add_permission(row)
+            self._tell(self._accounts.get(row.user))
             return is_new
 
-    async def remove_permission(self, user: str, virtual_host: str) -> None:
-        """Remove the permissions of a user in a virtual host.
+    async def remove_permission(
+        self, user: Name, virtual_host: Name, check: Check = permitted
+    ) -> None:
+        """Remove the permissions of a user in a virtual host; see CatalogWriter.turn for `check`.
 
         Raises:
             Refused: it has no permissions there, or the catalog cannot be written.
         """
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(check) as turn:
             if (user, virtual_host) not in self._permissions:
                 raise NoSuch(f"{user} has no permissions in {virtual_host}")
             await turn.commit(lambda catalog: catalog.remove_permission(user, virtual_host))
             del self._permissions[user, virtual_host]
+            self._tell(self._accounts.get(user))
 
     def add_permission(self, row: PermissionRow) -> None:
         """Apply permissions of a user; the catalog has them already."""
         self._permissions[row.user, row.virtual_host] = row
 
-    def forget_virtual_host(self, name: str) -> None:
+    def forget_virtual_host(self, name: Name) -> None:
         """Drop the permissions in a virtual host; the catalog has them no longer."""
         self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
 
-    def check_user(self, name: str) -> None:
+    def check_user(self, name: Name) -> None:
         """Raise Refused unless there is such a user."""
         if name not in self._users:
             raise NoSuch(f"there is no user {name}")
 
-    def check_no_user(self, name: str) -> None:
+    def check_no_user(self, name: Name) -> None:
         """Raise Refused when there is such a user."""
         if name in self._users:
             raise Refused(Reason.PRECONDITION_FAILED, f"there is a user {name} already")
 
-    def check_tags(self, name: str, tags: Collection[str]) -> None:
+    def check_tags(self, name: Name, tags: Collection[str]) -> None:
         """Raise Refused when nobody could manage any more once a user has these tags."""
         if ADMINISTRATOR not in tags:
             self._check_stays_managed(name)
 
-    def _check_stays_managed(self, name: str) -> None:
+    def _check_stays_managed(self, name: Name) -> None:
         if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:
             details = f"{name} is the last administrator: create another one first"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-
-
-def _check_name(what: str, name: str) -> None:
-    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
-        details = f"{name[:40]!r} is not a {what} name: expected 1 to 255 printable bytes"
-        raise Refused(Reason.PRECONDITION_FAILED, details)

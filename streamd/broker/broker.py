@@ -19,7 +19,7 @@ from streamd.broker.errors import NoSuch
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
 from streamd.broker.log_keeper import LogKeeper
-from streamd.broker.names import stream_folder
+from streamd.broker.names import Name, stream_folder
 from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
@@ -68,7 +68,7 @@ class Broker:
         flusher: Flusher | None = None,
         max_open_logs: int | None = None,
     ) -> None:
-        self.virtual_hosts: dict[str, VirtualHost] = {}
+        self.virtual_hosts: dict[Name, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
         self.catalog = catalog
@@ -117,12 +117,12 @@ class Broker:
     def _streams(self) -> list[Stream]:
         return [stream for host in self.virtual_hosts.values() for stream in host.streams()]
 
-    def check_virtual_host(self, name: str) -> None:
+    def check_virtual_host(self, name: Name) -> None:
         """Raise Refused when there is no virtual host of that name."""
         if name not in self.virtual_hosts:
             raise NoSuch(f"there is no virtual host {name}")
 
-    async def add_virtual_host(self, turn: Turn, name: str, *more: Change) -> None:
+    async def add_virtual_host(self, turn: Turn, name: Name, *more: Change) -> None:
         """Add a virtual host that does not exist yet.
 
         Args:
@@ -136,7 +136,7 @@ class Broker:
         await turn.commit(lambda catalog: catalog.add_virtual_host(name), *more)
         self.virtual_hosts[name] = VirtualHost(name, self._resources)
 
-    async def remove_virtual_host(self, turn: Turn, name: str) -> None:
+    async def remove_virtual_host(self, turn: Turn, name: Name) -> None:
         """Remove a virtual host with everything in it, and the permissions of users there.
 
         Raises:

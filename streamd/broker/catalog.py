@@ -17,11 +17,12 @@ from streamd.broker.arguments import arguments_from_json
 from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.catalog_schema import VERSION, migrate
 from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.names import Name
 from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.broker.routing.partitions import partition_binding
 from streamd.broker.standing_selectors import StandingSelector
 
-DEFAULT_HOST = "/"
+DEFAULT_HOST = Name("/")
 _FILE_NAME = "catalog.sqlite"
 _MODE = 0o640  # as the files of streams
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
@@ -39,7 +40,7 @@ class CatalogError(Exception):
 class Contents(NamedTuple):
     """Everything that is stored about virtual hosts and their streams."""
 
-    virtual_hosts: list[str]
+    virtual_hosts: list[Name]
     streams: list[StreamRow]
     selectors: dict[tuple[str, str], list[StandingSelector]]
     exchanges: list[ExchangeRow]
@@ -181,7 +182,7 @@ class Catalog:
 
     # -- virtual hosts
 
-    def virtual_hosts(self) -> list[str]:
+    def virtual_hosts(self) -> list[Name]:
         """All virtual hosts, by name."""
         return [name for (name,) in self._rows("SELECT name FROM virtual_hosts ORDER BY 1")]
 

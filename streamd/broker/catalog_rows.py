@@ -4,6 +4,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from streamd.broker.arguments import Arguments
+from streamd.broker.names import Name
 
 
 class StreamRow(NamedTuple):
@@ -17,8 +18,8 @@ class StreamRow(NamedTuple):
         has_files: its folder was made; until then nothing can have been stored.
     """
 
-    virtual_host: str
-    name: str
+    virtual_host: Name
+    name: Name
     arguments: Arguments
     settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # immutable
     has_files: bool = False
@@ -33,7 +34,7 @@ class StreamRow(NamedTuple):
 class UserRow(NamedTuple):
     """One user; with an empty hash no password is accepted."""
 
-    name: str
+    name: Name
     password_hash: str
     tags: tuple[str, ...]
 
@@ -44,8 +45,8 @@ class UserRow(NamedTuple):
 class PermissionRow(NamedTuple):
     """The rights of a user in a virtual host: patterns on the names of streams."""
 
-    user: str
-    virtual_host: str
+    user: Name
+    virtual_host: Name
     configure: str
     write: str
     read: str

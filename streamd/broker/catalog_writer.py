@@ -2,7 +2,7 @@
 
 A change has a turn of its own, in the order in which the changes asked for one. In its turn it
 
-1. checks whether it can be done: nothing that it finds can change before it is complete;
+1. checks whether it may and can be done: nothing that it finds can change before it is complete;
 2. commits its rows, all or none;
 3. carries out in memory and on the disk what follows from them.
 
@@ -16,14 +16,22 @@ depend on nothing that the others change could have one turn and share a commit,
 each; `Turn.commit` would then return when the commit is made that holds the change.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import trio
 
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog, CatalogError, Change
 from streamd.broker.errors import Reason, Refused
+
+# Raises Refused unless whoever asks for a change may still make it.
+Check: TypeAlias = Callable[[], None]
+
+
+def permitted() -> None:
+    """A `Check` for changes that nobody asks for: the server makes them."""
 
 
 class Turn:
@@ -56,10 +64,20 @@ class CatalogWriter:
         self._lock = trio.Lock()  # first come, first served
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Turn]:
-        """Wait for a turn; the change is made in this block, which cannot be cancelled."""
+    async def turn(self, check: Check = permitted) -> AsyncIterator[Turn]:
+        """Wait for a turn; the change is made in this block, which cannot be cancelled.
+
+        Args:
+            check: called before the wait and again in the turn: the changes that came before
+                may have taken a right away.
+
+        Raises:
+            Refused: by `check`.
+        """
+        check()
         async with self._lock:
             with trio.CancelScope(shield=True):
+                check()
                 yield Turn(self._catalog)
 
     def close(self) -> None:

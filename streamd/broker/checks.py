@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, check_new
 from streamd.config import MAX_ASKED, MAX_NAME_BYTES, PROPERTIES_BYTES
 
 MAX_PARTITIONS = 1_000  # of a super stream
@@ -11,17 +12,12 @@ _PROPERTY_BYTES = 64  # counted for each property besides its strings
 _RECORDED_BYTES = 255  # longer filter values are kept as a hash in chunks anyway
 
 
-def checked_name(name: str) -> str:
-    """The name of a stream, line ends removed.
-
-    Raises:
-        Refused: it is not a valid name.
-    """
-    name = name.replace("\r", "").replace("\n", "")
-    if not name or name.startswith(_RESERVED_PREFIX):
-        raise Refused(Reason.PRECONDITION_FAILED, f"{name!r} is not a valid name for a stream")
-    check_length("the name of a stream", name)
-    return name
+def check_stream_name(name: Name) -> None:
+    """Raise Refused unless a new stream or super stream may have this name."""
+    check_new("a stream", name)
+    if name.startswith(_RESERVED_PREFIX):
+        details = f"the name {name[:40]!r} begins with {_RESERVED_PREFIX}, which is reserved"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def check_length(what: str, name: str) -> None:

@@ -16,6 +16,7 @@ import trio
 
 from segments.filter_index import FilterFile
 from segments.segment import Segment
+from streamd.broker.names import Name
 from streamd.config import FILTER_INDEX_BYTES
 from streamd.net.wakeup import Wakeup
 
@@ -27,7 +28,7 @@ _OBJECTS_BYTES = 2 << 10  # that an index takes besides its numbers
 class Indexed(Protocol):
     """A stream, as far as this module is concerned."""
 
-    name: str
+    name: Name
 
     def take_index_requests(self) -> list[Segment]:
         """Segments that need an index, or have one in memory that can be written."""

@@ -49,6 +49,7 @@ from streamd.broker.filter_contract import FilterContract
 from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.log_maintenance import LogMaintenance
 from streamd.broker.log_writer import LogWriter, WriterState
+from streamd.broker.names import Name
 from streamd.broker.publication import PendingEntries
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.supervisor import Supervisor
@@ -146,7 +147,7 @@ class Stream:
 
     def __init__(
         self,
-        name: str,
+        name: Name,
         services: StreamServices,
         contract: FilterContract | None = None,
         standing: Iterable[StandingSelector] = (),

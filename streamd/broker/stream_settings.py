@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from streamd.broker.arguments import policy_of, read_settings
-from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.stream_table import StreamTable
 
@@ -18,22 +19,25 @@ class StreamSettings:
         catalog: changes the catalog.
     """
 
-    def __init__(self, virtual_host: str, streams: StreamTable, catalog: CatalogWriter) -> None:
+    def __init__(self, virtual_host: Name, streams: StreamTable, catalog: CatalogWriter) -> None:
         self._virtual_host = virtual_host
         self._streams = streams
         self._catalog = catalog
 
-    async def set_arguments(self, name: str, pairs: Iterable[tuple[str, str]]) -> None:
+    async def set_arguments(
+        self, name: Name, pairs: Iterable[tuple[str, str]], check: Check = permitted
+    ) -> None:
         """Change arguments of a stream; they take effect with the next chunk.
 
-        A declaration with the original arguments still counts as equal.
+        A declaration with the original arguments still counts as equal. See CatalogWriter.turn for
+        `check`.
 
         Raises:
             Refused: no such stream, an argument that cannot be changed or read, or the catalog
                 cannot be written.
         """
         changes = read_settings(pairs)
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             stream = self._streams.find(name)
             row = self._streams.row(name)
             row = row._replace(settings={**row.settings, **changes})
@@ -43,7 +47,9 @@ class StreamSettings:
             stream.set_policy(policy)
         await stream.expire()
 
-    async def put_selector(self, name: str, row: StandingSelector) -> None:
+    async def put_selector(
+        self, name: Name, row: StandingSelector, check: Check = permitted
+    ) -> None:
         """Evaluate a group's selector on all that is published to a stream from now on.
 
         Raises:
@@ -51,7 +57,10 @@ class StreamSettings:
                 selector, or the catalog cannot be written.
         """
         stream = self._streams.find(name)
-        async with stream.opened() as log, self._catalog.turn() as turn:
+        async with (
+            stream.opened() as log,
+            self._catalog.turn(self._streams.while_there(check)) as turn,
+        ):
             standing = self._streams.find(name).standing
             standing.check_room(row)
             before = standing.find(row.group)
@@ -63,14 +72,14 @@ class StreamSettings:
             with standing.changing(row.group, row):
                 await turn.commit(lambda catalog: catalog.put_selector(host, name, row))
 
-    async def remove_selector(self, name: str, group: str) -> None:
+    async def remove_selector(self, name: Name, group: str, check: Check = permitted) -> None:
         """Stop evaluating a group's selector.
 
         Raises:
             Refused: no such stream or group, its consumers rely on it, or the catalog cannot be
                 written.
         """
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             standing = self._streams.find(name).standing
             if standing.find(group) is None:
                 details = f"group {group} has no standing selector"

@@ -2,7 +2,9 @@
 
 from streamd.broker.arguments import Arguments
 from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.broker.stream import Stream
 
 
@@ -13,35 +15,35 @@ class StreamTable:
         virtual_host: its name.
     """
 
-    def __init__(self, virtual_host: str) -> None:
+    def __init__(self, virtual_host: Name) -> None:
         self._virtual_host = virtual_host
-        self._rows: dict[str, StreamRow] = {}
-        self._streams: dict[str, Stream] = {}
+        self._rows: dict[Name, StreamRow] = {}
+        self._streams: dict[Name, Stream] = {}
         self._is_closed = False
 
     # -- finding
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: Name) -> bool:
         """Whether there is a stream of that name, available or not."""
         return name in self._rows
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Name]:
         """All streams, available or not, in order of their names."""
         return sorted(self._rows)
 
-    def row(self, name: str) -> StreamRow:
+    def row(self, name: Name) -> StreamRow:
         """The row of stream `name`, which exists, in the catalog."""
         return self._rows[name]
 
-    def find_row(self, name: str) -> StreamRow | None:
+    def find_row(self, name: Name) -> StreamRow | None:
         """The row of stream `name` in the catalog, if it exists."""
         return self._rows.get(name)
 
-    def arguments(self, name: str) -> Arguments:
+    def arguments(self, name: Name) -> Arguments:
         """The arguments that stream `name`, which exists, was declared with."""
         return self._rows[name].arguments
 
-    def find(self, name: str) -> Stream:
+    def find(self, name: Name) -> Stream:
         """The stream `name`.
 
         Raises:
@@ -54,7 +56,7 @@ class StreamTable:
             raise Refused(Reason.NOT_AVAILABLE, stream.unavailable)
         return stream
 
-    def get(self, name: str) -> Stream | None:
+    def get(self, name: Name) -> Stream | None:
         """The stream `name` where it exists, available or not."""
         return self._streams.get(name)
 
@@ -62,7 +64,7 @@ class StreamTable:
         """All streams, available or not."""
         return list(self._streams.values())
 
-    def alarms(self) -> dict[str, str]:
+    def alarms(self) -> dict[Name, str]:
         """What keeps streams from taking messages, by name."""
         return {name: stream.alarm for name, stream in self._streams.items() if stream.alarm}
 
@@ -74,6 +76,15 @@ class StreamTable:
             details = f"the virtual host {self._virtual_host} is gone"
             raise Refused(Reason.NOT_FOUND, details)
 
+    def while_there(self, check: Check) -> Check:
+        """A check that also refuses every change once the virtual host was deleted."""
+
+        def check_all() -> None:
+            self.check_there()
+            check()
+
+        return check_all
+
     def add(self, row: StreamRow, stream: Stream) -> None:
         """Take a stream of the catalog."""
         self._rows[row.name], self._streams[row.name] = row, stream
@@ -82,7 +93,7 @@ class StreamTable:
         """Replace the row of a stream."""
         self._rows[row.name] = row
 
-    def remove(self, name: str) -> Stream:
+    def remove(self, name: Name) -> Stream:
         """Forget a stream."""
         del self._rows[name]
         return self._streams.pop(name)

@@ -19,14 +19,14 @@ from streamd.broker.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.catalog import Change
 from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.catalog_writer import Turn
-from streamd.broker.checks import checked_name
+from streamd.broker.catalog_writer import Check, Turn, permitted
+from streamd.broker.checks import check_stream_name
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import contract_of
 from streamd.broker.flusher import FlushMode
 from streamd.broker.groups import Groups
 from streamd.broker.indexer import Indexer
-from streamd.broker.names import stream_folder
+from streamd.broker.names import Name, stream_folder
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.partitions import bindings_of, new_super_stream, partitions_of
@@ -40,6 +40,10 @@ from streamd.broker.stream_table import StreamTable
 logger = logging.getLogger(__name__)
 
 _TRASH = "trash"
+
+
+def _permitted(_names: object) -> None:
+    """Nobody asks for the change: the server makes it."""
 
 
 class StreamObserver(Protocol):
@@ -67,7 +71,7 @@ class VirtualHost:
         super_streams: a view of those exchanges that are super streams.
     """
 
-    def __init__(self, name: str, resources: ServerResources) -> None:
+    def __init__(self, name: Name, resources: ServerResources) -> None:
         self.name = name
         self.groups = Groups()
         self._resources = resources
@@ -169,17 +173,17 @@ class VirtualHost:
             raise
         return log
 
-    def folder(self, name: str) -> str:
+    def folder(self, name: Name) -> str:
         """Where a stream's files are."""
         return stream_folder(self._resources.data, self.name, name)
 
     # -- finding
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Name]:
         """All streams, available or not, in order of their names."""
         return self._streams.names()
 
-    def has_stream(self, name: str) -> bool:
+    def has_stream(self, name: Name) -> bool:
         """Whether there is a stream of that name, available or not."""
         return name in self._streams
 
@@ -187,23 +191,23 @@ class VirtualHost:
         """All streams, available or not."""
         return self._streams.all()
 
-    def alarms(self) -> dict[str, str]:
+    def alarms(self) -> dict[Name, str]:
         """Why streams do not accept messages, by name."""
         return self._streams.alarms()
 
-    def arguments(self, name: str) -> Arguments:
+    def arguments(self, name: Name) -> Arguments:
         """The arguments that stream `name`, which exists, was declared with."""
         return self._streams.arguments(name)
 
-    def row(self, name: str) -> StreamRow:
+    def row(self, name: Name) -> StreamRow:
         """The row of stream `name`, which exists, in the catalog."""
         return self._streams.row(name)
 
-    def get_stream(self, name: str) -> Stream | None:
+    def get_stream(self, name: Name) -> Stream | None:
         """The stream `name` where it exists, available or not."""
         return self._streams.get(name)
 
-    def find(self, name: str) -> Stream:
+    def find(self, name: Name) -> Stream:
         """The stream `name`.
 
         Raises:
@@ -213,36 +217,45 @@ class VirtualHost:
 
     # -- creating
 
-    async def create(self, name: str, arguments: Iterable[tuple[str, str]]) -> None:
-        """Create a stream.
+    async def create(
+        self, name: Name, arguments: Iterable[tuple[str, str]], check: Check = permitted
+    ) -> None:
+        """Create a stream; see CatalogWriter.turn for `check`.
 
         Raises:
             Refused: bad name or arguments, it exists (with equal arguments: ALREADY_EXISTS), or
                 the disk refused.
         """
-        (refused,) = await self.create_all([(name, arguments)])
+        check()
+        (refused,) = await self.create_all([(name, arguments)], lambda _: check())
         if refused is not None:
             raise refused
 
     async def create_all(
-        self, wanted: Iterable[tuple[str, Iterable[tuple[str, str]]]]
+        self,
+        wanted: Iterable[tuple[Name, Iterable[tuple[str, str]]]],
+        check: Callable[[Name], None] = _permitted,
     ) -> list[Refused | None]:
         """Create streams, each or not; all that can be created share one change of the catalog.
 
         Args:
             wanted: name and arguments of each.
+            check: raises Refused unless a stream of that name may still be created; called in the
+                turn of the change.
 
         Returns:
             For each why it was refused, None for a stream that was created; see `create`.
         """
         outcomes: list[Refused | None] = []
-        rows: dict[str, StreamRow] = {}
+        rows: dict[Name, StreamRow] = {}
         async with self._resources.catalog.turn() as turn:
             for name, arguments in wanted:
                 try:
-                    row = StreamRow(self.name, checked_name(name), read_arguments(arguments))
-                    self._check_new(row, rows.get(row.name))
+                    check_stream_name(name)
                     self._streams.check_there()
+                    check(name)
+                    row = StreamRow(self.name, name, read_arguments(arguments))
+                    self._check_new(row, rows.get(row.name))
                     self._resources.quota.check(len(rows) + 1)
                 except Refused as refused:
                     outcomes.append(refused)
@@ -271,9 +284,10 @@ class VirtualHost:
 
     async def create_super_stream(
         self,
-        name: str,
-        keys: Iterable[tuple[str, str]],
+        name: Name,
+        keys: Iterable[tuple[str, Name]],
         arguments: Iterable[tuple[str, str]],
+        check: Check = permitted,
     ) -> None:
         """Create a super stream and its partitions, all or none.
 
@@ -281,6 +295,7 @@ class VirtualHost:
             name: of the super stream.
             keys: routing key and partition, in order.
             arguments: of every partition.
+            check: see CatalogWriter.turn.
 
         Raises:
             Refused: bad names or arguments, too many partitions or one twice, it or one of them
@@ -296,7 +311,7 @@ class VirtualHost:
             for binding in bindings:
                 catalog.put_binding(binding)
 
-        async with self._resources.catalog.turn() as turn:
+        async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
             if self.exchanges.has(row.name):  # super streams are exchanges, too
                 raise Refused(Reason.ALREADY_EXISTS, row.name)
             for taken in filter(self.has_stream, partitions):
@@ -313,7 +328,6 @@ class VirtualHost:
 
         They get their files when somebody wants them.
         """
-        self._streams.check_there()
         self._resources.quota.check(len(rows))
         try:
             await turn.commit(lambda catalog: catalog.add_streams(rows), *more)
@@ -325,45 +339,64 @@ class VirtualHost:
 
     # -- deleting
 
-    async def delete(self, name: str, answer: Callable[[], None]) -> None:
+    async def delete(
+        self, name: Name, answer: Callable[[], None], check: Check = permitted
+    ) -> None:
         """Delete a stream.
 
         Args:
             name: of the stream.
             answer: called when it is gone, before the observers of the stream are told.
+            check: see CatalogWriter.turn.
 
         Raises:
             Refused: it does not exist, or the disk refused.
         """
-        async with self._resources.catalog.turn() as turn:
+        async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
             await self._delete(turn, [name], answer)
 
-    async def delete_super_stream(self, name: str, answer: Callable[[], None]) -> None:
-        """Delete a super stream with its partitions; see `delete`."""
-        async with self._resources.catalog.turn() as turn:
+    async def delete_super_stream(
+        self,
+        name: Name,
+        answer: Callable[[], None],
+        check: Callable[[Sequence[Name]], None] = _permitted,
+    ) -> None:
+        """Delete a super stream with its partitions; see `delete`.
+
+        Args:
+            name: of the super stream.
+            answer: called when it is gone, before the observers of its partitions are told.
+            check: raises Refused unless it and these partitions may still be deleted; called in
+                the turn of the change, before which there may have been others.
+
+        Raises:
+            Refused: it does not exist, may not be deleted, or the disk refused.
+        """
+        async with self._resources.catalog.turn(self._streams.check_there) as turn:
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
+            check(names)
             await self._delete(turn, names, answer, name)
 
     async def _delete(
         self,
         turn: Turn,
-        names: Sequence[str],
+        names: Sequence[Name],
         answer: Callable[[], None],
-        super_stream: str | None = None,
+        super_stream: Name | None = None,
     ) -> None:
         """Delete streams that exist, and a super stream."""
+        exchanges = [] if super_stream is None else [super_stream]
+        exchanges += self.exchanges.emptied(names, exchanges)
 
         def remove(catalog: Transaction) -> None:
             catalog.remove_streams(self.name, names)
-            if super_stream is not None:
-                catalog.remove_exchange(self.name, super_stream)
+            self.exchanges.remove_rows(catalog, exchanges)
 
         await turn.commit(remove)
         gone = await self._end_all(names)
-        if super_stream is not None:
-            self.exchanges.forget(super_stream)
+        self.exchanges.forget(exchanges)
         self.exchanges.forget_streams(names)
         logger.info("deleted stream %s", super_stream or ", ".join(names))
         try:
@@ -372,7 +405,7 @@ class VirtualHost:
             self._tell(gone)
             await self._take_away(names)
 
-    async def _end_all(self, names: Sequence[str]) -> list[Stream]:
+    async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""
         gone = []
         for name in names:
@@ -385,7 +418,7 @@ class VirtualHost:
                 gone.append(stream)
         return gone
 
-    async def _take_away(self, names: Sequence[str]) -> None:
+    async def _take_away(self, names: Sequence[Name]) -> None:
         """Give the folders of streams that are gone names of their own, in one step each.
 
         Nobody reads or writes them by their old names any more: work on them has ended, and
@@ -394,7 +427,7 @@ class VirtualHost:
         trashed = await threads.in_thread(self._move_to_trash, names)
         self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
 
-    def _move_to_trash(self, names: Iterable[str]) -> list[str]:
+    def _move_to_trash(self, names: Iterable[Name]) -> list[str]:
         trash = trash_folder(self._resources.data)
         moved = []
         for name in names:

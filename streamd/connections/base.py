@@ -32,6 +32,9 @@ class OpenSession(Protocol):
     def consumers(self) -> list[ConsumerFacts]:
         """The consumers at the moment."""
 
+    def check_rights(self) -> None:
+        """Rights may have changed: end what is not allowed any more."""
+
     def close(self) -> None:
         """The connection ended: give everything back."""
 
@@ -136,6 +139,7 @@ class BaseConnection(ABC):
                         self._everything,
                         session.publishers,
                         session.consumers,
+                        session.check_rights,
                     ):
                         await read()
         except* (Ended, Stopped, TransportClosed):

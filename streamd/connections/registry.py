@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from streamd.auth.users import Rights
+from streamd.auth.users import Account, Rights
+from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
 
@@ -63,7 +64,7 @@ class LiveConnection:
         local: host and port of this end.
         protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
         is_tls: it is inside TLS.
-        user: the one that has logged in.
+        account: the user that has logged in.
         mechanism: the SASL mechanism that was used.
         virtual_host: the one that was entered.
         properties: what the client says about itself.
@@ -72,6 +73,7 @@ class LiveConnection:
         connected_at_ms: when it was opened, in ms since 1970.
         publishers: the publishers at the moment.
         consumers: the subscriptions at the moment.
+        check_rights: ends what its user may not do any more.
         end: ends it, for the reason given.
     """
 
@@ -79,7 +81,7 @@ class LiveConnection:
     local: Address
     protocol: str
     is_tls: bool
-    user: str
+    account: Account
     mechanism: str
     virtual_host: str
     properties: Mapping[str, str]
@@ -88,7 +90,13 @@ class LiveConnection:
     connected_at_ms: int
     publishers: Callable[[], list[PublisherFacts]]
     consumers: Callable[[], list[ConsumerFacts]]
+    check_rights: Callable[[], None]
     end: Callable[[str], None]
+
+    @property
+    def user(self) -> Name:
+        """The name of the user that has logged in."""
+        return self.account.name
 
     @property
     def name(self) -> str:
@@ -141,6 +149,12 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
+    def rights_changed(self, account: Account) -> None:
+        """See users.AccountObserver: at once, what is not allowed any more ends."""
+        for connection in self:
+            if connection.account is account:
+                _check(connection)
+
     @contextmanager
     def listed(
         self,
@@ -151,6 +165,7 @@ class ConnectionRegistry:
         everything: trio.CancelScope,
         publishers: Callable[[], list[PublisherFacts]],
         consumers: Callable[[], list[ConsumerFacts]],
+        check_rights: Callable[[], None],
     ) -> Iterator[None]:
         """Let others see a connection, and end it by cancelling everything."""
 
@@ -163,7 +178,7 @@ class ConnectionRegistry:
             local=transport.local,
             protocol=protocol,
             is_tls=transport.is_tls,
-            user=login.rights.user,
+            account=login.rights.account,
             mechanism=login.mechanism,
             virtual_host=login.host.name,
             properties=login.properties,
@@ -172,10 +187,20 @@ class ConnectionRegistry:
             connected_at_ms=login.opened_at_ms,
             publishers=publishers,
             consumers=consumers,
+            check_rights=check_rights,
             end=end,
         )
         self.add(live)
+        _check(live)  # the user may have been deleted while it logged in
         try:
             yield
         finally:
             self.discard(live)
+
+
+def _check(connection: LiveConnection) -> None:
+    """End a connection whose user was deleted; of another, what the user may not do any more."""
+    if connection.account.exists:
+        connection.check_rights()
+    else:
+        connection.end(f"the user {connection.user!r} was deleted")

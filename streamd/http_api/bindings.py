@@ -7,6 +7,7 @@ x-stream-partition-order gives its position.
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 import trio
@@ -14,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Right
+from streamd.auth.users import Right, Rights
+from streamd.broker.catalog_writer import Check
 from streamd.broker.routing.matching import Binding, arguments_text
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
@@ -99,15 +101,17 @@ class BindingPaths:
 
     async def _bind(self, request: Request) -> Response:
         host, ends = self._ends(request)
-        _require(request, ends)
-        binding = await bind(host, ends, await read_body(request))
+        check = partial(_check_ends, caller_of(request).rights(host.name), ends)
+        check()
+        binding = await bind(host, ends, await read_body(request), check)
         last = [binding.destination, properties_key(binding)]
         return done(is_new=True, location="/".join(quote(name, safe="") for name in last))
 
     async def _unbind(self, request: Request) -> Response:
         host, ends = self._ends(request)
-        _require(request, ends)
-        await host.exchanges.unbind(_find(host, ends, part(request, "key")))
+        check = partial(_check_ends, caller_of(request).rights(host.name), ends)
+        check()
+        await host.exchanges.unbind(_find(host, ends, part(request, "key")), check)
         return done()
 
     def _ends(self, request: Request) -> tuple[VirtualHost, Binding]:
@@ -121,10 +125,9 @@ class BindingPaths:
         return host, Binding(host.name, source, destination, to_exchange, "", {})
 
 
-def _require(request: Request, ends: Binding) -> None:
-    caller = caller_of(request)
-    caller.require(Right.READ, ends.virtual_host, ends.source)
-    caller.require(Right.WRITE, ends.virtual_host, ends.destination)
+def _check_ends(rights: Rights, ends: Binding) -> None:
+    rights.require(Right.READ, ends.source)
+    rights.require(Right.WRITE, ends.destination)
 
 
 async def _bindings(
@@ -159,13 +162,14 @@ def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
     return same_key[0]
 
 
-async def bind(host: VirtualHost, ends: Binding, body: Row) -> Binding:
+async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> Binding:
     """Make a binding as definitions and requests describe it.
 
     Args:
         host: the virtual host.
         ends: its source and destination.
         body: has its routing key and arguments.
+        check: see CatalogWriter.turn.
 
     Raises:
         NotServed: it has arguments with lists or objects.
@@ -179,7 +183,7 @@ async def bind(host: VirtualHost, ends: Binding, body: Row) -> Binding:
                 f"the binding's argument '{name[:40]}' is not a string, number, true, false or null"
             )
     key = text(body, "routing_key", "")
-    return await host.exchanges.bind(ends._replace(key=key, arguments=arguments))
+    return await host.exchanges.bind(ends._replace(key=key, arguments=arguments), check)
 
 
 def binding_row(binding: Binding) -> Row:

@@ -14,8 +14,9 @@ import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Right, Rights, UserDirectory
+from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 from streamd.config import REFUSAL_SECONDS
 from streamd.net.transport import is_local_address
 
@@ -34,8 +35,9 @@ class Caller(BaseUser):
         name: the user's name.
     """
 
-    def __init__(self, directory: UserDirectory, name: str) -> None:
-        self.name = name
+    def __init__(self, directory: UserDirectory, account: Account) -> None:
+        self.name = account.name
+        self._account = account
         self._directory = directory
 
     @property
@@ -51,17 +53,16 @@ class Caller(BaseUser):
     @property
     def is_administrator(self) -> bool:
         """May change everything."""
-        return self._directory.has_tag(self.name, ADMINISTRATOR)
+        return self._directory.has_tag(self._account, ADMINISTRATOR)
 
     @property
     def sees_all(self) -> bool:
         """May look at everything."""
-        return self.is_administrator or self._directory.has_tag(self.name, MONITORING)
+        return self.is_administrator or self._directory.has_tag(self._account, MONITORING)
 
-    def sees_host(self, virtual_host: str) -> bool:
+    def sees_host(self, virtual_host: Name) -> bool:
         """May look at what is in a virtual host."""
-        entered = self._directory.permission(self.name, virtual_host) is not None
-        return entered or self.sees_all
+        return self.sees_all or self.rights(virtual_host).may_enter
 
     def require_administrator(self) -> None:
         """Raise Refused unless the user may change everything."""
@@ -74,15 +75,15 @@ class Caller(BaseUser):
             details = f"{self.name} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
             raise Refused(Reason.ACCESS_REFUSED, details)
 
-    def require_host(self, virtual_host: str) -> None:
+    def require_host(self, virtual_host: Name) -> None:
         """Raise Refused unless the user may look at what is in a virtual host."""
         if not self.sees_host(virtual_host):
             details = f"{self.name} may not enter the virtual host {virtual_host}"
             raise Refused(Reason.ACCESS_REFUSED, details)
 
-    def require(self, right: Right, virtual_host: str, name: str) -> None:
-        """Raise Refused unless the user has the right to the stream or exchange `name`."""
-        Rights(self._directory, self.name, virtual_host).require(right, name)
+    def rights(self, virtual_host: Name) -> Rights:
+        """What the user may do in a virtual host."""
+        return Rights(self._directory, self._account, virtual_host)
 
 
 def caller_of(request: Request) -> Caller:
@@ -107,25 +108,25 @@ class BasicAuthentication(AuthenticationBackend):
         name, password = _read_credentials(conn.headers.get("authorization", ""))
         host = conn.client.host if conn.client else ""
         is_local = is_local_address(host)
-        is_right = bool(password) and await self._directory.authenticate(name, password, host)
-        if not is_right or (name == LOOPBACK_ONLY and not is_local):
+        account = await self._directory.authenticate(name, password, host) if password else None
+        if account is None or (name == LOOPBACK_ONLY and not is_local):
             logger.warning("%s: login refused", host or "?")
             await trio.sleep(REFUSAL_SECONDS)
             raise AuthenticationError("user or password is wrong")
-        if not any(self._directory.has_tag(name, tag) for tag in _TAGS):
+        if not any(self._directory.has_tag(account, tag) for tag in _TAGS):
             raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
-        return None, Caller(self._directory, name)
+        return None, Caller(self._directory, account)
 
 
-def _read_credentials(header: str) -> tuple[str, bytes]:
+def _read_credentials(header: str) -> tuple[Name, bytes]:
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         raise AuthenticationError("expected Basic authentication")
     try:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        text = name.decode()
+        user = as_sent(name.decode())
     except ValueError:  # not base64, not even ASCII, or not UTF-8 inside
         raise AuthenticationError("the Authorization header cannot be read") from None
     if not colon:
         raise AuthenticationError("the Authorization header has no password")
-    return text, password
+    return user, password

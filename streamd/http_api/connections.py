@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.connections.registry import (
     STREAM_PROTOCOL,
     ConsumerFacts,
@@ -95,13 +96,13 @@ class ConnectionPaths:
             if caller.sees_all or connection.user == caller.name:
                 yield connection
 
-    def _chosen_host(self, request: Request, caller: Caller) -> str | None:
+    def _chosen_host(self, request: Request, caller: Caller) -> Name | None:
         if "vhost" not in request.path_params:
             return None
         host = part(request, "vhost")
+        caller.require_host(host)
         if host not in self._broker.virtual_hosts:
             raise NotFound
-        caller.require_host(host)
         return host
 
     def _find(self, request: Request) -> LiveConnection:

@@ -13,7 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.errors import Refused
+from streamd.broker.catalog_writer import Check
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.broker.routing.matching import NO_HEADERS, Binding
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.virtual_host import VirtualHost
@@ -27,8 +29,8 @@ from streamd.http_api.messages import (
     Row,
     done,
     json_answer,
+    name_in,
     read_body,
-    text,
 )
 from streamd.http_api.overview import PRODUCT_FIELDS
 from streamd.http_api.queues import STREAM, TYPE, create_stream, host_of, shown_arguments
@@ -111,14 +113,15 @@ class DefinitionPaths:
 
     async def _take(self, caller: Caller, document: Row, virtual_host: str | None) -> Response:
         """Create whatever is missing, each kind after those that it needs."""
+        check = caller.require_administrator
         left_out = [name for name in _LEFT_OUT if document.get(name)]
         takers: dict[str, Callable[[Row], Awaitable[str]]] = {
             "vhosts": lambda row: self._take_host(caller, row),
-            "users": self._take_user,
-            "permissions": self._take_permission,
-            "queues": self._take_queue,
-            "exchanges": self._take_exchange,
-            "bindings": self._take_binding,
+            "users": lambda row: self._take_user(caller, row),
+            "permissions": lambda row: self._take_permission(check, row),
+            "queues": lambda row: self._take_queue(check, row),
+            "exchanges": lambda row: self._take_exchange(check, row),
+            "bindings": lambda row: self._take_binding(check, row),
         }
         for name in _OURS:
             for row in _rows(document, name):
@@ -127,45 +130,47 @@ class DefinitionPaths:
                 try:
                     left_out += filter(None, [await takers[name](row)])
                 except (BadRequest, Refused) as error:
+                    if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
+                        raise  # not about this row: the caller may not do it any more
                     reason = error.details if isinstance(error, Refused) else error
                     raise BadRequest(f"{name}, {_shown(row)!r}: {reason}") from error
         return json_answer({"left_out": left_out}) if left_out else done()
 
     async def _take_host(self, caller: Caller, row: Row) -> str:
-        await put_host(self._service, caller, text(row, "name"))
+        await put_host(self._service, caller, name_in(row, "name"))
         return ""
 
-    async def _take_user(self, row: Row) -> str:
-        await put_user(self._service, text(row, "name"), row)
+    async def _take_user(self, caller: Caller, row: Row) -> str:
+        await put_user(self._service, caller, name_in(row, "name"), row)
         return ""
 
-    async def _take_permission(self, row: Row) -> str:
-        permission = read_permission(text(row, "user"), text(row, "vhost"), row)
-        await self._service.administration.put_permission(permission)
+    async def _take_permission(self, check: Check, row: Row) -> str:
+        permission = read_permission(name_in(row, "user"), name_in(row, "vhost"), row)
+        await self._service.administration.put_permission(permission, check)
         return ""
 
-    async def _take_queue(self, row: Row) -> str:
-        name, host = text(row, "name"), self._host(row)
+    async def _take_queue(self, check: Check, row: Row) -> str:
+        name, host = name_in(row, "name"), self._host(row)
         arguments = row.get("arguments") or {}
         kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
         if (kind or "classic") != STREAM:
             return f"queue {name}: not a stream"
-        await create_stream(host, name, row)
+        await create_stream(host, name, row, check)
         return ""
 
-    async def _take_exchange(self, row: Row) -> str:
-        name, host = text(row, "name"), self._host(row)
+    async def _take_exchange(self, check: Check, row: Row) -> str:
+        name, host = name_in(row, "name"), self._host(row)
         if is_built_in(name):
             return ""
         try:
-            await create_exchange(host, name, row)
+            await create_exchange(host, name, row, check)
         except NotServed as reason:
             return f"exchange {name}: {reason}"
         return ""
 
-    async def _take_binding(self, row: Row) -> str:
+    async def _take_binding(self, check: Check, row: Row) -> str:
         host = self._host(row)
-        source, destination = text(row, "source"), text(row, "destination")
+        source, destination = name_in(row, "source"), name_in(row, "destination")
         if source == DEFAULT_EXCHANGE:  # every stream has this binding
             return ""
         about = f"binding {source} to {destination}"
@@ -179,13 +184,13 @@ class DefinitionPaths:
         if not (host.exchanges.has if to_exchange else host.has_stream)(destination):
             return f"{about}: there is no {kind} {destination}"
         try:
-            await bind(host, ends, row)
+            await bind(host, ends, row, check)
         except NotServed as reason:
             return f"{about}: {reason}"
         return ""
 
     def _host(self, row: Row) -> VirtualHost:
-        name = text(row, "vhost")
+        name = name_in(row, "vhost")
         host = self._service.broker.virtual_hosts.get(name)
         if host is None:
             raise BadRequest(f"there is no virtual host {name[:40]!r}")
@@ -215,7 +220,7 @@ async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
     return {"queues": queues, "exchanges": exchanges, "bindings": bindings}
 
 
-def _queue_row(host: VirtualHost, name: str) -> Row:
+def _queue_row(host: VirtualHost, name: Name) -> Row:
     return {
         "name": name,
         "vhost": host.name,

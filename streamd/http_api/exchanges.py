@@ -5,12 +5,16 @@ unless the argument x-super-stream is false, because scripts and client suites b
 from exchanges and bindings. Programs that speak AMQP have to set the argument to true.
 """
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Right
+from streamd.auth.users import Right, Rights
+from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Refused
+from streamd.broker.names import Name
 from streamd.broker.routing.matching import ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import (
     ALTERNATE,
@@ -30,6 +34,7 @@ from streamd.http_api.messages import (
     json_answer,
     listing,
     mapping,
+    name_in,
     part,
     read_body,
     text,
@@ -72,31 +77,39 @@ class ExchangePaths:
 
     async def _create(self, request: Request) -> Response:
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
-        caller, body = caller_of(request), await read_body(request)
-        caller.require(Right.CONFIGURE, host.name, name)
-        alternate = text(mapping(body, "arguments"), ALTERNATE, "")
-        if alternate:  # messages go on from here to there
-            caller.require(Right.READ, host.name, name)
-            caller.require(Right.WRITE, host.name, alternate)
-        return done(is_new=await create_exchange(host, name, body))
+        rights, body = caller_of(request).rights(host.name), await read_body(request)
+        alternate = name_in(mapping(body, "arguments"), ALTERNATE, "")
+        check = partial(_check_declare, rights, name, alternate)
+        check()
+        return done(is_new=await create_exchange(host, name, body, check))
 
     async def _delete(self, request: Request) -> Response:
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
-        caller_of(request).require(Right.CONFIGURE, host.name, name)
+        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
+        check()
         host.exchanges.find(name)
         if_unused = flag(request.query_params, "if-unused", default=False)
-        await host.exchanges.delete(name, if_unused=if_unused)
+        await host.exchanges.delete(name, check, if_unused=if_unused)
         return done()
 
 
-def exchange_part(request: Request, name: str) -> str:
+def _check_declare(rights: Rights, name: Name, alternate: Name) -> None:
+    rights.require(Right.CONFIGURE, name)
+    if alternate:  # messages go on from here to there
+        rights.require(Right.READ, name)
+        rights.require(Right.WRITE, alternate)
+
+
+def exchange_part(request: Request, name: str) -> Name:
     """The name of an exchange in the path."""
     found = part(request, name)
     return DEFAULT_EXCHANGE if found == _DEFAULT_IN_PATHS else found
 
 
-async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
+async def create_exchange(host: VirtualHost, name: Name, body: Row, check: Check) -> bool:
     """Declare an exchange as definitions and requests describe it; returns whether it is new.
+
+    See CatalogWriter.turn for `check`.
 
     Raises:
         NotServed: its type, or its properties as a super stream, do not exist here.
@@ -111,7 +124,7 @@ async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
         flag(body, "durable", default=True),
         flag(body, "auto_delete", default=False),
         flag(body, "internal", default=False),
-        text(arguments, ALTERNATE, ""),
+        name_in(arguments, ALTERNATE, ""),
     )
     is_super_stream: bool | None = None
     if SUPER_STREAM in arguments:
@@ -123,7 +136,7 @@ async def create_exchange(host: VirtualHost, name: str, body: Row) -> bool:
             f"{SUPER_STREAM} is true: a super stream is direct and durable, neither auto-delete "
             f"nor internal, and has no {ALTERNATE}"
         )
-    return await host.exchanges.declare(row, super_stream=is_super_stream)
+    return await host.exchanges.declare(row, check, super_stream=is_super_stream)
 
 
 def _type(body: Row) -> ExchangeType:
@@ -150,6 +163,6 @@ def exchange_row(host: VirtualHost, row: ExchangeRow) -> Row:
     }
 
 
-def is_built_in(name: str) -> bool:
+def is_built_in(name: Name) -> bool:
     """Whether every virtual host has this exchange, in RabbitMQ if not here."""
     return name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX)

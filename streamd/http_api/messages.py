@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")
@@ -78,9 +79,17 @@ def _dumps(value: object) -> bytes:
     return written.encode(errors="backslashreplace")
 
 
-def part(request: Request, name: str) -> str:
-    """A part of the path, decoded. Paths are routed as sent, where %2F is not a slash."""
-    return unquote(request.path_params[name])
+def part(request: Request, name: str) -> Name:
+    """A name in the path, decoded. Paths are routed as sent, where %2F is not a slash.
+
+    Raises:
+        BadRequest: it is not UTF-8.
+    """
+    try:
+        return as_sent(unquote(request.path_params[name], errors="strict"))
+    except UnicodeDecodeError:
+        sent = request.path_params[name][:40]
+        raise BadRequest(f"{sent!r} in the path is not UTF-8 in percent encoding") from None
 
 
 def found(item: Item | None) -> Item:
@@ -158,6 +167,11 @@ def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"{name} is missing" if value is None else f"{name} is not a string")
     return value
+
+
+def name_in(body: Mapping[str, Any], field: str, default: str | None = None) -> Name:
+    """A name; see `text`."""
+    return as_sent(text(body, field, default))
 
 
 def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 import time
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +13,7 @@ from streamd import __version__
 from streamd.broker.routing.matching import ExchangeType
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.service import NODE, Service
 
@@ -60,6 +59,15 @@ class OverviewPaths:
             c for c in self._service.connections if caller.sees_all or c.user == caller.name
         ]
         messages = sum(map(count_messages, hosts))
+        about_server: Row = {}
+        if caller.sees_all:
+            about_server = {
+                "background_faults": self._service.broker.supervisor.num_faults,
+                "listeners": [
+                    {"node": NODE, "protocol": protocol, "ip_address": at.host, "port": at.port}
+                    for protocol, at in self._service.listeners()
+                ],
+            }
         return json_answer(
             {
                 **PRODUCT_FIELDS,
@@ -77,11 +85,7 @@ class OverviewPaths:
                     "exchanges": sum(1 + h.exchanges.num_exchanges() for h in hosts),
                     "queues": sum(len(h.names()) for h in hosts),
                 },
-                "background_faults": self._service.broker.supervisor.num_faults,
-                "listeners": [
-                    {"node": NODE, "protocol": protocol, "ip_address": at.host, "port": at.port}
-                    for protocol, at in self._service.listeners()
-                ],
+                **about_server,
             }
         )
 
@@ -120,7 +124,9 @@ class OverviewPaths:
             "mem_used": usage.ru_maxrss * 1024,
             "mem_alarm": False,
             "disk_free": shutil.disk_usage(self._service.broker.data).free,
-            "disk_free_alarm": bool(self._troubles()),
+            "disk_free_alarm": any(
+                host.alarms() for host in self._service.broker.virtual_hosts.values()
+            ),
             "rates_mode": "none",
         }
 
@@ -129,20 +135,20 @@ class OverviewPaths:
 
     # -- health
 
-    async def _alarms(self, _request: Request) -> Response:
-        troubles = self._troubles()
-        if not troubles:
-            return json_answer({"status": "ok"})
-        reason = "some streams accept no messages"
-        return json_answer({"status": "failed", "reason": reason, "alarms": troubles}, 503)
-
-    def _troubles(self) -> list[dict[str, Any]]:
+    async def _alarms(self, request: Request) -> Response:
+        """Whether all is well is for everybody; what is not, for those who may see it."""
+        caller = caller_of(request)
         hosts = self._service.broker.virtual_hosts.values()
-        return [
-            {"vhost": host.name, "queue": name, "resource": trouble}
+        if not any(host.alarms() for host in hosts):
+            return json_answer({"status": "ok"})
+        troubles = [
+            {"vhost": host.name, "queue": name, "resource": shown_trouble(caller, trouble)}
             for host in hosts
+            if caller.sees_host(host.name)
             for name, trouble in host.alarms().items()
         ]
+        reason = "some streams accept no messages"
+        return json_answer({"status": "failed", "reason": reason, "alarms": troubles}, 503)
 
     async def _port_listener(self, request: Request) -> Response:
         wanted = part(request, "port")
@@ -157,6 +163,11 @@ class OverviewPaths:
         if host not in self._service.broker.virtual_hosts:
             raise NotFound
         return json_answer({"status": "ok"})
+
+
+def shown_trouble(caller: Caller, trouble: str) -> str:
+    """Why a stream takes no messages; the paths in it are for those who may look at the server."""
+    return trouble if caller.sees_all else "the storage of the stream has failed or is full"
 
 
 def message_counts(messages: int) -> Row:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 import trio
 from starlette.requests import Request
@@ -11,13 +12,15 @@ from starlette.routing import Route
 
 from streamd.auth.users import Right
 from streamd.broker.arguments import Arguments, plain_arguments
+from streamd.broker.catalog_writer import Check
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.routing.partitions import SuperStreamRow, partitions_of
+from streamd.broker.names import Name, as_sent
+from streamd.broker.routing.partitions import SuperStreamRow
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.registry import ConsumerFacts, LiveConnection
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.connections import amqp_consumer_row
 from streamd.http_api.messages import (
     BadRequest,
@@ -31,7 +34,7 @@ from streamd.http_api.messages import (
     read_body,
     texts,
 )
-from streamd.http_api.overview import message_counts
+from streamd.http_api.overview import message_counts, shown_trouble
 from streamd.http_api.service import NODE, Service
 
 TYPE = "x-queue-type"
@@ -75,11 +78,13 @@ class QueuePaths:
             for name in host.names()
         ]
 
-        def row(item: tuple[VirtualHost, str]) -> Row | None:
+        caller = caller_of(request)
+
+        def row(item: tuple[VirtualHost, Name]) -> Row | None:
             host, name = item
             if not host.has_stream(name):
                 return None
-            return _row(host, name, readers[host.name, name])
+            return _row(caller, host, name, readers[host.name, name])
 
         await _know_all(names)
         return await listing(request, names, row, lambda item: item[1])
@@ -93,21 +98,22 @@ class QueuePaths:
         if not host.has_stream(name):
             raise NotFound
         consumers = self._consumers(host.name, name)
-        row = _row(host, name, len(consumers))
+        row = _row(caller_of(request), host, name, len(consumers))
         return json_answer(row | {"consumer_details": list(map(amqp_consumer_row, consumers))})
 
     async def _create(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        caller_of(request).require(Right.CONFIGURE, host.name, name)
-        is_new = await create_stream(host, name, await read_body(request))
+        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
+        check()
+        is_new = await create_stream(host, name, await read_body(request), check)
         return done(is_new=is_new)
 
     async def _delete(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        caller_of(request).require(Right.CONFIGURE, host.name, name)
-        await host.delete(name, lambda: None)
+        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
+        await host.delete(name, lambda: None, check)
         return done()
 
     def _readers(self) -> Counter[tuple[str, str]]:
@@ -144,42 +150,42 @@ class QueuePaths:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         body = await read_body(request)
-        routes = [(key, f"{name}-{key}") for key in _keys(body)]
-        caller = caller_of(request)
-        for configured in (name, *(stream for _, stream in routes)):
-            caller.require(Right.CONFIGURE, host.name, configured)
+        routes = [(key, as_sent(f"{name}-{key}")) for key in _keys(body)]
+        rights = caller_of(request).rights(host.name)
+        check = partial(rights.require_super_stream, name, [stream for _, stream in routes])
+        check()
         arguments = [
             (key.removeprefix(_PREFIX), _text(key, value))
             for key, value in mapping(body, "arguments").items()
         ]
-        await host.create_super_stream(name, routes, arguments)
+        await host.create_super_stream(name, routes, arguments, check)
         return done()
 
     async def _delete_super_stream(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        caller = caller_of(request)
-        for configured in (name, *partitions_of(host.super_streams.find(name))):
-            caller.require(Right.CONFIGURE, host.name, configured)
-        await host.delete_super_stream(name, lambda: None)
+        rights = caller_of(request).rights(host.name)
+        rights.require(Right.CONFIGURE, name)
+        check = partial(rights.require_super_stream, name)
+        await host.delete_super_stream(name, lambda: None, check)
         return done()
 
 
-def host_of(hosts: dict[str, VirtualHost], request: Request) -> VirtualHost:
+def host_of(hosts: dict[Name, VirtualHost], request: Request) -> VirtualHost:
     """The virtual host in the path.
 
     Raises:
         NotFound: there is none.
-        Refused: the caller may not enter it.
+        Refused: the caller may not enter it, or would not if there were one.
     """
     name = part(request, "vhost")
+    caller_of(request).require_host(name)
     if name not in hosts:
         raise NotFound
-    caller_of(request).require_host(name)
     return hosts[name]
 
 
-def hosts_of(hosts: dict[str, VirtualHost], request: Request) -> list[VirtualHost]:
+def hosts_of(hosts: dict[Name, VirtualHost], request: Request) -> list[VirtualHost]:
     """The virtual host in the path, or all that the caller may see.
 
     Raises:
@@ -191,8 +197,10 @@ def hosts_of(hosts: dict[str, VirtualHost], request: Request) -> list[VirtualHos
     return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
 
 
-async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
+async def create_stream(host: VirtualHost, name: Name, body: Row, check: Check) -> bool:
     """Create a stream as definitions and requests describe it; returns whether it is new.
+
+    See CatalogWriter.turn for `check`.
 
     Raises:
         BadRequest: it would not be a stream.
@@ -210,7 +218,7 @@ async def create_stream(host: VirtualHost, name: str, body: Row) -> bool:
         if key.startswith(_PREFIX)
     ]
     try:
-        await host.create(name, pairs)
+        await host.create(name, pairs, check)
     except Refused as refused:
         if refused.reason == Reason.ALREADY_EXISTS:
             return False
@@ -245,7 +253,7 @@ def shown_arguments(arguments: Arguments) -> Row:
     return {TYPE: STREAM} | {_PREFIX + key: value for key, value in plain.items()}
 
 
-def _row(host: VirtualHost, name: str, num_consumers: int) -> Row:
+def _row(caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
     row: Row = {
         "name": name,
         "vhost": host.name,
@@ -265,11 +273,15 @@ def _row(host: VirtualHost, name: str, num_consumers: int) -> Row:
     try:
         stream = host.find(name)
     except Refused as refused:
-        return row | {"state": "down", "reason": refused.details, "online": []}
-    return row | _figures(stream)
+        return row | {
+            "state": "down",
+            "reason": shown_trouble(caller, refused.details),
+            "online": [],
+        }
+    return row | _figures(caller, stream)
 
 
-def _figures(stream: Stream) -> Row:
+def _figures(caller: Caller, stream: Stream) -> Row:
     figures = stream.figures
     if figures is None:  # it was created, or its log closed, just now
         return {"state": "running"}
@@ -282,11 +294,11 @@ def _figures(stream: Stream) -> Row:
         "first_offset": figures.first_offset,
         "next_offset": figures.next_offset,
         "first_timestamp": figures.first_timestamp_ms,
-        **({"reason": stream.alarm} if stream.alarm else {}),
+        **({"reason": shown_trouble(caller, stream.alarm)} if stream.alarm else {}),
     }
 
 
-async def _know_all(names: Iterable[tuple[VirtualHost, str]]) -> None:
+async def _know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
     """Look at streams whose size nobody knows since the start, some at a time."""
     limiter = trio.CapacityLimiter(_LOOKED_AT_ONCE)
 

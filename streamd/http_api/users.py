@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from streamd.auth.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
 from streamd.broker.catalog_rows import PermissionRow, UserRow
+from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import (
@@ -64,16 +65,18 @@ class UserPaths:
         return json_answer(user_row(found(self._directory.find_user(part(request, "user")))))
 
     async def _put(self, request: Request) -> Response:
-        caller_of(request).require_administrator()
+        caller = caller_of(request)
+        caller.require_administrator()
         name = part(request, "user")
-        is_new = await put_user(self._service, name, await read_body(request))
+        is_new = await put_user(self._service, caller, name, await read_body(request))
         return done(is_new=is_new)
 
     async def _delete(self, request: Request) -> Response:
-        caller_of(request).require_administrator()
+        check = caller_of(request).require_administrator
+        check()
         name = part(request, "user")
         found(self._directory.find_user(name))
-        await self._service.directory.remove_user(name)
+        await self._service.directory.remove_user(name, check)
         return done()
 
     # -- permissions
@@ -103,19 +106,21 @@ class UserPaths:
         return json_answer(permission_row(found(row)))
 
     async def _put_permission(self, request: Request) -> Response:
-        caller_of(request).require_administrator()
+        check = caller_of(request).require_administrator
+        check()
         user, host = part(request, "user"), part(request, "vhost")
         found(self._directory.find_user(user))
         found(self._service.broker.virtual_hosts.get(host))
         row = read_permission(user, host, await read_body(request))
-        is_new = await self._service.administration.put_permission(row)
+        is_new = await self._service.administration.put_permission(row, check)
         return done(is_new=is_new)
 
     async def _delete_permission(self, request: Request) -> Response:
-        caller_of(request).require_administrator()
+        check = caller_of(request).require_administrator
+        check()
         user, host = part(request, "user"), part(request, "vhost")
         found(self._directory.permission(user, host))
-        await self._directory.remove_permission(user, host)
+        await self._directory.remove_permission(user, host, check)
         return done()
 
     # -- virtual hosts
@@ -128,8 +133,8 @@ class UserPaths:
 
     async def _host(self, request: Request) -> Response:
         name = part(request, "vhost")
-        host = found(self._service.broker.virtual_hosts.get(name))
         caller_of(request).require_host(name)
+        host = found(self._service.broker.virtual_hosts.get(name))
         return json_answer(_host_row(host))
 
     async def _put_host(self, request: Request) -> Response:
@@ -139,23 +144,21 @@ class UserPaths:
         return done(is_new=is_new)
 
     async def _delete_host(self, request: Request) -> Response:
-        caller_of(request).require_administrator()
+        check = caller_of(request).require_administrator
+        check()
         name = part(request, "vhost")
         found(self._service.broker.virtual_hosts.get(name))
-        await self._service.administration.remove_virtual_host(name)
+        await self._service.administration.remove_virtual_host(name, check)
         return done()
 
 
-async def put_host(service: Service, caller: Caller, name: str) -> bool:
+async def put_host(service: Service, caller: Caller, name: Name) -> bool:
     """Add a virtual host unless it exists; returns whether it is new."""
-    if name in service.broker.virtual_hosts:
-        return False
-    if not name or not name.isprintable() or len(name.encode()) > 255:  # noqa: PLR2004 - as AMQP
-        raise BadRequest("a virtual host's name must have 1 to 255 bytes, all characters printable")
-    return await service.administration.add_virtual_host(name, caller.name)
+    add = service.administration.add_virtual_host
+    return await add(name, caller.name, caller.require_administrator)
 
 
-async def put_user(service: Service, name: str, body: Row) -> bool:
+async def put_user(service: Service, caller: Caller, name: Name, body: Row) -> bool:
     """Add a user or change one as definitions and requests describe it.
 
     Returns:
@@ -180,10 +183,11 @@ async def put_user(service: Service, name: str, body: Row) -> bool:
             raise BadRequest(str(error)) from error
     else:
         password_hash = ""  # as in RabbitMQ: no password is accepted
-    return await service.directory.put_user(name, password, tags, password_hash)
+    check = caller.require_administrator
+    return await service.directory.put_user(name, password, tags, password_hash, check)
 
 
-def read_permission(user: str, virtual_host: str, body: Row) -> PermissionRow:
+def read_permission(user: Name, virtual_host: Name, body: Row) -> PermissionRow:
     """A user's permissions as definitions and requests describe them.
 
     Raises:

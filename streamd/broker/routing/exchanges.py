@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.catalog_writer import CatalogWriter
-from streamd.broker.checks import checked_key, checked_name
+from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
+from streamd.broker.checks import check_stream_name, checked_key
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.matching import (
     NO_HEADERS,
     Binding,
@@ -25,8 +26,9 @@ from streamd.broker.routing.matching import (
 from streamd.broker.routing.partitions import placed
 from streamd.broker.routing.rules import (
     DEFAULT_EXCHANGE,
+    NO_ALTERNATE,
     check_arguments,
-    check_lengths,
+    check_names,
     check_not_default,
     check_not_reserved,
     check_same,
@@ -37,17 +39,17 @@ from streamd.broker.stream_table import StreamTable
 logger = logging.getLogger(__name__)
 
 _BUILT_IN = (
-    ("amq.direct", ExchangeType.DIRECT),
-    ("amq.fanout", ExchangeType.FANOUT),
-    ("amq.topic", ExchangeType.TOPIC),
-    ("amq.headers", ExchangeType.HEADERS),
-    ("amq.match", ExchangeType.HEADERS),
+    (Name("amq.direct"), ExchangeType.DIRECT),
+    (Name("amq.fanout"), ExchangeType.FANOUT),
+    (Name("amq.topic"), ExchangeType.TOPIC),
+    (Name("amq.headers"), ExchangeType.HEADERS),
+    (Name("amq.match"), ExchangeType.HEADERS),
 )
 MAX_EXCHANGES = 10_000  # of a virtual host, super streams included
 MAX_BINDINGS = 100_000  # of all of them
 _MAX_BINDINGS_FROM_ONE = 10_000
 
-_Identity: TypeAlias = tuple[str, bool, str, str]
+_Identity: TypeAlias = tuple[Name, bool, str, str]
 
 
 class Exchanges:
@@ -62,14 +64,14 @@ class Exchanges:
         version: differs after every change to where messages may go; streams included.
     """
 
-    def __init__(self, virtual_host: str, streams: StreamTable, catalog: CatalogWriter) -> None:
+    def __init__(self, virtual_host: Name, streams: StreamTable, catalog: CatalogWriter) -> None:
         self.version = 0
         self._virtual_host = virtual_host
         self._streams = streams
         self._catalog = catalog
-        self._bindings: dict[str, dict[_Identity, Binding]] = {}
-        self._rows: dict[str, ExchangeRow] = {
-            name: ExchangeRow(virtual_host, name, exchange_type, True, False, False, "")
+        self._bindings: dict[Name, dict[_Identity, Binding]] = {}
+        self._rows: dict[Name, ExchangeRow] = {
+            name: ExchangeRow(virtual_host, name, exchange_type, True, False, False, NO_ALTERNATE)
             for name, exchange_type in _BUILT_IN
         }
 
@@ -88,7 +90,7 @@ class Exchanges:
 
     # -- finding
 
-    def find(self, name: str) -> ExchangeRow:
+    def find(self, name: Name) -> ExchangeRow:
         """The exchange of that name.
 
         Raises:
@@ -99,14 +101,14 @@ class Exchanges:
             return row
         host = self._virtual_host
         if name == DEFAULT_EXCHANGE:
-            return ExchangeRow(host, name, ExchangeType.DIRECT, True, False, False, "")
+            return ExchangeRow(host, name, ExchangeType.DIRECT, True, False, False, NO_ALTERNATE)
         raise Refused(Reason.NOT_FOUND, f"no exchange '{name}' in vhost '{host}'")
 
-    def has(self, name: str) -> bool:
+    def has(self, name: Name) -> bool:
         """Whether there is an exchange of that name."""
         return name in self._rows or name == DEFAULT_EXCHANGE
 
-    def is_super_stream(self, name: str) -> bool:
+    def is_super_stream(self, name: Name) -> bool:
         """Whether there is a super stream of that name."""
         row = self._rows.get(name)
         return row is not None and row.is_super_stream
@@ -119,24 +121,24 @@ class Exchanges:
         """How many there are, not counting the default exchange."""
         return len(self._rows)
 
-    def bindings_from(self, name: str) -> list[Binding]:
+    def bindings_from(self, name: Name) -> list[Binding]:
         """The bindings of an exchange; partitions in their order, before others."""
         if name == DEFAULT_EXCHANGE:
             host = self._virtual_host
             return [Binding(host, name, s, False, s, NO_HEADERS) for s in self._streams.names()]
         return list(self._bindings.get(name, {}).values())
 
-    def reach(self, name: str, keys: Collection[str], headers: Headers) -> list[str]:
+    def reach(self, name: Name, keys: Collection[str], headers: Headers) -> list[Name]:
         """The streams that a message published to an exchange goes to, each once.
 
         Raises:
             Refused: there is no such exchange.
         """
         if name == DEFAULT_EXCHANGE:
-            return list(dict.fromkeys(keys))
+            return [as_sent(key) for key in dict.fromkeys(keys)]
         self.find(name)
-        found: dict[str, None] = {}
-        seen: set[str] = set()
+        found: dict[Name, None] = {}
+        seen: set[Name] = set()
         waiting = [name]
         while waiting:
             current = waiting.pop()
@@ -152,24 +154,27 @@ class Exchanges:
                 waiting.append(alternate)
         return list(found)
 
-    def looks_at_headers(self, name: str) -> bool:
+    def looks_at_headers(self, name: Name) -> bool:
         """Whether more than the routing key decides where a message goes."""
         row = self._rows.get(name)
         if row is not None and (row.alternate or row.type == ExchangeType.HEADERS):
             return True
         return any(binding.to_exchange for binding in self._bindings.get(name, {}).values())
 
-    def _rule(self, name: str) -> tuple[str, str]:
+    def _rule(self, name: Name) -> tuple[str, Name]:
         row = self._rows.get(name)
-        return (row.type, row.alternate) if row else (ExchangeType.DIRECT, "")
+        return (row.type, row.alternate) if row else (ExchangeType.DIRECT, NO_ALTERNATE)
 
     # -- exchanges
 
-    async def declare(self, row: ExchangeRow, *, super_stream: bool | None = None) -> bool:
+    async def declare(
+        self, row: ExchangeRow, check: Check = permitted, *, super_stream: bool | None = None
+    ) -> bool:
         """Add an exchange; if it exists, it must be the same.
 
         Args:
             row: the exchange.
+            check: see CatalogWriter.turn.
             super_stream: whether it is to be a super stream, if it can be one; None when not
                 stated: a new exchange is not one then, an existing one stays what it is.
 
@@ -180,21 +185,18 @@ class Exchanges:
             Refused: it exists and differs, its name is reserved, there are too many, or the disk
                 refused.
         """
-        check_lengths(row)
         is_super_stream = bool(super_stream) and could_be_super_stream(row)
         row = row._replace(is_super_stream=is_super_stream)
-        async with self._catalog.turn() as turn:
-            self._streams.check_there()
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             check_not_default(row.name)
             if self.has(row.name):
                 self._check_same(row, is_said=super_stream is not None)
                 return False
             check_not_reserved(row.name)
+            check_names(row)
             self.check_room()
             if is_super_stream:
-                row = row._replace(name=checked_name(row.name))
-                if self.has(row.name):
-                    raise Refused(Reason.ALREADY_EXISTS, row.name)
+                check_stream_name(row.name)
             if row.is_durable:
                 await turn.commit(lambda catalog: catalog.add_exchange(row))
             self.add(row)
@@ -227,7 +229,9 @@ class Exchanges:
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
-    async def delete(self, name: str, *, if_unused: bool) -> None:
+    async def delete(
+        self, name: Name, check: Check = permitted, *, if_unused: bool = False
+    ) -> None:
         """Remove an exchange with its bindings, if it exists.
 
         The streams of a super stream stay.
@@ -235,7 +239,7 @@ class Exchanges:
         Raises:
             Refused: it is in use, belongs to every virtual host, or the disk refused.
         """
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             check_not_default(name)
             check_not_reserved(name)
             if if_unused and self.bindings_from(name):
@@ -245,19 +249,56 @@ class Exchanges:
                 return
             if self.is_super_stream(name):
                 logger.info("removing super stream %s, its streams stay", name)
-            await turn.commit(lambda catalog: catalog.remove_exchange(self._virtual_host, name))
-            self.forget(name)
+            gone = [name, *self.emptied(exchanges=[name])]
+            await turn.commit(lambda catalog: self.remove_rows(catalog, gone))
+            self.forget(gone)
 
-    def forget(self, name: str) -> None:
-        """Drop an exchange, and the bindings from it and to it; the catalog has it no longer."""
-        self._rows.pop(name, None)
-        self._bindings.pop(name, None)
-        self._drop_bindings_to({name}, to_exchange=True)
+    def emptied(
+        self, streams: Collection[Name] = (), exchanges: Collection[Name] = ()
+    ) -> list[Name]:
+        """The auto-delete exchanges that lose their last binding when others go.
+
+        An exchange that goes takes the bindings that lead to it away, so it can be the last
+        destination of another one.
+
+        Args:
+            streams: that go.
+            exchanges: that go; they are not in the answer.
+        """
+        left: dict[Name, int] = {}
+        leading: dict[tuple[Name, bool], list[Name]] = {}
+        for source, bindings in self._bindings.items():
+            if bindings and source not in exchanges and self._rows[source].auto_delete:
+                left[source] = len(bindings)
+                for binding in bindings.values():
+                    end = (binding.destination, binding.to_exchange)
+                    leading.setdefault(end, []).append(source)
+        found: list[Name] = []
+        going = [(name, False) for name in streams] + [(name, True) for name in exchanges]
+        while going:
+            for source in leading.pop(going.pop(), ()):
+                left[source] -= 1
+                if not left[source]:
+                    found.append(source)
+                    going.append((source, True))
+        return found
+
+    def remove_rows(self, catalog: Transaction, names: Iterable[Name]) -> None:
+        """Remove exchanges from the catalog, with the bindings from them and to them."""
+        for name in names:
+            catalog.remove_exchange(self._virtual_host, name)
+
+    def forget(self, names: Collection[Name]) -> None:
+        """Drop exchanges, and the bindings from them and to them; the catalog has them no more."""
+        for name in names:
+            self._rows.pop(name, None)
+            self._bindings.pop(name, None)
+        self._drop_bindings_to(set(names), to_exchange=True)
         self.note_change()
 
     # -- bindings
 
-    async def bind(self, wanted: Binding) -> Binding:
+    async def bind(self, wanted: Binding, check: Check = permitted) -> Binding:
         """Add a binding; an existing one stays. A stream bound to a super stream is a partition.
 
         Returns:
@@ -267,8 +308,7 @@ class Exchanges:
             Refused: one of its ends is missing or may not be bound, it has bad arguments, there
                 are too many, or the disk refused.
         """
-        async with self._catalog.turn() as turn:
-            self._streams.check_there()
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             self._check_ends(wanted)
             known = self._bindings.get(wanted.source, {}).get(self._identity(wanted))
             if self._is_partition(wanted):
@@ -306,13 +346,13 @@ class Exchanges:
             self._bindings[binding.source] = dict(ordered)
         self.note_change()
 
-    async def unbind(self, wanted: Binding) -> None:
+    async def unbind(self, wanted: Binding, check: Check = permitted) -> None:
         """Remove the binding between these ends, if it exists.
 
         Raises:
             Refused: one of its ends is missing or cannot be unbound, or the disk refused.
         """
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(self._streams.while_there(check)) as turn:
             self._check_ends(wanted)
             source, identity = wanted.source, self._identity(wanted)
             bindings = self._bindings.get(source, {})
@@ -320,17 +360,15 @@ class Exchanges:
                 return
             binding = bindings[identity]
             is_last = len(bindings) == 1 and self._rows[source].auto_delete
+            emptied = [source, *self.emptied(exchanges=[source])] if is_last else []
 
             def remove(catalog: Transaction) -> None:
                 catalog.remove_binding(binding)
-                if is_last:
-                    catalog.remove_exchange(self._virtual_host, source)
+                self.remove_rows(catalog, emptied)
 
             await turn.commit(remove)
             del bindings[identity]
-            self.note_change()
-            if is_last:
-                self.forget(source)
+            self.forget(emptied)
 
     def _check_ends(self, binding: Binding) -> None:
         check_not_default(binding.source)
@@ -355,7 +393,7 @@ class Exchanges:
         ends = [binding.source, *([binding.destination] if binding.to_exchange else [])]
         return all(self.find(name).is_durable for name in ends)
 
-    def forget_streams(self, names: Collection[str]) -> None:
+    def forget_streams(self, names: Collection[Name]) -> None:
         """Drop the bindings to streams that are gone, in the catalog too."""
         self._drop_bindings_to(set(names), to_exchange=False)
         self.note_change()
@@ -367,7 +405,7 @@ class Exchanges:
         self._bindings.clear()
         self.note_change()
 
-    def _drop_bindings_to(self, names: set[str], *, to_exchange: bool) -> None:
+    def _drop_bindings_to(self, names: set[Name], *, to_exchange: bool) -> None:
         for source, bindings in self._bindings.items():
             self._bindings[source] = {
                 identity: binding

@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from streamd.broker.names import Name
+
 Scalar: TypeAlias = int | float | str | bool | None
 Headers: TypeAlias = Mapping[str, Scalar]
 NO_HEADERS: Headers = MappingProxyType({})
@@ -39,13 +41,13 @@ class ExchangeRow(NamedTuple):
         is_super_stream: streams bound to it are partitions of a super stream, in their order.
     """
 
-    virtual_host: str
-    name: str
+    virtual_host: Name
+    name: Name
     type: str
     is_durable: bool
     auto_delete: bool
     is_internal: bool
-    alternate: str
+    alternate: Name
     is_super_stream: bool = False
 
 
@@ -62,9 +64,9 @@ class Binding(NamedTuple):
         position: of a partition in its super stream, unique there; None for others.
     """
 
-    virtual_host: str
-    source: str
-    destination: str
+    virtual_host: Name
+    source: Name
+    destination: Name
     to_exchange: bool
     key: str
     arguments: Headers

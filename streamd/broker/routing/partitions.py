@@ -7,8 +7,9 @@ kept, see exchanges.py; here are the rules for bindings of a super stream. Plain
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from streamd.broker.checks import MAX_PARTITIONS, check_number, checked_key, checked_name
+from streamd.broker.checks import MAX_PARTITIONS, check_number, check_stream_name, checked_key
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.broker.routing.matching import Binding, Headers
 
 ORDER = "x-stream-partition-order"  # an argument of a binding: the position of the partition
@@ -25,20 +26,20 @@ class Partition(NamedTuple):
     """
 
     key: str
-    stream: str
+    stream: Name
     order: int
 
 
 class SuperStreamRow(NamedTuple):
     """One super stream; its partitions in their order."""
 
-    virtual_host: str
-    name: str
+    virtual_host: Name
+    name: Name
     partitions: tuple[Partition, ...]
 
 
 def new_super_stream(
-    virtual_host: str, name: str, keys: Iterable[tuple[str, str]]
+    virtual_host: Name, name: Name, keys: Iterable[tuple[str, Name]]
 ) -> SuperStreamRow:
     """A super stream with all its partitions.
 
@@ -52,15 +53,17 @@ def new_super_stream(
     """
     keys = list(keys)
     check_number(len(keys))
-    found = [Partition(checked_key(key), checked_name(s), n) for n, (key, s) in enumerate(keys)]
-    row = SuperStreamRow(virtual_host, checked_name(name), tuple(found))
+    for new in (name, *(stream for _, stream in keys)):
+        check_stream_name(new)
+    found = [Partition(checked_key(key), stream, n) for n, (key, stream) in enumerate(keys)]
+    row = SuperStreamRow(virtual_host, name, tuple(found))
     if len(set(partitions_of(row))) != len(found):
         details = "a super stream has a partition twice, expected each once"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     return row
 
 
-def partitions_of(row: SuperStreamRow) -> list[str]:
+def partitions_of(row: SuperStreamRow) -> list[Name]:
     """The partitions of a super stream, in their order; one with two keys appears twice."""
     return [partition.stream for partition in row.partitions]
 
@@ -72,7 +75,7 @@ def bindings_of(row: SuperStreamRow) -> list[Binding]:
 
 
 def partition_binding(
-    virtual_host: str, super_stream: str, stream: str, key: str, position: int
+    virtual_host: Name, super_stream: Name, stream: Name, key: str, position: int
 ) -> Binding:
     """A partition as a binding."""
     return Binding(virtual_host, super_stream, stream, False, key, {ORDER: position}, position)

@@ -2,12 +2,13 @@
 
 import math
 
-from streamd.broker.checks import check_length
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, check_new
 from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 
-DEFAULT_EXCHANGE = ""
+DEFAULT_EXCHANGE = Name("")
 RESERVED_PREFIX = "amq."
+NO_ALTERNATE = Name("")
 ALTERNATE, SUPER_STREAM = "alternate-exchange", "x-super-stream"  # arguments of an exchange
 _ARGUMENTS = {"alternate": ALTERNATE, "is_super_stream": SUPER_STREAM}
 MAX_ARGUMENTS_BYTES = 1_024  # of a binding's arguments
@@ -20,13 +21,13 @@ class ReservedName(Refused):
         super().__init__(Reason.ACCESS_REFUSED, details)
 
 
-def check_not_default(name: str) -> None:
+def check_not_default(name: Name) -> None:
     """Raise ReservedName for the default exchange: it always exists, and leads to every stream."""
     if name == DEFAULT_EXCHANGE:
         raise ReservedName("operation not permitted on the default exchange")
 
 
-def check_not_reserved(name: str) -> None:
+def check_not_reserved(name: Name) -> None:
     """Raise ReservedName for a name that only RabbitMQ gives."""
     if name.startswith(RESERVED_PREFIX):
         raise ReservedName(f"exchange name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
@@ -63,9 +64,11 @@ def exchange_type(name: str) -> ExchangeType:
         raise Refused(Reason.PRECONDITION_FAILED, details) from None
 
 
-def as_super_stream(virtual_host: str, name: str) -> ExchangeRow:
+def as_super_stream(virtual_host: Name, name: Name) -> ExchangeRow:
     """A super stream as an exchange."""
-    return ExchangeRow(virtual_host, name, ExchangeType.DIRECT, True, False, False, "", True)
+    return ExchangeRow(
+        virtual_host, name, ExchangeType.DIRECT, True, False, False, NO_ALTERNATE, True
+    )
 
 
 def could_be_super_stream(row: ExchangeRow) -> bool:
@@ -73,10 +76,11 @@ def could_be_super_stream(row: ExchangeRow) -> bool:
     return row._replace(is_super_stream=True) == as_super_stream(row.virtual_host, row.name)
 
 
-def check_lengths(row: ExchangeRow) -> None:
-    """Raise Refused when an exchange's names are too long."""
-    check_length("the name of an exchange", row.name)
-    check_length(ALTERNATE, row.alternate)
+def check_names(row: ExchangeRow) -> None:
+    """Raise Refused unless a new exchange may have this name and this alternate."""
+    check_new("an exchange", row.name)
+    if row.alternate:
+        check_new(f"an {ALTERNATE}", row.alternate)
 
 
 def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:

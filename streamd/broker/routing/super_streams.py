@@ -2,6 +2,7 @@
 
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import NO_PARTITION
+from streamd.broker.names import Name
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.partitions import Partition, SuperStreamRow
 
@@ -14,11 +15,11 @@ class SuperStreams:
         exchanges: all exchanges there.
     """
 
-    def __init__(self, virtual_host: str, exchanges: Exchanges) -> None:
+    def __init__(self, virtual_host: Name, exchanges: Exchanges) -> None:
         self._virtual_host = virtual_host
         self._exchanges = exchanges
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: Name) -> bool:
         """Whether there is a super stream of that name."""
         return self._exchanges.is_super_stream(name)
 
@@ -26,7 +27,7 @@ class SuperStreams:
         """All of them, by name."""
         return [self.find(row.name) for row in self._exchanges.rows() if row.is_super_stream]
 
-    def find(self, name: str) -> SuperStreamRow:
+    def find(self, name: Name) -> SuperStreamRow:
         """The super stream `name`.
 
         Raises:
@@ -41,7 +42,7 @@ class SuperStreams:
         ]
         return SuperStreamRow(self._virtual_host, name, tuple(partitions))
 
-    def partition_number(self, name: str, stream: str) -> int:
+    def partition_number(self, name: Name, stream: Name) -> int:
         """The place of a stream among a super stream's partitions; NO_PARTITION without one."""
         if name not in self:
             return NO_PARTITION

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from segments import Reader
+from streamd.broker.names import Name
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
@@ -100,7 +101,7 @@ class Channel:
         self.number = number
         self._all_unacked = unacked
         self.prefetch = 0
-        self.queue = ""
+        self.queue = Name("")
         self.publisher = publisher
         self.consumers: dict[str, Consumer] = {}
         self.is_closed = False
@@ -137,7 +138,7 @@ class Channel:
         """Let each new consumer have this many messages unacknowledged."""
         self.prefetch = prefetch
 
-    def use_queue(self, name: str) -> None:
+    def use_queue(self, name: Name) -> None:
         """This queue was declared: methods that name none mean it."""
         self.queue = name
 

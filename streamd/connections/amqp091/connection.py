@@ -246,10 +246,7 @@ class AmqpConnection(BaseConnection):
         self._open_session.stream_is_gone(stream)
 
     async def _check(self, session: Session) -> None:
-        """End a connection that does not answer a close, or has nothing left to use.
-
-        Also end consumers whose user has lost the right to read.
-        """
+        """End a connection that does not answer a close, or has nothing left to use."""
         is_closing = False
         while True:
             await trio.sleep(CHECK_SECONDS)
@@ -257,7 +254,6 @@ class AmqpConnection(BaseConnection):
                 logger.info("%s: ended by the server", self._transport.peer)
                 raise Ended
             is_closing = self._connection.state is State.CLOSING
-            session.check_rights()
 
     async def stop(self) -> None:
         """The server stops: confirm what has arrived, then say so, and wait for the answer."""

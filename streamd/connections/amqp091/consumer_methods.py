@@ -10,6 +10,7 @@ from segments import StorageError
 from streamd.auth.users import Right
 from streamd.broker.checks import check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Consumer
 from streamd.connections.amqp091.consumer_arguments import (
@@ -77,6 +78,7 @@ class Consuming:
             async with stream.opened():
                 if channel.is_closed:
                     return  # the connection has failed meanwhile: nobody would close the consumer
+                self._context.require(Right.READ, "queue", name)  # it may have gone meanwhile
                 consumer = self._open(channel, method, stream)
         except Refused as refused:
             raise self._not_readable(name, refused) from refused
@@ -84,13 +86,13 @@ class Consuming:
         self._context.answer(channel, answer, nowait=method.nowait)
         consumer.check()  # only now: nothing is delivered before the answer
 
-    def _find(self, name: str) -> Stream:
+    def _find(self, name: Name) -> Stream:
         try:
             return self._context.host.find(name)
         except Refused as refused:
             raise self._not_readable(name, refused) from refused
 
-    def _not_readable(self, name: str, refused: Refused) -> ChannelFault:
+    def _not_readable(self, name: Name, refused: Refused) -> ChannelFault:
         if refused.reason == Reason.NOT_FOUND:
             return not_found("queue", name, self._context.host.name)
         return precondition_failed(f"queue '{name}' is not available: {refused.details}")

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from streamd.auth.users import Right, Rights
+from streamd.broker.names import Name, as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.delivery import Deliveries
@@ -45,7 +46,15 @@ class Context(NamedTuple):
         if not nowait:
             self.outbox.put(method_frame(channel.number, method))
 
-    def require(self, right: Right, kind: str, name: str) -> None:
+    def require_any(self, kind: str, name: Name) -> None:
+        """Raise ChannelFault unless the user may do anything at all with a queue or exchange."""
+        if not self.rights.allows_any(name, *Right):
+            raise access_refused(
+                f"access to {kind} '{name}' in vhost '{self.host.name}' refused for user "
+                f"'{self.rights.user}'"
+            )
+
+    def require(self, right: Right, kind: str, name: Name) -> None:
         """Raise ChannelFault unless the user may do this with a queue or exchange."""
         if not self.rights.allows(right, name):
             raise access_refused(
@@ -53,23 +62,18 @@ class Context(NamedTuple):
                 f"refused for user '{self.rights.user}'"
             )
 
-    def queue_name(self, channel: Channel, name: str) -> str:
+    def queue_name(self, channel: Channel, name: str) -> Name:
         """The queue of that name; without a name, the last one that was declared.
 
         Raises:
             ChannelFault: none was declared.
         """
-        found = without_line_ends(name) or channel.queue
+        found = as_sent(name) or channel.queue
         if not found:
             raise not_found("previously declared queue", "", self.host.name)
         return found
 
-    def require_queue(self, name: str) -> None:
+    def require_queue(self, name: Name) -> None:
         """Raise ChannelFault unless there is such a queue."""
         if not self.host.has_stream(name):
             raise not_found("queue", name, self.host.name)
-
-
-def without_line_ends(name: str) -> str:
-    """A name as RabbitMQ reads it."""
-    return name.replace("\r", "").replace("\n", "")

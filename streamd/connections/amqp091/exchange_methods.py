@@ -3,11 +3,15 @@
 Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_exchange.erl.
 """
 
+from functools import partial
+
 from streamd.auth.users import Right
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, exchange_type
 from streamd.connections.amqp091.channel import Channel
-from streamd.connections.amqp091.context import Context, Handlers, without_line_ends
+from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import refusals
 from streamd.connections.amqp091.publishing import plain_table
 from streamd.wire.amqp091 import methods as m
@@ -32,21 +36,20 @@ class ExchangeMethods:
         }
 
     async def _declare(self, channel: Channel, method: m.ExchangeDeclare) -> None:
-        name = without_line_ends(method.exchange)
+        name = as_sent(method.exchange)
         with refusals():
             if method.passive:
                 check_not_default(name)
+                self._context.require_any("exchange", name)
                 self._host.exchanges.find(name)
             else:
                 await self._declare_active(name, method)
         self._context.answer(channel, m.ExchangeDeclareOk(), nowait=method.nowait)
 
-    async def _declare_active(self, name: str, method: m.ExchangeDeclare) -> None:
-        self._context.require(Right.CONFIGURE, "exchange", name)
-        alternate = _text(method.arguments.get(ALTERNATE))
-        if alternate:  # messages go on from here to there
-            self._context.require(Right.READ, "exchange", name)
-            self._context.require(Right.WRITE, "exchange", alternate)
+    async def _declare_active(self, name: Name, method: m.ExchangeDeclare) -> None:
+        alternate = _name(method.arguments.get(ALTERNATE))
+        check = partial(self._check_declare, name, alternate)
+        check()
         row = ExchangeRow(
             self._host.name,
             name,
@@ -58,33 +61,54 @@ class ExchangeMethods:
         )
         flag = method.arguments.get(SUPER_STREAM)
         is_super_stream = flag.value if flag is not None and flag.tag == "t" else None
-        await self._host.exchanges.declare(row, super_stream=is_super_stream)
+        await self._host.exchanges.declare(row, check, super_stream=is_super_stream)
+
+    def _check_declare(self, name: Name, alternate: Name) -> None:
+        self._context.require(Right.CONFIGURE, "exchange", name)
+        if alternate:  # messages go on from here to there
+            self._context.require(Right.READ, "exchange", name)
+            self._context.require(Right.WRITE, "exchange", alternate)
 
     async def _delete(self, channel: Channel, method: m.ExchangeDelete) -> None:
-        name = without_line_ends(method.exchange)
-        self._context.require(Right.CONFIGURE, "exchange", name)
+        name = as_sent(method.exchange)
+        check = partial(self._context.require, Right.CONFIGURE, "exchange", name)
         with refusals():
-            await self._host.exchanges.delete(name, if_unused=method.if_unused)
+            await self._host.exchanges.delete(name, check, if_unused=method.if_unused)
         self._context.answer(channel, m.ExchangeDeleteOk(), nowait=method.nowait)
 
     async def _bind(self, channel: Channel, method: m.ExchangeBind) -> None:
         with refusals():
-            await self._host.exchanges.bind(self._binding(method))
+            binding = self._binding(method)
+            await self._host.exchanges.bind(binding, partial(self._check_ends, binding))
         self._context.answer(channel, m.ExchangeBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.ExchangeUnbind) -> None:
         with refusals():
-            await self._host.exchanges.unbind(self._binding(method))
+            binding = self._binding(method)
+            await self._host.exchanges.unbind(binding, partial(self._check_ends, binding))
         self._context.answer(channel, m.ExchangeUnbindOk(), nowait=method.nowait)
 
     def _binding(self, method: m.ExchangeBind | m.ExchangeUnbind) -> Binding:
-        """The binding that a method names, once the user's rights are checked."""
-        source, destination = map(without_line_ends, (method.source, method.destination))
-        self._context.require(Right.WRITE, "exchange", destination)
-        self._context.require(Right.READ, "exchange", source)
+        """The binding that a method names."""
+        source, destination = as_sent(method.source), as_sent(method.destination)
         arguments = plain_table(method.arguments)
         return Binding(self._host.name, source, destination, True, method.key, arguments)
 
+    def _check_ends(self, binding: Binding) -> None:
+        self._context.require(Right.WRITE, "exchange", binding.destination)
+        self._context.require(Right.READ, "exchange", binding.source)
 
-def _text(field: Field | None) -> str:
-    return field.value.decode(errors="replace") if field is not None and field.tag == "S" else ""
+
+def _name(field: Field | None) -> Name:
+    """The name in an argument; empty when there is none.
+
+    Raises:
+        Refused: it is not text.
+    """
+    if field is None or field.tag != "S":
+        return as_sent("")
+    try:
+        return as_sent(field.value.decode())
+    except UnicodeDecodeError as error:
+        details = f"{ALTERNATE} is {field.value[:40]!r}, expected a name in UTF-8"
+        raise Refused(Reason.PRECONDITION_FAILED, details) from error

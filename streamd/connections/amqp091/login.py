@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 from streamd import __version__
 from streamd.auth.authentication import AuthenticationFailed, Authenticator
-from streamd.auth.users import Rights
+from streamd.auth.users import Account, Rights
 from streamd.broker.broker import Broker
+from streamd.broker.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import CHANNEL_MAX, FRAME_MAX, Connection
@@ -72,6 +73,7 @@ class Login:
 
     host: VirtualHost
     rights: Rights
+    _account: Account
 
     def __init__(self, authenticator: Authenticator, broker: Broker, heartbeat: int) -> None:
         self.properties: Mapping[str, str] = {}
@@ -82,7 +84,6 @@ class Login:
         self._heartbeat = heartbeat
         self.now_ms = broker.now_ms
         self._capabilities: Table = {}
-        self._user = ""
         self._method: m.Method | None = None  # the last one given to `answer`
 
     def start(self) -> m.ConnectionStart:
@@ -119,7 +120,8 @@ class Login:
         method = self._method
         if isinstance(method, m.ConnectionOpen):
             # The same for what does not exist and what is not allowed: names must not leak.
-            reason = f"vhost {method.virtual_host} not found, or user '{self._user}' may not use it"
+            user = self._account.name
+            reason = f"vhost {method.virtual_host} not found, or user '{user}' may not use it"
             fault = ConnectionFault(ReplyCode.NOT_ALLOWED, reason, m.IDS[m.ConnectionOpen])
             return Refusal(fault, waits=False)
         assert isinstance(method, m.ConnectionStartOk)  # noqa: S101 - no other method can fail so
@@ -140,11 +142,12 @@ class Login:
             for name, field in method.properties.items()
             if field.tag == "S"
         }
-        self._user = await self._authenticator.prove(method.mechanism, method.response)
+        self._account = await self._authenticator.prove(method.mechanism, method.response)
         self.mechanism = method.mechanism
         return [m.ConnectionTune(CHANNEL_MAX, FRAME_MAX, self._heartbeat)]
 
     def _open(self, method: m.ConnectionOpen) -> m.ConnectionOpenOk:
-        self.host, self.rights = self._authenticator.enter(self._user, method.virtual_host)
+        name = as_sent(method.virtual_host)
+        self.host, self.rights = self._authenticator.enter(self._account, name)
         self.opened_at_ms = self.now_ms()
         return m.ConnectionOpenOk()

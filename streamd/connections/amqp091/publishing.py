@@ -13,6 +13,7 @@ from streamd.auth.users import Right, Rights
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import own_value_reader
+from streamd.broker.names import Name, as_sent
 from streamd.broker.publication import PendingEntries
 from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
@@ -31,6 +32,7 @@ from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
 
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
+_DEFAULT_IN_RIGHTS = Name("amq.default")  # RabbitMQ's name for the default exchange
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
@@ -112,7 +114,7 @@ class Publishing:
         method = content.method
         if method.immediate:
             raise not_implemented("immediate=true")
-        exchange, key = method.exchange, method.key
+        exchange, key = as_sent(method.exchange), method.key
         self._require(exchange)
         if content.body is None:
             raise precondition_failed(
@@ -178,9 +180,9 @@ class Publishing:
 
     # -- where to
 
-    def _require(self, exchange: str) -> None:
+    def _require(self, exchange: Name) -> None:
         """Raise ChannelFault unless the user may publish there, and clients may at all."""
-        name = exchange or "amq.default"
+        name = exchange or _DEFAULT_IN_RIGHTS
         if not self._rights.allows(Right.WRITE, name):
             raise access_refused(
                 f"write access to exchange '{name}' in vhost '{self._host.name}' refused for user "
@@ -197,7 +199,7 @@ class Publishing:
                 )
 
     def _targets(
-        self, exchange: str, key: str, head: StoredHead, properties: bytes
+        self, exchange: Name, key: str, head: StoredHead, properties: bytes
     ) -> list[_Target]:
         exchanges = self._host.exchanges
         if self._version != exchanges.version:
@@ -216,7 +218,7 @@ class Publishing:
         found = self._places[exchange, key] = self._resolve(exchange, keys, NO_HEADERS)
         return found
 
-    def _resolve(self, exchange: str, keys: tuple[str, ...], headers: Headers) -> list[_Target]:
+    def _resolve(self, exchange: Name, keys: tuple[str, ...], headers: Headers) -> list[_Target]:
         targets = []
         for name in self._host.exchanges.reach(exchange, keys, headers):
             try:

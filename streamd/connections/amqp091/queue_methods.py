@@ -4,13 +4,15 @@ Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_amqqueue.erl.
 """
 
 import logging
+from functools import partial
 
 from streamd.auth.users import Right
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.matching import Binding
 from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
-from streamd.connections.amqp091.context import Context, Handlers, without_line_ends
+from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import access_refused, fault_of, not_implemented, refusals
 from streamd.connections.amqp091.publishing import plain_table
 from streamd.connections.amqp091.queue_arguments import Declaration, inequivalent
@@ -45,7 +47,7 @@ class Queues:
     # -- declaring
 
     async def _declare(self, channel: Channel, method: m.QueueDeclare) -> None:
-        name = without_line_ends(method.queue)
+        name = as_sent(method.queue)
         if method.passive:
             self._check_passive(name)
         else:
@@ -54,22 +56,19 @@ class Queues:
         answer = m.QueueDeclareOk(name, await self._count(name), 0)
         self._context.answer(channel, answer, nowait=method.nowait)
 
-    def _check_passive(self, name: str) -> None:
+    def _check_passive(self, name: Name) -> None:
+        self._context.require_any("queue", name)
         self._context.require_queue(name)
-        if not any(self._context.rights.allows(right, name) for right in Right):
-            raise access_refused(
-                f"access to queue '{name}' in vhost '{self._host.name}' refused for user "
-                f"'{self._context.rights.user}'"
-            )
 
-    async def _declare_active(self, name: str, method: m.QueueDeclare) -> None:
+    async def _declare_active(self, name: Name, method: m.QueueDeclare) -> None:
         if not name:
             raise precondition_failed(
                 "a stream needs a name: server-named queues are not supported"
             )
         if name.startswith(RESERVED_PREFIX):
             raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-        self._context.require(Right.CONFIGURE, "queue", name)
+        check = partial(self._context.require, Right.CONFIGURE, "queue", name)
+        check()
         declaration = Declaration(name, self._host.name, method.arguments)
         if self._host.has_stream(name):
             self._check_same(name, method, declaration)
@@ -79,7 +78,7 @@ class Queues:
         _check_flags(name, method)
         declaration.canonical()
         try:
-            await self._host.create(name, declaration.pairs())
+            await self._host.create(name, declaration.pairs(), check)
             for key in declaration.passed_over()[:_MAX_WARNINGS]:
                 logger.warning("stream %s: the argument %r is ignored", name, key[:40])
         except Refused as refused:
@@ -87,7 +86,7 @@ class Queues:
             if refused.reason != Reason.ALREADY_EXISTS:
                 raise fault_of(refused) from refused
 
-    def _check_same(self, name: str, method: m.QueueDeclare, declaration: Declaration) -> None:
+    def _check_same(self, name: Name, method: m.QueueDeclare, declaration: Declaration) -> None:
         host = self._host.name
         where = f"for queue '{name}' in vhost '{host}'"
         if method.exclusive:
@@ -108,7 +107,7 @@ class Queues:
         if reason is not None:
             raise precondition_failed(reason)
 
-    async def _count(self, name: str) -> int:
+    async def _count(self, name: Name) -> int:
         """Messages in a stream, at most the number that fits into the answer."""
         try:
             figures = await self._host.find(name).read_figures()
@@ -120,9 +119,9 @@ class Queues:
 
     async def _delete(self, channel: Channel, method: m.QueueDelete) -> None:
         name = self._context.queue_name(channel, method.queue)
-        self._context.require(Right.CONFIGURE, "queue", name)
+        check = partial(self._context.require, Right.CONFIGURE, "queue", name)
         try:
-            await self._host.delete(name, lambda: None)
+            await self._host.delete(name, lambda: None, check)
         except Refused as refused:
             if refused.reason != Reason.NOT_FOUND:
                 raise fault_of(refused) from refused
@@ -130,8 +129,8 @@ class Queues:
 
     async def _purge(self, channel: Channel, method: m.QueuePurge) -> None:
         name = self._context.queue_name(channel, method.queue)
-        self._context.require_queue(name)
         self._context.require(Right.READ, "queue", name)
+        self._context.require_queue(name)
         raise not_implemented(f"queue.purge not supported by stream queues, queue '{name}'")
 
     async def _get(self, channel: Channel, method: m.BasicGet) -> None:
@@ -146,24 +145,28 @@ class Queues:
 
     async def _bind(self, channel: Channel, method: m.QueueBind) -> None:
         with refusals():
-            await self._host.exchanges.bind(self._binding(channel, method))
+            binding = self._binding(channel, method)
+            await self._host.exchanges.bind(binding, partial(self._check_ends, binding))
         self._context.answer(channel, m.QueueBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.QueueUnbind) -> None:
         with refusals():
-            await self._host.exchanges.unbind(self._binding(channel, method))
+            binding = self._binding(channel, method)
+            await self._host.exchanges.unbind(binding, partial(self._check_ends, binding))
         self._context.answer(channel, m.QueueUnbindOk())
 
     def _binding(self, channel: Channel, method: m.QueueBind | m.QueueUnbind) -> Binding:
-        """The binding that a method names, once the user's rights are checked."""
-        host, source = self._host, without_line_ends(method.exchange)
+        """The binding that a method names."""
+        host, source = self._host, as_sent(method.exchange)
         name = self._context.queue_name(channel, method.queue)
         key = method.key
         if not method.queue and not key:
             key = name
-        self._context.require(Right.WRITE, "queue", name)
-        self._context.require(Right.READ, "exchange", source)
         return Binding(host.name, source, name, False, key, plain_table(method.arguments))
+
+    def _check_ends(self, binding: Binding) -> None:
+        self._context.require(Right.WRITE, "queue", binding.destination)
+        self._context.require(Right.READ, "exchange", binding.source)
 
 
 def _check_flags(name: str, method: m.QueueDeclare) -> None:

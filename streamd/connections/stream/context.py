@@ -1,13 +1,16 @@
 """What the commands of one connection work with."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-from segments import OffsetSpec, Start
+from segments import Log, OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
-from streamd.auth.users import Rights, UserDirectory
+from streamd.auth.users import Right, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
 from streamd.net.outbox import Outbox
@@ -43,6 +46,20 @@ class Context(NamedTuple):
     def answer(self, command: c.ServerCommand) -> None:
         """Send a command to the client."""
         self.outbox.put(codec.encode(command))
+
+    @asynccontextmanager
+    async def readable(self, name: Name) -> AsyncIterator[tuple[Stream, Log]]:
+        """A stream that the user may read, with its log, which stays open in this block.
+
+        Raises:
+            Refused: there is no such right, also when it went while the log was opened; no such
+                stream; or its log cannot be opened.
+        """
+        self.rights.require(Right.READ, name)
+        stream = self.host.find(name)
+        async with stream.opened() as log:
+            self.rights.require(Right.READ, name)
+            yield stream, log
 
 
 def check_reference(reference: str) -> None:

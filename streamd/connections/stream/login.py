@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from streamd import __version__
 from streamd.auth.authentication import AuthenticationFailed, Authenticator
-from streamd.auth.users import Rights, UserDirectory
+from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
+from streamd.broker.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 from streamd.connections.stream.delivery import Delivery
@@ -59,6 +60,7 @@ class Login:
 
     host: VirtualHost
     rights: Rights
+    _account: Account
 
     def __init__(
         self,
@@ -78,7 +80,6 @@ class Login:
         self._authenticator = authenticator
         self.mechanism = ""
         self.opened_at_ms = 0
-        self._user = ""
         self._command: c.ClientCommand | None = None  # the last one given to `answer`
 
     async def answer(self, command: c.ClientCommand) -> list[c.ServerCommand]:
@@ -116,16 +117,17 @@ class Login:
         return Refusal(answer, waits=failed.is_guess)
 
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
-        self._user = await self._authenticator.prove(command.mechanism, command.data)
+        self._account = await self._authenticator.prove(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
 
     def _open(self, command: c.Open) -> c.OpenResponse:
-        self.host, self.rights = self._authenticator.enter(self._user, command.virtual_host)
+        name = as_sent(command.virtual_host)
+        self.host, self.rights = self._authenticator.enter(self._account, name)
         self.opened_at_ms = self._broker.now_ms()
-        name, port = self._address
-        properties = (Pair("advertised_host", name), Pair("advertised_port", str(port)))
+        address, port = self._address
+        properties = (Pair("advertised_host", address), Pair("advertised_port", str(port)))
         return c.OpenResponse(command.correlation_id, ResponseCode.OK, properties)
 
     def context(self, outbox: Outbox, delivery: Delivery) -> Context:
@@ -139,10 +141,10 @@ class Login:
         if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:
-            user = await self._authenticator.prove(command.mechanism, command.data)
+            account = await self._authenticator.prove(command.mechanism, command.data)
         except AuthenticationFailed as failed:
             return code_of_login(failed)
-        if user != self._user:
+        if account is not self._account:
             return ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         if not self.rights.may_enter:
             return ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE

@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from segments.selector import Dialect
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
 from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, as_sent
 from streamd.broker.standing_selectors import parse_standing
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
@@ -62,8 +65,7 @@ class Management:
         try:
             operation = self._open_operations.get(command.operation)
             if operation is None:
-                if not self._context.rights.is_administrator:
-                    raise Refused(Reason.ACCESS_REFUSED, f"{user} is not an administrator")
+                self._check()
                 operation = self._operations.get(command.operation)
             if operation is None:
                 details = f"there is no operation {command.operation[:40]!r}"
@@ -75,41 +77,48 @@ class Management:
         answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
         self._context.answer(c.ManageResponse(command.correlation_id, code, reason, answer))
 
+    def _check(self) -> None:
+        """Raise Refused unless the user is an administrator."""
+        self._context.rights.require_administrator()
+
+    def _configures(self, stream: Name) -> Check:
+        return partial(self._context.rights.require, Right.CONFIGURE, stream)
+
     # -- users
 
     async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
-        name, tags = _text(arguments, "name"), arguments.get("tags", "").split()
+        name, tags = _name(arguments, "name"), arguments.get("tags", "").split()
         self._directory.check_no_user(name)
         password = _text(arguments, "password").encode()
-        await self._directory.put_user(name, password, tags, is_new=True)
+        await self._directory.put_user(name, password, tags, check=self._check, is_new=True)
         return ()
 
     async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
         return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._directory.users()]
 
     async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
-        await self._directory.remove_user(_text(arguments, "name"))
+        await self._directory.remove_user(_name(arguments, "name"), self._check)
         return ()
 
     async def _set_tags(self, arguments: Arguments) -> Iterable[Row]:
-        name = _text(arguments, "name")
+        name = _name(arguments, "name")
         tags = arguments.get("tags", "").split()
-        await self._directory.put_user(name, tags=tags, is_new=False)
+        await self._directory.put_user(name, tags=tags, check=self._check, is_new=False)
         return ()
 
     async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
-        name = _text(arguments, "name")
+        name = _name(arguments, "name")
         self._directory.check_user(name)
         password = _text(arguments, "password").encode()
-        await self._directory.put_user(name, password, is_new=False)
+        await self._directory.put_user(name, password, check=self._check, is_new=False)
         return ()
 
     # -- virtual hosts
 
     async def _add_host(self, arguments: Arguments) -> Iterable[Row]:
-        name = _text(arguments, "name")
+        name = _name(arguments, "name")
         user = self._context.rights.user
-        if not await self._administration.add_virtual_host(name, user):
+        if not await self._administration.add_virtual_host(name, user, self._check):
             details = f"there is a virtual host {name} already"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         return ()
@@ -119,15 +128,15 @@ class Management:
         return [{"name": name, "streams": str(len(hosts[name].names()))} for name in sorted(hosts)]
 
     async def _delete_host(self, arguments: Arguments) -> Iterable[Row]:
-        await self._administration.remove_virtual_host(_text(arguments, "name"))
+        await self._administration.remove_virtual_host(_name(arguments, "name"), self._check)
         return ()
 
     # -- permissions
 
     async def _set_permission(self, arguments: Arguments) -> Iterable[Row]:
-        user, host = _text(arguments, "user"), _text(arguments, "vhost")
+        user, host = _name(arguments, "user"), _name(arguments, "vhost")
         patterns = (arguments.get(name, "") for name in ("configure", "write", "read"))
-        await self._administration.put_permission(PermissionRow(user, host, *patterns))
+        await self._administration.put_permission(PermissionRow(user, host, *patterns), self._check)
         return ()
 
     async def _list_permissions(self, _arguments: Arguments) -> Iterable[Row]:
@@ -138,28 +147,29 @@ class Management:
         ]
 
     async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
-        await self._directory.remove_permission(_text(arguments, "user"), _text(arguments, "vhost"))
+        user, host = _name(arguments, "user"), _name(arguments, "vhost")
+        await self._directory.remove_permission(user, host, self._check)
         return ()
 
     # -- streams: their selectors can be seen with the right to read, changed with configure
 
     async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
-        stream, group = _text(arguments, "stream"), _text(arguments, "group")
-        self._context.rights.require(Right.CONFIGURE, stream)
+        stream, group = _name(arguments, "stream"), _text(arguments, "group")
+        check = self._configures(stream)
+        check()
         dialect = arguments.get("dialect", Dialect.UNION)
         row = parse_standing(group, dialect, arguments.get("text", ""))
-        await self._context.host.settings.put_selector(stream, row)
+        await self._context.host.settings.put_selector(stream, row, check)
         return ()
 
     async def _set_stream(self, arguments: Arguments) -> Iterable[Row]:
-        stream = _text(arguments, "stream")
-        self._context.rights.require(Right.CONFIGURE, stream)
+        stream = _name(arguments, "stream")
         pairs = [(name, text) for name, text in arguments.items() if name != "stream"]
-        await self._context.host.settings.set_arguments(stream, pairs)
+        await self._context.host.settings.set_arguments(stream, pairs, self._configures(stream))
         return ()
 
     async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
-        stream = _text(arguments, "stream")
+        stream = _name(arguments, "stream")
         self._context.rights.require(Right.READ, stream)
         standing = self._context.host.find(stream).standing
         return [
@@ -174,10 +184,13 @@ class Management:
         ]
 
     async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
-        stream, group = _text(arguments, "stream"), _text(arguments, "group")
-        self._context.rights.require(Right.CONFIGURE, stream)
-        await self._context.host.settings.remove_selector(stream, group)
+        stream, group = _name(arguments, "stream"), _text(arguments, "group")
+        await self._context.host.settings.remove_selector(stream, group, self._configures(stream))
         return ()
+
+
+def _name(arguments: Arguments, name: str) -> Name:
+    return as_sent(_text(arguments, name))
 
 
 def _text(arguments: Arguments, name: str) -> str:

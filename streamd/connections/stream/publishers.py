@@ -5,6 +5,7 @@ import logging
 from segments.entries import Entries
 from streamd.auth.users import Right
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import as_sent
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
 from streamd.config import MAX_IDS
@@ -132,20 +133,18 @@ class Publishers:
         self._context.answer(c.DeclarePublisherResponse(command.correlation_id, code))
 
     async def _add(self, command: c.DeclarePublisher) -> None:
-        reference = command.reference
+        reference, name = command.reference, as_sent(command.stream)
         if len(self._publishers) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} publishers, the most there can be"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        self._context.rights.require(Right.WRITE, command.stream)
+        self._context.rights.require(Right.WRITE, name)
         check_reference(reference)
         named = {(p.reference, s.name) for p, s in self._publishers.values() if p.reference}
-        if (
-            command.publisher_id in self._publishers
-            or (reference.encode(), command.stream) in named
-        ):
+        if command.publisher_id in self._publishers or (reference.encode(), name) in named:
             raise Refused(Reason.PRECONDITION_FAILED)
-        stream = self._context.host.find(command.stream)
+        stream = self._context.host.find(name)
         await stream.ready()
+        self._context.rights.require(Right.WRITE, name)  # it may have gone meanwhile
         stream.check_writable()
         publisher = StreamPublisher(command.publisher_id, reference, self._context.outbox)
         self._publishers[command.publisher_id] = (publisher, stream)
@@ -153,10 +152,10 @@ class Publishers:
     async def _query_sequence(self, command: c.QueryPublisherSequence) -> None:
         sequence, code = 0, OK
         try:
-            self._context.rights.require(Right.READ, command.stream)
+            name = as_sent(command.stream)
+            self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
-            stream = self._context.host.find(command.stream)
-            async with stream.opened() as log:
+            async with self._context.readable(name) as (stream, log):
                 await stream.settled()  # what this connection sent before counts
                 sequence = log.tracking.sequence(command.reference.encode()) or 0
         except Refused as refused:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import trio
 
@@ -10,9 +11,10 @@ from segments.filter_stats import newest
 from segments.segment import Segment
 from streamd.auth.users import Right
 from streamd.broker import threads
-from streamd.broker.checks import check_number, checked_name
+from streamd.broker.checks import check_number, check_stream_name
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.log_figures import LogFigures
+from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.partitions import partitions_of
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
@@ -61,78 +63,71 @@ class Streams:
 
     async def create_all(self, commands: Sequence[c.Create]) -> None:
         """Create streams, each or not; all share one change of the catalog."""
-        codes: dict[int, ResponseCode] = {}
-        allowed: list[tuple[int, c.Create]] = []
-        for number, command in enumerate(commands):
-            try:
-                name = checked_name(command.stream)
-                self._context.rights.require(Right.CONFIGURE, name)
-            except Refused as refused:
-                codes[number] = _refusal(command, refused)
-            else:
-                allowed.append((number, command))
-        wanted = [(command.stream, command.arguments) for _, command in allowed]
-        outcomes = await self._context.host.create_all(wanted) if wanted else []
-        for (number, command), outcome in zip(allowed, outcomes, strict=True):
-            codes[number] = OK if outcome is None else _refusal(command, outcome)
-        for number, command in enumerate(commands):
-            self._context.answer(c.CreateResponse(command.correlation_id, codes[number]))
+        wanted = [(as_sent(command.stream), command.arguments) for command in commands]
+        may_configure = partial(self._context.rights.require, Right.CONFIGURE)
+        outcomes = await self._context.host.create_all(wanted, may_configure)
+        for command, outcome in zip(commands, outcomes, strict=True):
+            code = OK if outcome is None else _refusal(command, outcome)
+            self._context.answer(c.CreateResponse(command.correlation_id, code))
 
     async def _delete(self, command: c.Delete) -> None:
         answer = c.DeleteResponse(command.correlation_id, OK)
+        name = as_sent(command.stream)
 
         async def delete() -> None:
-            self._context.rights.require(Right.CONFIGURE, command.stream)
-            await self._context.host.delete(command.stream, lambda: self._context.answer(answer))
+            may_configure = partial(self._context.rights.require, Right.CONFIGURE, name)
+            await self._context.host.delete(
+                name, lambda: self._context.answer(answer), may_configure
+            )
 
         code = await _code_of(f"stream {command.stream} not deleted", delete)
         if code != OK:
             self._context.answer(c.DeleteResponse(command.correlation_id, code))
 
     async def _create_super_stream(self, command: c.CreateSuperStream) -> None:
+        name = as_sent(command.name)
+
         async def create() -> None:
-            partitions, keys = command.partitions, command.binding_keys
+            partitions, keys = list(map(as_sent, command.partitions)), command.binding_keys
             check_number(len(partitions))  # before each is looked at
-            self._require_all(checked_name(command.name), partitions)
+            check_stream_name(name)
+            check = partial(self._context.rights.require_super_stream, name, partitions)
+            check()
             if len(partitions) != len(keys):
                 details = f"{len(partitions)} partitions and {len(keys)} binding keys"
                 raise Refused(Reason.PRECONDITION_FAILED, details)
             pairs = list(zip(keys, partitions, strict=True))
-            await self._context.host.create_super_stream(command.name, pairs, command.arguments)
+            await self._context.host.create_super_stream(name, pairs, command.arguments, check)
 
         code = await _code_of(f"super stream {command.name} not created", create)
         self._context.answer(c.CreateSuperStreamResponse(command.correlation_id, code))
 
     async def _delete_super_stream(self, command: c.DeleteSuperStream) -> None:
         answer = c.DeleteSuperStreamResponse(command.correlation_id, OK)
+        name = as_sent(command.name)
 
         async def delete() -> None:
-            host = self._context.host
-            self._context.rights.require(Right.CONFIGURE, command.name)
-            self._require_all(command.name, partitions_of(host.super_streams.find(command.name)))
-            await host.delete_super_stream(command.name, lambda: self._context.answer(answer))
+            rights = self._context.rights
+            rights.require(Right.CONFIGURE, name)
+            await self._context.host.delete_super_stream(
+                name,
+                lambda: self._context.answer(answer),
+                partial(rights.require_super_stream, name),
+            )
 
         code = await _code_of(f"super stream {command.name} not deleted", delete)
         if code != OK:
             self._context.answer(c.DeleteSuperStreamResponse(command.correlation_id, code))
-
-    def _require_all(self, name: str, partitions: tuple[str, ...] | list[str]) -> None:
-        """Check the rights that creating or deleting a super stream takes."""
-        rights = self._context.rights
-        rights.require(Right.CONFIGURE, name)
-        rights.require(Right.READ, name)
-        for partition in partitions:
-            rights.require(Right.CONFIGURE, partition)
-            rights.require(Right.WRITE, partition)
 
     # -- super streams
 
     async def _partitions(self, command: c.Partitions) -> None:
         streams: tuple[str, ...] = ()
         code = OK
+        super_stream = as_sent(command.super_stream)
         try:
-            self._require_any(command.super_stream)
-            found = self._context.host.super_streams.find(command.super_stream)
+            self._require_any(super_stream)
+            found = self._context.host.super_streams.find(super_stream)
             for name in partitions_of(found):
                 self._require_any(name)
             streams = tuple(partitions_of(found))
@@ -143,10 +138,10 @@ class Streams:
     async def _route(self, command: c.Route) -> None:
         streams: tuple[str, ...] = ()
         code = OK
-        rights = self._context.rights
+        rights, super_stream = self._context.rights, as_sent(command.super_stream)
         try:
-            rights.require(Right.WRITE, command.super_stream)
-            found = self._context.host.super_streams.find(command.super_stream)
+            rights.require(Right.WRITE, super_stream)
+            found = self._context.host.super_streams.find(super_stream)
             routed = tuple(p.stream for p in found.partitions if p.key == command.routing_key)
             for name in routed:
                 rights.require(Right.WRITE, name)
@@ -155,7 +150,7 @@ class Streams:
             code = code_of(refused)
         self._context.answer(c.RouteResponse(command.correlation_id, code, streams))
 
-    def _require_any(self, name: str) -> None:
+    def _require_any(self, name: Name) -> None:
         """Check for a right to read or to write: either is enough to learn where something is."""
         if not self._context.rights.allows(Right.READ, name):
             self._context.rights.require(Right.WRITE, name)
@@ -164,13 +159,13 @@ class Streams:
 
     async def _metadata(self, command: c.Metadata) -> None:
         streams = []
-        async for name in _unhurried(dict.fromkeys(command.streams)):
+        async for name in _unhurried(dict.fromkeys(map(as_sent, command.streams))):
             code = self._code(name)
             streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
         brokers = (BrokerAddress(0, *self._context.address),)
         self._context.answer(c.MetadataResponse(command.correlation_id, brokers, tuple(streams)))
 
-    def _code(self, name: str) -> ResponseCode:
+    def _code(self, name: Name) -> ResponseCode:
         try:
             self._require_any(name)
             self._context.host.find(name)
@@ -181,10 +176,12 @@ class Streams:
     async def _stats(self, command: c.StreamStats) -> None:
         corr = command.correlation_id
         try:
-            self._context.rights.require(Right.READ, command.stream)
-            stream = self._context.host.find(command.stream)
+            name = as_sent(command.stream)
+            self._context.rights.require(Right.READ, name)
+            stream = self._context.host.find(name)
             await stream.settled()
             figures = await stream.read_figures()
+            self._context.rights.require(Right.READ, name)
         except Refused as refused:
             self._context.answer(c.StreamStatsResponse(corr, code_of(refused)))
             return
@@ -193,10 +190,8 @@ class Streams:
     async def _resolve_offset_spec(self, command: c.ResolveOffsetSpec) -> None:
         corr, code, offset = command.correlation_id, OK, 0
         try:
-            self._context.rights.require(Right.READ, command.stream)
-            spec = offset_spec(command.offset)
-            async with self._context.host.find(command.stream).opened() as log:
-                offset = log.find(spec).offset
+            async with self._context.readable(as_sent(command.stream)) as (_, log):
+                offset = log.find(offset_spec(command.offset)).offset
         except Refused as refused:
             code = code_of(refused)
         except SegmentsError as error:
@@ -207,7 +202,9 @@ class Streams:
 
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
-        names = command.streams or [n for n in host.names() if rights.allows(Right.READ, n)]
+        names = list(map(as_sent, command.streams)) or [
+            n for n in host.names() if rights.allows(Right.READ, n)
+        ]
         streams = [await self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
         self._context.answer(answer)
@@ -215,8 +212,7 @@ class Streams:
     async def _describe_filters(self, command: c.DescribeFilters) -> None:
         figures: tuple[Statistic, ...] = ()
         try:
-            self._context.rights.require(Right.READ, command.stream)
-            async with self._context.host.find(command.stream).opened() as log:
+            async with self._context.readable(as_sent(command.stream)) as (_, log):
                 figures = await threads.in_thread(_filter_figures, tuple(log.segments))
             code = OK
         except Refused as refused:
@@ -226,10 +222,11 @@ class Streams:
             code = ResponseCode.STREAM_NOT_AVAILABLE
         self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
 
-    async def _describe(self, name: str) -> StreamDescription:
+    async def _describe(self, name: Name) -> StreamDescription:
         try:
             self._context.rights.require(Right.READ, name)
             figures = await self._context.host.find(name).read_figures()
+            self._context.rights.require(Right.READ, name)
         except Refused as refused:
             return StreamDescription(name, code_of(refused), (), ())
         arguments = tuple(
@@ -239,7 +236,7 @@ class Streams:
         return StreamDescription(name, OK, arguments, _description(figures))
 
 
-async def _unhurried(names: Iterable[str]) -> AsyncIterator[str]:
+async def _unhurried(names: Iterable[Name]) -> AsyncIterator[Name]:
     """Names, a few at a time: a frame holds 100,000 of them, and others have their turn."""
     for number, name in enumerate(names, 1):
         yield name

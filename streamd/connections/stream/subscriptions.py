@@ -12,6 +12,7 @@ from streamd.auth.users import Right
 from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import Group, GroupKey
+from streamd.broker.names import as_sent
 from streamd.broker.stream import Stream
 from streamd.config import MAX_IDS, UPDATE_SECONDS
 from streamd.connections.registry import ConsumerFacts
@@ -126,14 +127,15 @@ class Consumers:
         if len(used) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        self._context.rights.require(Right.READ, command.stream)
+        stream_name = as_sent(command.stream)
+        self._context.rights.require(Right.READ, stream_name)
         size = properties_size(command.properties)
         check_properties(size, sum(s.interest.properties_size for s in used.values()))
         check_reference(name)
-        stream = self._context.host.find(command.stream)
+        self._context.host.find(stream_name)
         if command.subscription_id in used:
             raise SubscriptionIdTaken
-        async with stream.opened():
+        async with self._context.readable(stream_name) as (stream, _):
             self._add_to(stream, command, properties, size)
 
     def _add_to(
@@ -168,7 +170,7 @@ class Consumers:
         number = command.subscription_id
         key = GroupKey(stream.name, properties[words.NAME])
         partition = host.super_streams.partition_number(
-            properties.get(words.SUPER_STREAM, ""), stream.name
+            as_sent(properties.get(words.SUPER_STREAM, "")), stream.name
         )
 
         def make_member(group: Group) -> SingleActive:
@@ -268,9 +270,10 @@ class Consumers:
 
     def _store_offset(self, command: c.StoreOffset) -> bool:
         try:  # there is no answer: what cannot be stored is ignored
-            stream = self._context.host.find(command.stream)
+            name = as_sent(command.stream)
+            stream = self._context.host.find(name)
             if not any(s.stream is stream for s in self._delivery.subscriptions.values()):
-                self._context.rights.require(Right.READ, command.stream)
+                self._context.rights.require(Right.READ, name)
             if not stream.is_open:
                 return False
             stream.store_offset(command.reference, command.offset)
@@ -281,7 +284,7 @@ class Consumers:
     async def can_store_offset(self, command: c.StoreOffset) -> bool:
         """Wait for the log that an offset belongs to; False when it cannot be opened."""
         try:
-            await self._context.host.find(command.stream).ready()
+            await self._context.host.find(as_sent(command.stream)).ready()
         except Refused as refused:
             logger.debug("offset not stored: %s", refused)
             return False
@@ -290,10 +293,10 @@ class Consumers:
     async def _query_offset(self, command: c.QueryOffset) -> None:
         offset, code = None, OK
         try:
-            self._context.rights.require(Right.READ, command.stream)
+            name = as_sent(command.stream)
+            self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
-            stream = self._context.host.find(command.stream)
-            async with stream.opened() as log:
+            async with self._context.readable(name) as (stream, log):
                 await stream.settled()  # an offset in an answer is as safe as a confirmed message
                 offset = log.tracking.offset(command.reference.encode())
             code = ResponseCode.NO_OFFSET if offset is None else OK
