@@ -13,7 +13,7 @@ from streamd.auth.administration import Administration
 from streamd.broker import threads
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.errors import Refused
-from streamd.broker.routing.matching import Binding
+from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.standing_selectors import parse_standing
 from streamd.config import Config
@@ -65,6 +65,10 @@ async def prepare(server: Harness) -> None:
     await host.exchanges.bind(Binding("/", "i", "i-0", False, "again", {}))
     await host.exchanges.bind(Binding("/", "amq.topic", "s", False, "#", {}))
     await host.exchanges.bind(Binding("/", "amq.topic", "i", True, "#", {}))
+    for name, destination in (("auto", "s"), ("chain", "auto")):  # they go with the stream
+        row = ExchangeRow("/", name, ExchangeType.TOPIC, True, True, False, "")
+        await host.exchanges.declare(row)
+        await host.exchanges.bind(Binding("/", name, destination, name == "chain", "#", {}))
     await host.settings.put_selector("s", parse_standing("g", "union", "a = 1"))
     await administration(server).add_virtual_host("other", "guest")
     other = server.server.broker.virtual_hosts["other"]
