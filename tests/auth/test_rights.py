@@ -58,7 +58,9 @@ def test_every_amqp_method_is_in_the_table() -> None:
 def routes(server: Harness) -> set[str]:
     app: Any = server.server.http_app()
     return {
-        f"{verb} {route.path}" for route in app._app.routes for verb in route.methods - {"HEAD"}
+        f"{verb} {route.path}"
+        for route in app._app._app.routes
+        for verb in route.methods - {"HEAD"}
     }
 
 
