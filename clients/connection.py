@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from clients.errors import ConnectionLost, StreamError, refusal
-from clients.uri import Endpoint, TlsFiles
+from clients.uri import SCHEME, TLS_SCHEME, Endpoint, TlsFiles
 from streamd.wire.stream import (
     NEED_DATA,
     Connection as WireConnection,
@@ -33,6 +33,9 @@ _FRAME_MAX = 1 << 20
 _LOGIN_SECONDS = 10
 ANSWER_SECONDS = 30
 _CLOSE_SECONDS = 5
+
+# How a stream says that nothing can be sent or received any more; TLS has its own way.
+_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError)
 
 Take: TypeAlias = Callable[[c.ServerCommand], None]
 
@@ -180,7 +183,7 @@ class ClientConnection:
             with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_SECONDS) as scope:
                 try:
                     await self._stream.send(frame)
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                except _BROKEN as error:
                     self.lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
                     raise self.lost_error from error
         if scope.cancelled_caught:
@@ -210,7 +213,7 @@ class ClientConnection:
                 while (command := self._wire.next_command()) is not NEED_DATA:
                     await self._dispatch(cast("c.ServerCommand", command))
             reason = "it was closed"
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except (anyio.EndOfStream, *_BROKEN):
             reason = "the connection ended"
         except ProtocolError as error:
             reason = f"the server does not keep to the protocol: {error}"
@@ -283,7 +286,7 @@ class ClientConnection:
                 async with self._sending:
                     await self._stream.send(self._wire.send(close))
                 await answer.arrived.wait()
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            except _BROKEN:
                 pass
 
 
@@ -345,9 +348,9 @@ async def _connect(endpoint: Endpoint) -> ByteStream:
     except TimeoutError:
         raise ConnectionLost(f"{endpoint} does not answer") from None
     except ssl.SSLError as error:
-        raise ConnectionLost(f"no TLS with {endpoint}: {error.reason or error}") from error
+        raise ConnectionLost(f"no TLS with {endpoint}: {_tls_reason(endpoint, error)}") from error
     except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
-        reason = error.__cause__ or "it ended the connection"
+        reason = _tls_reason(endpoint, error.__cause__)
         raise ConnectionLost(f"no TLS with {endpoint}: {reason}") from error
     except OSError as error:
         raise ConnectionLost(
@@ -364,6 +367,63 @@ def _tls_context(files: TlsFiles) -> ssl.SSLContext:
         named = ", ".join(filter(None, (files.cacertfile, files.certfile, files.keyfile)))
         raise ValueError(f"cannot use {named}: {error.strerror or error}") from error
     return context
+
+
+def _tls_reason(endpoint: Endpoint, error: BaseException | None) -> str:
+    """Why there is no TLS connection, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = _BAD_CERTIFICATES.get(error.verify_code)
+        if what is not None:
+            return what.format(host=endpoint.host)
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in _REFUSALS:
+        return (
+            f"it refuses the client's certificate ({error.reason.lower().replace('_', ' ')}); "
+            "name one that it accepts with certfile= and keyfile= in the address"
+        )
+    if error is None or isinstance(error, ssl.SSLEOFError | ConnectionError):
+        return f"it ended the connection; {_NO_TLS}"
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_RECORDS:
+        return f"what it answers is not TLS; {_NO_TLS}"
+    return getattr(error, "reason", None) or str(error)
+
+
+_NO_TLS = f"is it a port for TLS? without TLS the address begins with {SCHEME}://"
+_UNKNOWN_AUTHORITY = (
+    "its certificate is from an authority that is not trusted here; "
+    "name the authority's file with ?cacertfile=ca.pem in the address"
+)
+# What OpenSSL finds wrong with a server's certificate.
+# Source: openssl/openssl, include/openssl/x509_vfy.h.in.
+_BAD_CERTIFICATES = {
+    2: _UNKNOWN_AUTHORITY,
+    18: _UNKNOWN_AUTHORITY,
+    19: _UNKNOWN_AUTHORITY,
+    20: _UNKNOWN_AUTHORITY,
+    21: _UNKNOWN_AUTHORITY,
+    9: "its certificate is not valid yet; look at the clocks of both machines",
+    10: "its certificate has expired; the server needs a new one",
+    62: "its certificate is for another host, not {host}; connect to a name that it is for",
+    64: "its certificate is for another host, not {host}; connect to a name that it is for",
+}
+_NO_RECORDS = frozenset(
+    {
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+        "UNSUPPORTED_PROTOCOL",
+        "PACKET_LENGTH_TOO_LONG",
+    }
+)
+_REFUSALS = frozenset(
+    {
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    }
+)
 
 
 def _reason(error: BaseException) -> str:
@@ -383,7 +443,12 @@ async def _log_in(connection: ClientConnection, name: str) -> None:
             await connection.log_in(name)
     except TimeoutError:
         raise ConnectionLost(f"{endpoint} does not speak the stream protocol: no answer") from None
+    except ssl.SSLError as error:  # a client's certificate is looked at when all else is done
+        raise ConnectionLost(f"no TLS with {endpoint}: {_tls_reason(endpoint, error)}") from error
     except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
-        raise ConnectionLost(f"{endpoint} ended the connection during the login") from error
+        hint = f"; if it expects TLS, the address begins with {TLS_SCHEME}://"
+        raise ConnectionLost(
+            f"{endpoint} ended the connection during the login{'' if endpoint.tls else hint}"
+        ) from error
     except ProtocolError as error:
         raise ConnectionLost(f"{endpoint} does not speak the stream protocol: {error}") from error
