@@ -9,7 +9,7 @@ When a lost connection is back, reading continues after the last chunk that arri
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -135,7 +135,7 @@ class Consumer:
                 return message
             self._ready = iter(await self._next_batch())
 
-    async def batches(self) -> AsyncIterator[list[ReceivedMessage]]:
+    async def batches(self) -> AsyncGenerator[list[ReceivedMessage], None]:
         """The wanted messages of each chunk, possibly none; cheaper than one by one."""
         while True:
             try:

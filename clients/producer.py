@@ -7,7 +7,7 @@ name, messages that were stored but not confirmed are stored twice.
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import anyio
 
@@ -46,6 +46,7 @@ class Producer:
         stream: its name.
         name: the producer's durable name, empty for none.
         last_publishing_id: of the last message given to it; a named one begins where it ended.
+        num_confirmed: messages and sub-batches that are stored.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Producer:
     ) -> None:
         self.stream = stream
         self.name = name
-        self.last_publishing_id = 0
+        self.last_publishing_id = self.num_confirmed = 0
         self._filter_value = filter_value
         self._window = window
         self._connection: ClientConnection | None = None
@@ -108,7 +109,7 @@ class Producer:
     ) -> int:
         """As `send`, for a message that is encoded already."""
         self._check()
-        while len(self._unconfirmed) + len(self._waiting) >= self._window:
+        while self.num_unconfirmed >= self._window:
             await self._progressed()
             self._check()
         value = filter_value.encode() if isinstance(filter_value, str) else filter_value
@@ -175,6 +176,22 @@ class Producer:
             refused, self._refused = self._refused, []
             raise PublishFailed(refused)
 
+    @property
+    def num_unconfirmed(self) -> int:
+        """Messages and sub-batches given to it of which the server has said nothing yet."""
+        return len(self._unconfirmed) + len(self._waiting)
+
+    async def wait_until_lost(self) -> NoReturn:
+        """Wait until nothing can be published any more, for programs with nothing to send now.
+
+        Raises:
+            ConnectionLost: the connection is gone for good.
+            ServerRefused: the stream is gone.
+        """
+        while self._error is None:
+            await self._progress.wait()
+        raise self._error
+
     # -- what the client does with it
 
     async def open(self, connection: ClientConnection, number: int) -> None:
@@ -197,6 +214,7 @@ class Producer:
         """Send again what is not stored; up to `sequence` everything is."""
         missing = [sent for sent in self._unconfirmed.values() if sent.publishing_id > sequence]
         self._waiting[:0] = missing
+        self.num_confirmed += len(self._unconfirmed) - len(missing)
         self._unconfirmed.clear()
         self._connection, self._publisher_id = connection, number
         self._frame_max = connection.frame_max
@@ -223,7 +241,8 @@ class Producer:
         match command:
             case c.PublishConfirm(_, publishing_ids):
                 for number in publishing_ids:
-                    self._unconfirmed.pop(number, None)
+                    if self._unconfirmed.pop(number, None) is not None:
+                        self.num_confirmed += 1
             case c.PublishError(_, faults):
                 for number, code in faults:
                     self._unconfirmed.pop(number, None)

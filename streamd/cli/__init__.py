@@ -1,17 +1,22 @@
 """The command line: `streamd serve`, `stream`, `publish`, `consume`, `user` and more.
 
-Data goes to stdout, notes to stderr. Exit 0: done; 2: the command was not understood; 1: refused
-or failed, with one line that says why. click because it gives all commands the same form of
-options, help and errors; rich for tables and progress bars.
+Data goes to stdout, notes to stderr. `ending.py` says how commands end, `terminal.py` how they
+print. click because it gives all commands the same form of options, help and errors; rich for
+tables and progress bars.
 """
 
 import logging
+import os
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
 from streamd import __version__
 from streamd.cli.common import log
+from streamd.cli.ending import exit_code_of, show_where
 
 # Where each command is; imported only when it is used, because the server is slow to load.
 _COMMANDS = {
@@ -29,6 +34,27 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
+    def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as in click
+        """As click's, with an end for whatever may happen."""
+        if os.environ.get("_STREAMD_COMPLETE"):
+            return super().main(args, "streamd")
+
+        def run() -> None:
+            given = sys.argv[1:] if args is None else list(args)
+            with self.make_context("streamd", given) as context:
+                self.invoke(context)
+
+        sys.exit(exit_code_of(run))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as in click
+        """As click's; with --debug, errors are shown with the place they come from."""
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            if ctx.obj:
+                show_where(error)
+            raise
+
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 

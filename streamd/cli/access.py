@@ -1,13 +1,16 @@
 """`streamd user`, `vhost`, `permission`: manage the users of a running server."""
 
-import json
+import getpass
+import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from streamd.cli.common import console, json_option, notes, run_client, uri_option
+from streamd.cli.common import json_option, run_client, uri_option
+from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client
@@ -24,22 +27,34 @@ def _run(uri: str, operation: str, **arguments: str) -> Rows:
 
 def _show(rows: Rows, columns: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(rows))
+        write_json(rows)
         return
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
-    console().print(table)
+    show_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def _asked_for(_context: click.Context, _option: click.Parameter, given: str | None) -> str:
+    """The password that was given, or else is typed; without a terminal, a line of stdin."""
+    if given is not None:
+        return given
+    try:
+        with warnings.catch_warnings(action="error", category=getpass.GetPassWarning):
+            typed: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    except getpass.GetPassWarning:
+        typed = ""
+        with suppress(OSError, UnicodeDecodeError):
+            typed = sys.stdin.readline().rstrip("\n")
+        if not typed:
+            raise Misused(
+                "there is no terminal to ask for the password; set STREAMD_NEW_PASSWORD, or give "
+                "the password on stdin"
+            ) from None
+    return typed
 
 
 _password_option = click.option(
     "--password",
     envvar="STREAMD_NEW_PASSWORD",
-    prompt=True,
-    hide_input=True,
-    confirmation_prompt=True,
+    callback=_asked_for,
     help="Better typed at the prompt, or set in STREAMD_NEW_PASSWORD: process lists show options.",
 )
 _tag_option = click.option(
@@ -76,7 +91,7 @@ def add_user(
     """
     tags = (*tag, "administrator") if administrator else tag
     _run(uri, "user.add", name=name, password=password, tags=" ".join(tags))
-    notes().print(f"added user {name}; next: streamd permission set {name} --read '.*'")
+    note(f"added user {shown(name)}; next: streamd permission set {shown(name)} --read '.*'")
 
 
 @user.command(name="list")
@@ -103,7 +118,7 @@ def delete_user(name: str, uri: str) -> None:
       streamd user delete ada
     """
     _run(uri, "user.delete", name=name)
-    notes().print(f"deleted user {name}")
+    note(f"deleted user {shown(name)}")
 
 
 @user.command()
@@ -118,7 +133,7 @@ def tags(name: str, tag: tuple[str, ...], uri: str) -> None:
       streamd user tags ada --tag management
     """
     _run(uri, "user.tags", name=name, tags=" ".join(tag))
-    notes().print(f"{name} has " + (f"the tags {', '.join(tag)}" if tag else "no tags"))
+    note(f"{shown(name)} has " + (f"the tags {', '.join(tag)}" if tag else "no tags"))
 
 
 @user.command()
@@ -133,7 +148,7 @@ def passwd(name: str, password: str, uri: str) -> None:
       streamd user passwd guest
     """
     _run(uri, "user.passwd", name=name, password=password)
-    notes().print(f"changed the password of {name}")
+    note(f"changed the password of {shown(name)}")
 
 
 @click.group()
@@ -152,7 +167,7 @@ def add_vhost(name: str, uri: str) -> None:
       streamd vhost add staging
     """
     _run(uri, "vhost.add", name=name)
-    notes().print(f"added virtual host {name}")
+    note(f"added virtual host {shown(name)}")
 
 
 @vhost.command(name="list")
@@ -179,7 +194,7 @@ def delete_vhost(name: str, uri: str) -> None:
       streamd vhost delete staging
     """
     _run(uri, "vhost.delete", name=name)
-    notes().print(f"deleted virtual host {name}")
+    note(f"deleted virtual host {shown(name)}")
 
 
 @click.group()
@@ -205,7 +220,7 @@ def set_permission(name: str, vhost: str, configure: str, write: str, read: str,
       streamd permission set ada --write '^orders-' --read '.*'
     """
     _run(uri, "permission.set", user=name, vhost=vhost, configure=configure, write=write, read=read)
-    notes().print(f"set permissions of {name} in {vhost}")
+    note(f"set permissions of {shown(name)} in {shown(vhost)}")
 
 
 @permission.command(name="list")
@@ -234,4 +249,4 @@ def clear_permission(name: str, vhost: str, uri: str) -> None:
       streamd permission clear ada --vhost staging
     """
     _run(uri, "permission.clear", user=name, vhost=vhost)
-    notes().print(f"cleared permissions of {name} in {vhost}")
+    note(f"cleared permissions of {shown(name)} in {shown(vhost)}")

@@ -1,21 +1,46 @@
 """Shared by the commands: the server's address, running a client, errors in one line."""
 
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
+
+from streamd.cli.ending import leaves
+from streamd.cli.terminal import BadSelector, Failed, Misused
 
 if TYPE_CHECKING:
     from clients import Client
 
 Result = TypeVar("Result")
 
-_WIDTH = 100
 DEFAULT_URI = "rabbitmq-stream://guest:guest@localhost:5552/"
+
+
+class Number(click.FloatRange):
+    """A number of 0 or more; of what float() takes besides, at most inf.
+
+    Args:
+        may_be_infinite: inf is one.
+    """
+
+    def __init__(self, *, may_be_infinite: bool = False) -> None:
+        super().__init__(0)
+        self._may_be_infinite = may_be_infinite
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as in click
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """See click.ParamType."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number) or (math.isinf(number) and not self._may_be_infinite):
+            self.fail(f"{value} is not a number of 0 or more", param, ctx)
+        return number
+
 
 uri_option = click.option(
     "--uri",
@@ -28,7 +53,7 @@ uri_option = click.option(
 retry_option = click.option(
     "--retry",
     "retry_seconds",
-    type=click.FloatRange(0),
+    type=Number(may_be_infinite=True),
     default=0,
     show_default=True,
     metavar="SECONDS",
@@ -37,56 +62,45 @@ retry_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 
 
-class Failed(click.ClickException):
-    """A command was refused or failed: one line, exit 1."""
-
-
-class Misused(click.ClickException):
-    """A command was not understood: one line, exit 2."""
-
-    exit_code = 2
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn errors that a user has to deal with into one line; let all others pass."""
-    from clients import StreamError  # noqa: PLC0415 - only commands that talk to a server need it
-
-    try:
-        yield
-    except StreamError as error:
-        if click.get_current_context().obj:  # --debug
-            raise
-        raise Failed(str(error)) from error
-
-
 def run_client(
     uri: str, work: Callable[["Client"], Awaitable[Result]], retry_seconds: float = 0
 ) -> Result:
-    """Run `work` with a client of the server at `uri`."""
-    import anyio  # noqa: PLC0415 - as above
+    """Run `work` with a client of the server at `uri`; Ctrl-C leaves it in order.
 
-    from clients import connect  # noqa: PLC0415 - as above
+    Raises:
+        Failed: the server refused something, or the connection is gone.
+        Misused: an argument cannot be what it has to be.
+    """
+    import anyio  # noqa: PLC0415 - only commands that talk to a server need it
+
+    from clients import SelectorError, StreamError, connect  # noqa: PLC0415 - as above
+    from streamd.cli.pipes import until_interrupted  # noqa: PLC0415 - as above
 
     async def main() -> Result:
-        async with connect(uri, name="streamd command line", retry_seconds=retry_seconds) as client:
-            return await work(client)
+        with until_interrupted() as scope:
+            async with connect(
+                uri, name="streamd command line", retry_seconds=retry_seconds
+            ) as client:
+                result = await work(client)
+        if scope.cancelled_caught:
+            raise KeyboardInterrupt
+        return result
 
-    with one_line_errors():
-        try:
-            return anyio.run(main, backend="trio")
-        except ValueError as error:
-            raise Misused(str(error)) from error
-
-
-def console() -> Console:
-    """For tables: stdout, wide enough for a table even without a terminal."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH)
-
-
-def notes() -> Console:
-    """For notes and progress bars: stderr."""
-    return Console(stderr=True, highlight=False)
+    try:
+        return anyio.run(main, backend="trio")
+    except Exception as error:
+        match next(leaves(error)):
+            case click.ClickException() as found:
+                raise found from error
+            case StreamError() as found:
+                raise Failed(str(found)) from error
+            case SelectorError() as found:
+                raise BadSelector(str(found)) from error
+            case UnicodeEncodeError() as found:
+                raise Misused(f"{found.object!r} cannot be sent: it is not UTF-8") from error
+            case ValueError() as found:
+                raise Misused(str(found)) from error
+        raise
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
@@ -106,5 +120,6 @@ def size(number: int) -> str:
 
 def log(level: int) -> None:
     """Log to stderr; everything if --debug was given."""
+    logging.raiseExceptions = False  # a log that cannot be written is no error of the command
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s")
     logging.getLogger().setLevel(logging.DEBUG if click.get_current_context().obj else level)

@@ -3,9 +3,8 @@
 import base64
 import json
 import math
-import os
-import sys
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,12 +13,17 @@ from uuid import UUID
 import click
 
 from segments.amqp10 import Opaque
-from streamd.cli.common import Misused, count, notes, retry_option, run_client, size, uri_option
+from segments.errors import FormatError
+from streamd.cli.common import count, retry_option, run_client, size, uri_option
+from streamd.cli.pipes import write_lines
+from streamd.cli.terminal import BadSelector, Misused, json_line, note
 
 if TYPE_CHECKING:
     from clients import Client, Consumer, ReceivedMessage
 
+_DAMAGED = 'messages with "damaged" have parts that cannot be read; "raw" has their bytes'
 _NAMED = ("first", "last", "next")
+_MAX_DIGITS = 20  # of an offset
 
 
 @click.command()
@@ -82,7 +86,8 @@ def consume(  # noqa: PLR0913 - each an option
 
     Each line has offset, timestamp, body (as base64, with "encoding", when it is not UTF-8),
     properties (the application properties) and, where there are any, message_properties
-    (subject, message_id, …).
+    (subject, message_id, …). A message of which a part cannot be read has its other parts, the
+    reason as "damaged", and all its bytes as "raw", in base64.
 
     \b
     Examples:
@@ -95,15 +100,16 @@ def consume(  # noqa: PLR0913 - each an option
         raise Misused("--match-unfiltered and --filter-property need --filter")
     asked = _asked(values, **selector)
     start = _offset(offset)
+    value_of = _value_of(filter_property) if filter_property else None
 
-    async def work(client: "Client") -> int:
-        printed = 0
+    async def work(client: "Client") -> None:
+        printed, is_whole = 0, True
         async with client.consumer(
             name,
             offset=start,
             filter_values=values,
             match_unfiltered=match_unfiltered,
-            filter_value=_value_of(filter_property) if filter_property else None,
+            filter_value=value_of,
             sql=asked.sql,
             tags=asked.tags,
             dialect=asked.dialect,
@@ -112,27 +118,26 @@ def consume(  # noqa: PLR0913 - each an option
         ) as messages:
             if explain:
                 _tell(messages.explain())
-            async for message in messages:
-                click.echo(json.dumps(as_json(message), ensure_ascii=False))
-                printed += 1
-                if printed == limit:
-                    break
+            async with aclosing(messages.batches()) as batches:
+                async for batch in batches:
+                    found = [as_json(message) for message in batch[: limit and limit - printed]]
+                    await write_lines([json_line(row) for row in found])
+                    printed += len(found)
+                    if is_whole and any("damaged" in row for row in found):
+                        is_whole = False
+                        note(_DAMAGED)
+                    if printed == limit:
+                        break
             received = messages.counts
             if explain:
                 _tell(await _summary(messages, client))
         if values or asked != _NO_SELECTOR:
-            notes().print(
+            note(
                 f"printed {printed:,} of {count(received.messages, 'delivered message')} "
                 f"({count(received.chunks, 'chunk')})"
             )
-        return printed
 
-    try:
-        run_client(uri, work, retry_seconds)
-    except* KeyboardInterrupt:
-        pass  # the way to end it without --until-end
-    except* BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as with `| head`
+    run_client(uri, work, retry_seconds)
 
 
 class _Asked(NamedTuple):
@@ -151,6 +156,7 @@ def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
     """The selector, checked before anything is sent."""
     from segments.selector import (  # noqa: PLC0415 - not needed to show the help
         TAGS,
+        SelectorError,
         parse_selector,
     )
 
@@ -164,14 +170,14 @@ def _asked(values: tuple[str, ...], **options: str | None) -> _Asked:
             parse_selector(asked.dialect, asked.sql)
         if asked.tags is not None:
             parse_selector(TAGS, asked.tags)
-    except ValueError as error:
-        raise Misused(str(error)) from error
+    except SelectorError as error:
+        raise BadSelector(str(error)) from error
     return asked
 
 
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line, err=True)
+        note(line)
 
 
 async def _summary(messages: "Consumer", client: "Client") -> list[str]:
@@ -198,21 +204,40 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
 def _offset(text: str) -> str | int | datetime:
     if text in _NAMED:
         return text
-    if text.isdigit():
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
         return int(text)
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        found = datetime.fromisoformat(text)
+        found.timestamp()  # not every year can be told in seconds
+    except (ValueError, OverflowError):
         raise Misused(
             f"--offset is {text!r}, expected first, last, next, a number, or a time as in "
             "2026-11-20T10:00:00Z"
         ) from None
+    return found
 
 
-def _value_of(name: str) -> Callable[["ReceivedMessage"], str | None]:
-    def value(message: "ReceivedMessage") -> str | None:
-        found = message.application_property(name)
-        return found if isinstance(found, str | None) else json.dumps(_plain(found))
+def _value_of(name: str) -> Callable[["ReceivedMessage"], str | bytes | None]:
+    """Finds the filter value of a message, as the server and `streamd publish` did."""
+    from segments.selector import (  # noqa: PLC0415 - not needed to show the help
+        RowReader,
+        SelectorError,
+        parse_property,
+    )
+
+    try:
+        read_row = RowReader([parse_property(name)]).read
+    except SelectorError as error:
+        raise BadSelector(f"--filter-property: {error}") from error
+
+    def value(message: "ReceivedMessage") -> str | bytes | None:
+        try:
+            (found,) = read_row(message.raw)
+        except FormatError:
+            return None
+        if isinstance(found, bool | int | float):  # as JSON, where a line had it
+            return json.dumps(found)
+        return found if isinstance(found, str | bytes) else None
 
     return value
 
@@ -223,20 +248,34 @@ def as_json(message: "ReceivedMessage") -> dict[str, Any]:
         "offset": message.offset,
         "timestamp": message.timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    if message.value is not None:
-        found["value"] = _plain(message.value)
-    else:
+    for part in (_content, _application_properties, _fixed_properties):
         try:
-            found["body"] = message.body.decode()
-        except UnicodeDecodeError:
-            found |= {"body": base64.b64encode(message.body).decode(), "encoding": "base64"}
-    found["properties"] = _plain(message.application_properties)
+            found |= part(message)
+        except FormatError as error:
+            found |= {"damaged": str(error), "raw": base64.b64encode(message.raw).decode()}
+    return found
+
+
+def _content(message: "ReceivedMessage") -> dict[str, Any]:
+    if message.value is not None:
+        return {"value": _plain(message.value)}
+    try:
+        return {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(message.body).decode(), "encoding": "base64"}
+
+
+def _application_properties(message: "ReceivedMessage") -> dict[str, Any]:
+    return {"properties": _plain(message.application_properties)}
+
+
+def _fixed_properties(message: "ReceivedMessage") -> dict[str, Any]:
     fixed = {
         item.name: _plain(value)
         for item in fields(message.properties)
         if (value := getattr(message.properties, item.name)) is not None
     }
-    return found | ({"message_properties": fixed} if fixed else {})
+    return {"message_properties": fixed} if fixed else {}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type

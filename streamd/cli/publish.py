@@ -4,18 +4,27 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import anyio
 import click
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
-from streamd.cli.common import Failed, count, notes, retry_option, run_client, uri_option
+from streamd.cli.common import count, retry_option, run_client, uri_option
+from streamd.cli.pipes import read_some, until_interrupted
+from streamd.cli.terminal import Failed, Interrupted, note, notes, shown
 
 if TYPE_CHECKING:
-    from clients import Client, Message
+    from clients import Client, Message, Producer
 
-_REFRESH_MESSAGES = 1000
+_READ_BYTES = 64 << 10
+_MAX_LINE_BYTES = 16 << 20  # a frame in JSON: up to 12 bytes for 4, and room for spaces
+_MAX_TOLD = 10  # lines that are no messages; the others are counted
+_SHOWN_CHARACTERS = 60  # of such a line
+_FLUSH_SECONDS = 5  # after Ctrl-C
 
 
 @click.command()
@@ -30,7 +39,8 @@ _REFRESH_MESSAGES = 1000
     "--producer",
     default="",
     metavar="NAME",
-    help="A durable name: the server then ignores lines that it already has under this name.",
+    help="A durable name for what is published: lines whose numbers were published under it "
+    "before are skipped.",
 )
 @retry_option
 @uri_option
@@ -47,6 +57,10 @@ def publish(
     Each line is a JSON object. Its key "body" becomes the body of a message, its other keys
     become application properties; lists and objects among them are kept as JSON strings.
 
+    Lines are sent as they come. One that is no message is reported, and the others are published;
+    with --producer it is the end, so that the corrected file can be published again. Ctrl-C ends
+    reading, and waits for what was sent.
+
     With --retry, give a --producer too, or messages whose confirm was lost are stored twice.
 
     \b
@@ -55,37 +69,128 @@ def publish(
       streamd publish flights --filter-property carrier flights.jsonl
     """
 
-    async def work(client: "Client") -> int:
-        def value_of(message: "Message") -> str | None:
-            value = message.application_properties.get(filter_property or "")
-            return None if value is None else _text(value)
+    def value_of(message: "Message") -> str | None:
+        value = message.application_properties.get(filter_property or "")
+        return None if value is None else _text(value)
 
+    publication = _Publication(name, producer)
+
+    async def work(client: "Client") -> None:
         filter_value = value_of if filter_property else None
-        total = 0
-        with _progress(file) as progress:
-            task = progress.add_task("publishing", total=_size(file))
-            async with client.producer(name, name=producer, filter_value=filter_value) as sink:
-                try:
-                    for number, message in _messages(file, progress, task):
-                        # The publishing id of a named producer is the line number, by which the
-                        # server recognizes lines that are sent again.
-                        await sink.send(message, publishing_id=number if producer else None)
-                        total += 1
-                except Failed as failed:
-                    await sink.flush()
-                    before = "nothing was published"
-                    if total:
-                        before = f"the {count(total, 'message')} before it went to {name}"
-                    raise Failed(f"{failed.message}; {before}") from failed
-        return total
+        async with client.producer(name, name=producer, filter_value=filter_value) as sink:
+            await publication.run(sink, file)
 
-    total = run_client(uri, work, retry_seconds)
-    notes().print(f"published {count(total, 'message')} to {name}")
+    try:
+        run_client(uri, work, retry_seconds)
+    except Failed as failed:
+        if publication.begun:
+            raise type(failed)(f"{failed.message}; {publication.summary()}") from failed
+        raise
+    except KeyboardInterrupt:
+        publication.interrupted = True
+    if publication.interrupted:
+        raise Interrupted(f"interrupted; {publication.summary()}")
+    if publication.refused:
+        what = count(publication.refused, "line is no message", "lines are no messages")
+        raise Failed(f"{what}; {publication.summary()}")
+    note(publication.summary())
 
 
-def _progress(file: BinaryIO) -> Progress:
-    is_shown = sys.stderr.isatty() and _size(file) is not None
-    return Progress(console=notes(), disable=not is_shown, transient=True)
+class BadLine(Exception):
+    """A line that is no message, or none that can be published; says why."""
+
+
+@dataclass(slots=True)
+class _Publication:
+    """What became of the lines of a file.
+
+    Attributes:
+        stream: where they go.
+        producer: a durable name, empty for none.
+        stored: messages that the server has confirmed.
+        unconfirmed: messages of which it is not known whether they are stored.
+        skipped: lines that the producer had published before.
+        refused: lines that are no messages.
+        begun: the stream is there and takes messages.
+        interrupted: Ctrl-C has ended it.
+    """
+
+    stream: str
+    producer: str
+    stored: int = 0
+    unconfirmed: int = 0
+    skipped: int = 0
+    refused: int = 0
+    begun: bool = False
+    interrupted: bool = False
+
+    async def run(self, sink: "Producer", file: BinaryIO) -> None:
+        """Publish the lines of a file, or those before Ctrl-C.
+
+        Raises:
+            Failed: it cannot be read, or a line of a named producer is no message.
+            StreamError: the stream or the connection is gone, or messages were refused.
+        """
+        self.begun = True
+        try:
+            with until_interrupted() as reading:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(sink.wait_until_lost)  # lines may be long in coming
+                    await self._send_lines(sink, file)
+                    tasks.cancel_scope.cancel()
+            self.interrupted = reading.cancelled_caught
+            with anyio.move_on_after(_FLUSH_SECONDS if self.interrupted else None):
+                await sink.flush()
+        finally:
+            self.stored, self.unconfirmed = sink.num_confirmed, sink.num_unconfirmed
+
+    async def _send_lines(self, sink: "Producer", file: BinaryIO) -> None:
+        known = sink.last_publishing_id if self.producer else 0
+        with _progress(file) as advance:
+            async with aclosing(_lines(file, advance)) as lines:
+                async for number, line in lines:
+                    if number <= known:
+                        self.skipped += 1
+                    elif line is None or line.strip():
+                        await self._send(sink, number, line)
+
+    async def _send(self, sink: "Producer", number: int, line: bytes | None) -> None:
+        try:
+            message = _message(line)
+            # The publishing id of a named producer is the line number, by which the server
+            # recognizes lines that are sent again.
+            await sink.send(message, publishing_id=number if self.producer else None)
+        except (BadLine, ValueError) as error:
+            is_bad = isinstance(error, BadLine)
+            why = f"line {number} {'' if is_bad else 'cannot be published: '}{error}"
+            if self.producer:
+                await sink.flush()
+                raise Failed(why) from error
+            self.refused += 1
+            if self.refused <= _MAX_TOLD:
+                note(why)
+
+    def summary(self) -> str:
+        """What became of them, in words."""
+        words = f"published {count(self.stored, 'message')} to {shown(self.stream)}"
+        if self.unconfirmed:
+            words += f", and may have published {self.unconfirmed:,} more"
+        if self.skipped:
+            words += (
+                f"; skipped {count(self.skipped, 'line')} whose numbers {shown(self.producer)} had "
+                "published before: lines of another file need another --producer"
+            )
+        return words
+
+
+@contextmanager
+def _progress(file: BinaryIO) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal for a regular file; yields a function that takes bytes read."""
+    total = _size(file)
+    is_shown = sys.stderr.isatty() and total is not None
+    with Progress(console=notes(), disable=not is_shown, transient=True) as progress:
+        task = progress.add_task("publishing", total=total)
+        yield lambda read: progress.advance(task, read)
 
 
 def _size(file: BinaryIO) -> int | None:
@@ -97,32 +202,76 @@ def _size(file: BinaryIO) -> int | None:
     return size or None
 
 
-def _messages(file: BinaryIO, progress: Progress, task: TaskID) -> Iterator[tuple[int, "Message"]]:
-    """Line numbers, from 1, and messages; empty lines are skipped."""
-    read = 0
-    for number, line in enumerate(file, 1):
-        read += len(line)
-        if number % _REFRESH_MESSAGES == 0:
-            progress.update(task, completed=read)
-        if line.strip():
-            yield number, _message(line, number)
+async def _lines(
+    file: BinaryIO, advance: Callable[[int], None]
+) -> AsyncGenerator[tuple[int, bytes | None]]:
+    """Line numbers, from 1, and lines as they come; None for one that is far too long.
+
+    Raises:
+        Failed: the file cannot be read.
+    """
+    number, begun, is_long = 1, bytearray(), False
+    while True:
+        try:
+            data = await read_some(file, _READ_BYTES)
+        except OSError as error:
+            name = file.name if isinstance(file.name, str) else "<stdin>"
+            raise Failed(f"cannot read {name}: {error.strerror}") from error
+        advance(len(data))
+        first, *others = data.split(b"\n")
+        begun += first
+        for following in others:
+            yield number, None if is_long else bytes(begun)
+            number, begun, is_long = number + 1, bytearray(following), False
+        if len(begun) > _MAX_LINE_BYTES:
+            begun, is_long = bytearray(), True
+        if not data:
+            break
+    if begun or is_long:
+        yield number, None if is_long else bytes(begun)
 
 
-def _message(line: bytes, number: int) -> "Message":
+def _message(line: bytes | None) -> "Message":
+    """The message that a line stands for.
+
+    Raises:
+        BadLine: it stands for none.
+    """
     from clients import Message  # noqa: PLC0415 - only commands that talk to a server need it
 
+    if line is None:
+        raise BadLine(f"is longer than {_MAX_LINE_BYTES:,} bytes")
     try:
         found = json.loads(line)
+    except RecursionError:
+        raise BadLine("is nested too deeply") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Failed(f"line {number} is not JSON: {error}") from error
+        raise BadLine(f"is not JSON: {error}") from error
+    except ValueError:  # Python's own limit, of thousands of digits
+        raise BadLine("has a number that does not fit into 64 bits") from None
     if not isinstance(found, dict):
-        raise Failed(f"line {number} is not a JSON object: {line.strip()[:60].decode()!r}")
-    body = found.pop("body", "")
-    properties = {key: _simple(value) for key, value in found.items()}
-    for key, value in properties.items():
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-            raise Failed(f"line {number}: {key} is {value}, which does not fit into 64 bits")
-    return Message(_text(body).encode(), application_properties=properties)
+        start = line.strip()[:_SHOWN_CHARACTERS].decode(errors="replace")
+        raise BadLine(f"is not a JSON object: {start!r}")
+    try:
+        body = _text(found.pop("body", "")).encode()
+        properties = {_sendable(key): _sendable(_simple(value)) for key, value in found.items()}
+    except UnicodeEncodeError as error:
+        raise BadLine(f"has half a character, {error.object[error.start]!r}") from None
+    return Message(body, application_properties=properties)
+
+
+def _sendable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """A key or a simple value, checked."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise BadLine(f"has the number {_shortened(value)}, which does not fit into 64 bits")
+    return value
+
+
+def _shortened(number: int) -> str:
+    text = str(number)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _simple(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds

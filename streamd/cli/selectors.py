@@ -1,12 +1,11 @@
 """`streamd selector`: standing selectors, which the server evaluates while messages arrive."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from streamd.cli.common import console, json_option, notes, run_client, uri_option
+from streamd.cli.common import json_option, run_client, uri_option
+from streamd.cli.terminal import note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client, StandingSelector
@@ -48,7 +47,7 @@ def add(stream: str, group: str, sql: str | None, tags: str | None, dialect: str
         await client.register_selector(stream, group, sql=sql, tags=tags, dialect=dialect)
 
     run_client(uri, work)
-    notes().print(f"registered the selector of {group} with {stream}")
+    note(f"registered the selector of {shown(group)} with {shown(stream)}")
 
 
 @selector.command(name="list")
@@ -68,14 +67,16 @@ def list_selectors(stream: str, uri: str, *, as_json: bool) -> None:
 
     rows = run_client(uri, work)
     if as_json:
-        click.echo(json.dumps([row._asdict() for row in rows]))
+        write_json([row._asdict() for row in rows])
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("group", "dialect", "selector", "since offset", "consumers"):
-        table.add_column(column, justify="right" if column == "consumers" else "left")
-    for row in rows:
-        table.add_row(row.group, row.dialect, row.text, f"{row.since:,}", f"{row.consumers:,}")
-    console().print(table)
+    show_table(
+        ("group", "dialect", "selector", "since offset", "consumers"),
+        [
+            (row.group, row.dialect, row.text, f"{row.since:,}", f"{row.consumers:,}")
+            for row in rows
+        ],
+        "llllr",
+    )
 
 
 @selector.command()
@@ -94,4 +95,4 @@ def delete(stream: str, group: str, uri: str) -> None:
         await client.unregister_selector(stream, group)
 
     run_client(uri, work)
-    notes().print(f"deleted the selector of {group} from {stream}")
+    note(f"deleted the selector of {shown(group)} from {shown(stream)}")

@@ -4,7 +4,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import click
 import trio
 
 from streamd import __version__
-from streamd.cli.common import Failed, Misused, log
+from streamd.cli.common import log
+from streamd.cli.ending import leaves
+from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import OFF, PORTS, Config, ConfigError, Setting, describe, load
 from streamd.server import Server, StartError, serve as serve_streams
 
@@ -94,7 +96,10 @@ def serve(config: Path | None, **flags: int | str | None) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
         trio.run(_run, settings)
     except* StartError as group:
-        refused += _leaves(group)
+        refused += leaves(group)
+    except* Exception:
+        logger.critical("a bug ends the server", exc_info=True)
+        raise
     if refused:
         raise Failed(str(refused[0]))
 
@@ -110,14 +115,6 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
-
-
 async def _run(config: Config) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -131,7 +128,10 @@ async def _run(config: Config) -> None:
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
         server: Server = await nursery.start(serve_to_the_end)
         nursery.start_soon(_reload_on_signal, server)
-        click.echo(f"streamd ready {_where(server)}")
+        try:
+            write(f"streamd ready {_where(server)}")
+        except (Failed, ReaderLeft):  # as a daemon has it
+            logger.warning("nobody reads stdout; ready at %s", _where(server))
 
 
 def _where(server: Server) -> str:

@@ -1,25 +1,15 @@
 """`streamd stream create|set|list|info|delete`: manage streams over the stream protocol."""
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
-from streamd.cli.common import (
-    Failed,
-    Misused,
-    console,
-    json_option,
-    notes,
-    run_client,
-    size,
-    uri_option,
-)
+from streamd.cli.common import json_option, run_client, size, uri_option
+from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo
@@ -107,7 +97,7 @@ def create(
             raise Failed(await _what_is_wrong(client, name, given)) from None
 
     run_client(uri, work)
-    notes().print(f"created {name}")
+    note(f"created {shown(name)}")
 
 
 async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
@@ -172,7 +162,7 @@ def set_arguments(name: str, uri: str, **options: str | None) -> None:
         await client.set_arguments(name, changes)
 
     run_client(uri, work)
-    notes().print(f"changed {name}")
+    note(f"changed {shown(name)}")
 
 
 @stream.command(name="list")
@@ -191,17 +181,16 @@ def list_streams(uri: str, *, as_json: bool) -> None:
 
     found = run_client(uri, work)
     if as_json:
-        click.echo(json.dumps([_plain(info) for info in found]))
+        write_json([_plain(info) for info in found])
         return
     if not found:
-        notes().print("there are no streams; create one: streamd stream create NAME")
+        note("there are no streams; create one: streamd stream create NAME")
         return
-    table = Table("stream", box=None, pad_edge=False)
-    for heading in ("messages", "chunks", "bytes", "segments", "filter", "newest"):
-        table.add_column(heading, justify="right")
-    for info in found:
-        table.add_row(info.name, *_row(info))
-    console().print(table)
+    show_table(
+        ("stream", "messages", "chunks", "bytes", "segments", "filter", "newest"),
+        [(info.name, *_row(info)) for info in found],
+        "lrrrrrr",
+    )
 
 
 def _row(info: "StreamInfo") -> tuple[str, ...]:
@@ -241,21 +230,20 @@ def info(name: str, uri: str, *, as_json: bool) -> None:
 
     found, filters = run_client(uri, work)
     if as_json:
-        click.echo(json.dumps({**_plain(found), "filters": filters}))
+        write_json({**_plain(found), "filters": filters})
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("stream", found.name)
-    for key, value in found.arguments.items():
-        table.add_row(key, value)
+    show_table((), _info_rows(found, filters))
+
+
+def _info_rows(found: "StreamInfo", filters: dict[str, int]) -> Iterator[tuple[str, str]]:
+    yield "stream", found.name
+    yield from found.arguments.items()
     for key, number in found.figures.items():
         is_time = key.endswith("_timestamp_ms")
-        shown = _time(number) if is_time else f"{number:,}"
-        table.add_row(key.removesuffix("_ms").replace("_", " "), shown)
+        yield key.removesuffix("_ms").replace("_", " "), _time(number) if is_time else f"{number:,}"
     if not found.figures:
-        table.add_row("state", "not available; the server's log says why")
-    for row in _filter_rows(filters):
-        table.add_row(*row)
-    console().print(table)
+        yield "state", "not available; the server's log says why"
+    yield from _filter_rows(filters)
 
 
 def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
@@ -289,7 +277,7 @@ def delete(name: str, uri: str) -> None:
         await client.delete(name)
 
     run_client(uri, work)
-    notes().print(f"deleted {name}")
+    note(f"deleted {shown(name)}")
 
 
 def _plain(info: "StreamInfo") -> dict[str, object]:

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE
 from rich.table import Table
+from rich.text import Text
 
 from segments import filter_demand
 from streamd.broker.names import stream_folder
-from streamd.cli.common import (
+from streamd.cli.common import Number, json_option, run_client, size, uri_option
+from streamd.cli.terminal import (
     Failed,
     Misused,
-    console,
-    json_option,
+    note,
     notes,
-    run_client,
-    size,
-    uri_option,
+    show,
+    show_paragraphs,
+    shown,
+    write_json,
 )
 from streamd.config import Config
 
@@ -64,21 +66,21 @@ _RECORDED = "recorded"
 @click.option("--keep-limit", is_flag=True, help="Leave the number of messages per chunk alone.")
 @click.option(
     "--store-price",
-    type=click.FloatRange(0),
+    type=Number(),
     default=1.0,
     show_default=True,
     help="Cost of a stored byte of filters and headers.",
 )
 @click.option(
     "--deliver-price",
-    type=click.FloatRange(0),
+    type=Number(),
     default=1.0,
     show_default=True,
     help="Cost of a byte that is delivered needlessly.",
 )
 @click.option(
     "--chunk-price",
-    type=click.FloatRange(0),
+    type=Number(),
     default=1000.0,
     show_default=True,
     help="Cost of the work on one more chunk, in stored bytes.",
@@ -126,7 +128,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     from segments.spark.report import as_json as plain, write_report  # noqa: PLC0415 - an extra
 
     if as_json:
-        click.echo(json.dumps(plain(tuning)))
+        write_json(plain(tuning))
     else:
         print_tuning(tuning)
     target = report_folder or f"{_REPORT}/{Path(folder).name}"
@@ -134,7 +136,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
         write_report(tuning, target)
     except OSError as error:
         raise Failed(f"the report cannot be written to {target}: {error.strerror}") from error
-    notes().print(f"report in {target}; look at {target}/report.png first")
+    note(f"report in {target}; look at {target}/report.png first")
     if to_apply:
         apply_tuning(tuning, tuning.stream, uri)
 
@@ -142,7 +144,10 @@ def tune(  # noqa: PLR0913, PLR0917 - options
 def _folder(stream: str, data: str, vhost: str) -> str:
     if Path(stream).is_dir():
         return stream
-    folder = stream_folder(data, vhost, stream)
+    try:
+        folder = stream_folder(data, vhost, stream)
+    except UnicodeEncodeError as error:
+        raise Misused(f"{error.object!r} is not UTF-8, as names of streams are") from error
     if not Path(folder).is_dir():
         raise Failed(
             f"there is no folder {stream}, and no stream {stream} in the data folder {data} that "
@@ -239,8 +244,8 @@ def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:
         await client.set_arguments(name, changes)
 
     run_client(uri, work)
-    shown = ", ".join(f"{key}={value}" for key, value in changes.items() if value)
-    notes().print(f"changed {name}: {shown}")
+    changed = ", ".join(f"{key}={value}" for key, value in changes.items() if value)
+    note(f"changed {shown(name)}: {changed}")
 
 
 def changes_of(tuning: "Tuning") -> dict[str, str]:
@@ -260,7 +265,7 @@ def print_tuning(tuning: "Tuning") -> None:
 
     census = tuning.census
     table = Table(
-        title=f"{tuning.stream}: {summary(tuning)}",
+        title=Text(f"{shown(tuning.stream)}: {summary(tuning)}"),
         title_justify="left",
         title_style="bold",
         box=SIMPLE,
@@ -270,8 +275,7 @@ def print_tuning(tuning: "Tuning") -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     for label, now, then in _rows(tuning.current, tuning.recommended):
         table.add_row(label, now, then)
-    out = console()
-    out.print(table)
+    show(table)
     half, most = (quantile(census.distinct, share) for share in (0.5, 0.99))
     lines = [
         (
@@ -294,7 +298,7 @@ def print_tuning(tuning: "Tuning") -> None:
             f"{found.tested_rate:.2%} and cost {found.regret:.1%} more than the best size there."
         )
     lines += [f"Note: {warning}." for warning in tuning.warnings]
-    out.print("\n".join(lines), highlight=False, width=min(out.width, 100))
+    show_paragraphs("\n".join(lines))
 
 
 def _rows(now: "Candidate", then: "Candidate") -> list[tuple[str, str, str]]:

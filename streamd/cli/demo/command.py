@@ -15,11 +15,11 @@ from rich.table import Table
 
 from streamd.broker.catalog import DEFAULT_HOST
 from streamd.broker.names import stream_folder
-from streamd.cli.common import Failed, console, notes
 from streamd.cli.demo import selectors as demo_selectors, tuning as demo_tuning
 from streamd.cli.demo.flights import Flight, NoRecords, flights_file, read_flights
 from streamd.cli.demo.selectors import Selected, register, select
 from streamd.cli.demo.tuning import Tuned, tune_and_check
+from streamd.cli.terminal import Failed, note, notes, show, show_paragraphs
 from streamd.config import Config
 from streamd.server import serve
 
@@ -84,17 +84,15 @@ def demo() -> None:
         flights = list(read_flights(path))
         results, selected, tuned = trio.run(_measure, flights, advance)
     for question in _QUESTIONS:
-        console().print(_table(question, flights, results[question.column]))
-    console().print(demo_selectors.table(flights, selected))
-    out = console()
+        show(_table(question, flights, results[question.column]))
+    show(demo_selectors.table(flights, selected))
     words = demo_selectors.in_words(selected)
     if isinstance(tuned, Tuned):
-        out.print(demo_tuning.table(tuned))
+        show(demo_tuning.table(tuned))
         words += f"\n\n{demo_tuning.in_words(tuned)}"
     else:
-        notes().print(tuned)
-    words = _in_words(flights, results, words)
-    out.print(words, width=min(out.width, _READABLE_WIDTH), highlight=False)
+        note(tuned)
+    show_paragraphs(_in_words(flights, results, words), markup=True, width=_READABLE_WIDTH)
 
 
 @contextmanager

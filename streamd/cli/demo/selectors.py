@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.box import SIMPLE
 from rich.table import Table
 
-from streamd.cli.common import Failed
 from streamd.cli.demo.flights import Flight
+from streamd.cli.terminal import Failed
 
 if TYPE_CHECKING:
     from clients import Client

@@ -8,7 +8,8 @@ import trio
 from rich.box import SIMPLE
 from rich.table import Table
 
-from streamd.cli.common import Failed, size
+from streamd.cli.common import size
+from streamd.cli.terminal import Failed
 from streamd.cli.tune import changes_of, run_tuning
 
 if TYPE_CHECKING:

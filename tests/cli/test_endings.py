@@ -1,0 +1,242 @@
+"""However a command is hindered: a result or one line, the documented exit code, no traceback.
+
+Every command is found by itself and run against all hindrances. A new one needs a line in OPTIONS
+only if it does nothing without them.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tests.support.command_line import (
+    CommandLine,
+    Ended,
+    all_commands,
+    command_line,
+    command_named,
+)
+
+OPTIONS = {
+    ("consume",): ["--until-end"],
+    ("selector", "add"): ["--sql", "a = 1"],
+    ("stream", "set"): ["--max-age", "7D"],
+    ("user", "add"): ["--password", "secret"],
+    ("user", "passwd"): ["--password", "secret"],
+}
+COMMANDS = all_commands()
+LOCAL = [("serve",), ("tune",), ("demo",)]  # they begin without a server
+REMOTE = [name for name in COMMANDS if name not in LOCAL]
+ODD_NAMES = ["m[prod]", "[/bold]", "a\nb", "\x1b[31m", "流れ" * 30, "\udcff", ""]
+ODD_NUMBERS = ["²", "-1", "nan", "-inf", "1e999", "0x10", "1" * 5000, ""]
+ODD_ADDRESSES = [
+    "",
+    "localhost",
+    "amqp://localhost",
+    "rabbitmq-stream://",
+    "rabbitmq-stream://[::1",
+    "rabbitmq-stream://localhost:99999/",
+    "rabbitmq-stream://localhost:²/",
+    "rabbitmq-stream://localhost:-1/",
+    "rabbitmq-stream://localhost/?cacertfile=x",
+    "rabbitmq-stream://a\nb\x1b[31m:1/#[/]",
+]
+EXIT_CODES = (0, 1, 2, 130)
+LAST_OF_LOGIN = 6  # frames that a client sends until it is logged in
+
+by_name = pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+by_remote_name = pytest.mark.parametrize("name", REMOTE, ids=" ".join)
+
+
+def words(name: tuple[str, ...], value: str = "s") -> list[str]:
+    """A command with the arguments that it needs, each of them `value`."""
+    params = command_named(name).params
+    num = sum(isinstance(p, click.Argument) and p.required for p in params)
+    return [*name, *OPTIONS.get(name, []), *(["--"] if num else []), *[value] * num]
+
+
+def check(ended: Ended, *codes: int) -> None:
+    """It ended as documented."""
+    assert ended.code in codes, ended
+    assert "bug in streamd" not in ended.notes
+    assert ended.notes.count("\n") <= 1, ended.notes
+    assert ended.notes.replace("\n", "").isprintable(), ended.notes
+    if ended.code:
+        assert ended.notes.startswith("interrupted" if ended.code == 130 else "Error: ")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    with command_line(tmp_path_factory.mktemp("cli") / "data") as commands:
+        yield commands
+
+
+@pytest.fixture
+def streamd(shared: CommandLine) -> Iterator[CommandLine]:
+    """A server with a stream, a selector and a message; one for all tests."""
+    if shared("stream", "create", "s").code == 0:
+        shared("selector", "add", "s", "s", "--sql", "a = 1")
+        shared("publish", "s", stdin=b'{"body": "x"}')
+    yield shared
+    shared.on_send, shared.is_away = lambda _number: None, False
+
+
+@by_name
+def test_everything_is_in_one_of_the_lists(name: tuple[str, ...]) -> None:
+    has_address = any(p.name == "uri" for p in command_named(name).params)
+    assert has_address or name in LOCAL
+
+
+@by_remote_name
+def test_odd_addresses(streamd: CommandLine, name: tuple[str, ...]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streamd, "is_away", True)
+        for uri in ODD_ADDRESSES:
+            check(streamd(*words(name)[: len(name)], "--uri", uri, *words(name)[len(name) :]), 2)
+
+
+@by_remote_name
+def test_no_server(streamd: CommandLine, name: tuple[str, ...]) -> None:
+    streamd.is_away = True
+    ended = streamd(*words(name))
+    check(ended, 1)
+    assert "Connection refused" in ended.notes
+
+
+@by_remote_name
+@pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
+def test_a_server_that_goes(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
+    """In the login, and with the first request on its way."""
+    streamd.on_send = lambda number: streamd.drop_connections() if number == frame else None
+    ended = streamd(*words(name), stdin=b"{}\n")
+    check(ended, 1)
+
+
+@by_remote_name
+@pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
+def test_interrupted(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
+    streamd.on_send = lambda number: _interrupt() if number == frame else None
+    check(streamd(*words(name), stdin=b"{}\n"), 130)
+
+
+@by_remote_name
+def test_interrupted_outside_the_event_loop(
+    streamd: CommandLine, name: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anyio.run", lambda *_, **__: _interrupt())
+    check(streamd(*words(name)), 130)
+
+
+def _interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@by_name
+def test_help_that_cannot_be_written(shared: CommandLine, name: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        check(shared(*name, "--help", stdout=full), 1)
+
+
+@by_remote_name
+def test_output_that_cannot_be_written(streamd: CommandLine, name: tuple[str, ...]) -> None:
+    """What prints nothing does not fail for that; a reader that has left is a normal end."""
+    streamd("stream", "create", "s")
+    has_output = bool(streamd(*words(name)).out)
+    for file, code in ((_full_disk(), 1), (_pipe_without_reader(), 0), (None, 1)):
+        streamd("stream", "create", "s")
+        ended = streamd(*words(name), stdout=file, is_closed=file is None)
+        if file is not None:
+            file.close()
+        check(ended, *((code,) if has_output else (0, 1)))
+        assert has_output <= (
+            ended.notes.startswith("Error: cannot write to stdout: ") is bool(code)
+        )
+
+
+def _full_disk() -> Any:
+    return open("/dev/full", "w")
+
+
+def _pipe_without_reader() -> Any:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w")
+
+
+@by_remote_name
+@pytest.mark.parametrize(
+    "stdin", [b"", b"\0\xff\x80\n" * 3, None], ids=["empty", "binary", "closed"]
+)
+def test_odd_input(streamd: CommandLine, name: tuple[str, ...], stdin: bytes | None) -> None:
+    given = [word for word in words(name) if word not in {"--password", "secret"}]
+    ended = streamd(*given, stdin=stdin)
+    if name == ("publish",) and stdin:
+        assert ended.notes.count("\n") == 4
+        ended = ended._replace(notes=ended.notes.splitlines()[-1])
+    check(ended, 0, 1, 2)
+
+
+@by_name
+def test_odd_names(streamd: CommandLine, name: tuple[str, ...], tmp_path: Path) -> None:
+    if name == ("demo",):
+        return  # it has no argument, and takes a minute and a half
+    if name == ("serve",):
+        given = [[*name, "--config", odd] for odd in ODD_NAMES[:-1]]
+    else:
+        given = [words(name, odd) for odd in ODD_NAMES]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        for arguments in given:
+            check(streamd(*arguments, stdin=b"{}"), 0, 1, 2)
+
+
+@by_name
+def test_odd_numbers(shared: CommandLine, name: tuple[str, ...], tmp_path: Path) -> None:
+    shared.is_away = True
+    numbers = (click.types.IntParamType, click.types.FloatParamType)
+    for option in command_named(name).params:
+        if isinstance(option, click.Option) and isinstance(option.type, numbers):
+            for odd in ODD_NUMBERS:
+                last = ["--config", str(tmp_path / "none")] if name == ("serve",) else []
+                check(shared(*name, option.opts[0], odd, *last, *words(name)[len(name) :]), 1, 2)
+    shared.is_away = False
+
+
+@by_name
+def test_an_option_that_does_not_exist(shared: CommandLine, name: tuple[str, ...]) -> None:
+    ended = shared(*name, "--\x1b[31m\n")
+    check(ended, 2)
+    assert f"streamd {' '.join(name)} --help" in ended.notes
+
+
+def test_a_bug_is_told_in_one_line(shared: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ExceptionGroup("of a nursery", [TypeError("two\nlines")])
+
+    monkeypatch.setattr("anyio.run", fail)
+    ended = shared("stream", "list")
+    assert ended.code == 1
+    assert ended.notes == (
+        r"Error: this is a bug in streamd, TypeError: two\nlines; --debug shows where it is, "
+        "please report it\n"
+    )
+    assert "Traceback" in shared("--debug", "stream", "list").notes
+
+
+def test_interrupted_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loader:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "streamd.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Loader(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "streamd.cli")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("streamd", run_name="__main__")
+    assert end.value.code == 130

@@ -1,0 +1,54 @@
+"""Names are shown as they are, whatever is in them, and never obeyed by a terminal."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import CommandLine
+
+
+def test_brackets(streamd: CommandLine) -> None:
+    for name in ("m[prod]", "m[dev]", "[/]", "[bold]x", ":smile:"):
+        assert streamd("stream", "create", name).notes == f"created {name}\n"
+        assert f"{name} " in streamd("stream", "list").out
+        assert f" {name}\n" in streamd("stream", "info", name).out
+        assert streamd("publish", name, stdin=b"{}").notes == f"published 1 message to {name}\n"
+    streamd("user", "add", "ada", "--password", "secret")
+    streamd("permission", "set", "ada", "--read", "[logs].*")
+    assert streamd("permission", "list").out.splitlines()[1].split() == ["ada", "/", "[logs].*"]
+    streamd("selector", "add", "m[prod]", "[g]", "--sql", "a = '[/x]'")
+    assert streamd("selector", "list", "m[prod]").out.splitlines()[1].split()[0] == "[g]"
+    assert "a = '[/x]'" in streamd("selector", "list", "m[prod]").out
+
+
+def test_what_a_terminal_would_obey(streamd: CommandLine) -> None:
+    name = "red\x1b[31m\u202eevil"
+    shown = r"'red\x1b[31m\u202eevil'"
+    assert streamd("stream", "create", name).notes == f"created {shown}\n"
+    for ended in (streamd("stream", "list"), streamd("stream", "info", name)):
+        assert shown in ended.out
+        assert "\x1b" not in ended.out
+    assert json.loads(streamd("stream", "list", "--json").out)[0]["name"] == name
+    streamd("stream", "create", name, "--exist-ok")
+    assert "\x1b" not in streamd("stream", "create", name, "--max-age", "1D").notes
+
+
+def test_wide_characters_and_long_names(streamd: CommandLine) -> None:
+    """A row is a line, and nothing of it is cut off, however narrow a terminal is."""
+    names = ["流れ" * 60, "流れ" * 59 + "れ流", "x" * 200]
+    for name in names:
+        assert streamd("stream", "create", name).code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "40")
+        lines = streamd("stream", "list").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == sorted(names)
+    assert all(len(line.split()) == 9 for line in lines[1:])
+
+
+def test_a_password_without_a_terminal(streamd: CommandLine) -> None:
+    assert streamd("user", "add", "ada", stdin=b"secret\n").code == 0
+    uri = "rabbitmq-stream://ada:secret@localhost/"
+    assert "virtual host access failure" in streamd("stream", "list", "--uri", uri).notes
+    ended = streamd("user", "add", "bob")
+    assert ended.code == 2
+    assert "there is no terminal to ask for the password" in ended.notes
