@@ -2,7 +2,8 @@
 
 A segment's index says where chunks begin; the headers have to agree. Where they do not, it goes on
 header by header, and what cannot be read at all is a Gap. The newest segment may be growing: a
-chunk counts once it is whole.
+chunk counts once it is whole. A chunk that the index lists was whole once: if it is not, it is a
+Gap as well.
 """
 
 import mmap
@@ -46,7 +47,7 @@ class Gap(NamedTuple):
     Attributes:
         path: the segment file.
         position, end: in bytes; the end is not part of it.
-        first_offset, next_offset: the offsets that are lost with it.
+        first_offset, next_offset: the offsets that are lost with it; equal when none is.
         reason: what is wrong there.
     """
 
@@ -126,7 +127,6 @@ def list_segments(
         from_offset: segments that end before it are left out.
 
     Raises:
-        CorruptError: a file is not a segment.
         StorageError: the system refused to read.
     """
     bases = segment_bases(folder)
@@ -156,7 +156,6 @@ def list_segment(
     index = _read_index(folder, base_offset)
     file = OsDisk().open(file_path(folder, base_offset, SEGMENT_SUFFIX), writable=False)
     try:
-        _check_file_header(file)
         return _Lister(file, index, base_offset, next_base).run(only_indexed=only_indexed)
     finally:
         file.close()
@@ -172,14 +171,16 @@ def _read_index(folder: str, base_offset: int) -> bytes:
         raise StorageError("read", str(path), error) from error
 
 
-def _check_file_header(file: File) -> None:
+def _file_fault(file: File) -> str:
+    """What is wrong with a segment's file header, empty for nothing."""
     raw = file.read(FILE_HEADER_SIZE, 0)
     if len(raw) < FILE_HEADER_SIZE or not raw.strip(b"\0"):
-        return  # just being created, or lost in a crash: the chunks decide
+        return ""  # just being created, or lost in a crash: the chunks decide
     try:
         codec.check_file_header(raw, codec.SEGMENT_HEADER)
     except FormatError as error:
-        raise CorruptError(file.path, 0, str(error)) from error
+        return str(error)
+    return ""
 
 
 def content_of(file: File, size: int) -> Bytes:
@@ -203,10 +204,15 @@ class _Lister:
         self._positions: list[Numbers] = []
         self._headers: list[Headers] = []
         self._gaps: list[Gap] = []
+        self._fault = ""
+        fault = _file_fault(file)
+        if fault:  # the chunks behind it may be whole: each is checked by itself
+            self._gaps.append(Gap(file.path, 0, FILE_HEADER_SIZE, base_offset, base_offset, fault))
         self._load_index(index)
 
     def _load_index(self, raw: bytes) -> None:
         positions, ids = columns.index_columns(raw)
+        self._listed_positions, self._listed_ids = positions, ids
         usable = positions + CHUNK_HEADER_SIZE <= self._size
         self._index_positions, self._index_ids = positions[usable], ids[usable]
         headers = columns.gather(content_of(self._file, self._size), self._index_positions)
@@ -235,6 +241,8 @@ class _Lister:
         if self._next_base is not None and self._offset != self._next_base:
             reason = f"ends at offset {self._offset}, the next segment begins at {self._next_base}"
             self._add_gap(self._size, self._next_base, reason)
+        elif self._next_base is None:
+            self._check_last()
         headers = np.concatenate([np.empty(0, HEADER_DTYPE), *self._headers])
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
         return Listing(self._file.path, self._base, positions, headers, self._gaps, self._offset)
@@ -257,6 +265,26 @@ class _Lister:
         self._position = int(self._index_ends[end - 1])
         self._offset = int(columns.next_offsets(self._index_headers[end - 1 : end])[0])
         return True
+
+    def _check_last(self) -> None:
+        """Note what the newest segment has lost: chunks that its index lists beyond its end."""
+        here = (self._listed_positions == self._position) & (self._listed_ids == self._offset)
+        found = np.flatnonzero(here)
+        if not len(found):
+            return
+        ids, positions = self._listed_ids[found[0] :], self._listed_positions[found[0] :]
+        last = -1 if (np.diff(ids) > 0).all() else 0  # else only the first of them is believed
+        next_offset = self._end_of(int(ids[last]), int(positions[last]))
+        reason = self._fault or "the file ends, its index lists another chunk"
+        self._add_gap(max(self._size, self._position), next_offset, reason)
+
+    def _end_of(self, chunk_id: int, position: int) -> int:
+        """The offset after a chunk, of which only its header may be left."""
+        try:
+            header = codec.decode_chunk_header(self._file.read(CHUNK_HEADER_SIZE, position))
+        except FormatError:
+            return chunk_id + 1
+        return header.next_offset if header.chunk_id == chunk_id else chunk_id + 1
 
     def _is_behind_index(self) -> bool:
         return not len(self._index_positions) or self._position > self._index_positions[-1]
@@ -286,9 +314,9 @@ class _Lister:
             end, offset = int(self._index_positions[found[0]]), int(self._index_ids[found[0]])
             self._add_gap(end, offset, reason)
             return True
-        if self._next_base is None:
-            return False  # torn, or just being written: recovery cuts it off
-        self._add_gap(self._size, self._next_base or self._offset, reason)
+        self._fault = reason
+        if self._next_base is not None:  # else torn, or being written: `_check_last` knows
+            self._add_gap(self._size, self._next_base, reason)
         return False
 
     def _add_gap(self, end: int, next_offset: int, reason: str) -> None:

@@ -58,7 +58,8 @@ class ChunkCriteria:
 
     def has_gap(self, gap: Gap) -> bool:
         """Whether something that is asked for may be lost in a gap."""
-        is_before = self.start_offset is not None and gap.next_offset <= self.start_offset
+        end = max(gap.next_offset, gap.first_offset + 1)  # one that loses nothing is said as well
+        is_before = self.start_offset is not None and end <= self.start_offset
         is_behind = self.end_offset is not None and gap.first_offset >= self.end_offset
         return not (is_before or is_behind or self.nothing)
 

@@ -68,12 +68,18 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._ends()[1]
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """How far the next batch goes: at least one chunk when there is one."""
+        """How far the next batch goes: at least one chunk when there is one.
+
+        Raises:
+            CorruptError: what comes next is damaged to the end and the mode is not permissive.
+        """
         offset = start["offset"]
         room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         reached = offset
         for listing in self._listings(offset):
             reached, room = _advance(listing, reached, room, self._until)
+            if reached == offset and not self._options.permissive:
+                _check_end(listing, reached)
             if room is not None and room <= 0:
                 break
         return _position(reached)
@@ -138,6 +144,14 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _position(offset: int) -> dict[str, Any]:
     return {"v": _VERSION, "offset": offset}
+
+
+def _check_end(listing: Listing, reached: int) -> None:
+    """Raise CorruptError when there are no more chunks in a segment, but there were."""
+    is_last = not (columns.next_offsets(listing.headers) > reached).any()
+    for gap in listing.gaps:
+        if is_last and gap.first_offset == reached < gap.next_offset:
+            raise gap.error()
 
 
 def _advance(

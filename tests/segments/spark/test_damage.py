@@ -1,0 +1,137 @@
+"""Damage that a kill or a full disk leaves: failfast names it, permissive has a row for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segments import CorruptError, Log, LogPolicy
+from segments.codec import FILE_HEADER_SIZE
+from segments.spark.columns import columns_of
+from segments.spark.inventory import list_segments
+from segments.spark.options import read_options
+from segments.spark.streaming import StreamdStreamReader
+from tests.segments.spark.test_decoding import rows
+from tests.support.logs import append
+
+PER_CHUNK = 20
+_CHUNKS = 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two segments of three chunks each."""
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=3))
+    for chunk in range(_CHUNKS):
+        append(log, [b"body %d" % (chunk * PER_CHUNK + n) for n in range(PER_CHUNK)])
+    log.close()
+    return tmp_path
+
+
+def last_chunk(folder: Path) -> tuple[Path, int, int]:
+    """The newest segment, and where its last chunk begins and ends."""
+    *_, listing = list_segments(str(folder))
+    path = Path(listing.path)
+    return path, int(listing.positions[-1]), path.stat().st_size
+
+
+def kept(found: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in found if row["damage"] is None]
+
+
+def told(found: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in found if row["damage"] is not None]
+
+
+LOST = (_CHUNKS - 1) * PER_CHUNK
+
+
+@pytest.mark.parametrize("left", [0, 1, 47, 48, 60, -1], ids=lambda n: f"{n} bytes of it left")
+def test_a_last_chunk_that_is_cut_off(folder: Path, left: int) -> None:
+    path, start, end = last_chunk(folder)
+    path.write_bytes(path.read_bytes()[: end + left if left < 0 else start + left])
+    with pytest.raises(CorruptError, match=rf"\.segment is damaged at byte {start}: "):
+        rows(folder, columns="offset")
+    found = rows(folder, columns="offset", mode="permissive")
+    assert kept(found) == list(range(LOST))
+    assert told(found) == [LOST]
+    assert len(rows(folder, columns="offset", endOffset=str(LOST))) == LOST
+    if left not in (0, 1, 47):  # its header says how many messages it had
+        with pytest.raises(CorruptError, match="is damaged at byte"):
+            rows(folder, columns="offset", startOffset=str(LOST + PER_CHUNK - 1))
+    assert rows(folder, columns="offset", startOffset=str(LOST + PER_CHUNK)) == []
+
+
+def test_a_whole_segment_that_is_cut_off(folder: Path) -> None:
+    path, _, _ = last_chunk(folder)
+    path.write_bytes(path.read_bytes()[:3])
+    with pytest.raises(CorruptError, match="the file ends, its index lists another chunk"):
+        rows(folder, columns="offset")
+    found = rows(folder, columns="offset", mode="permissive")
+    assert (kept(found), told(found)) == (list(range(60)), [60])
+
+
+@pytest.mark.parametrize("byte", [0, 7, 31, 33, 39])
+def test_the_header_of_the_last_chunk(folder: Path, byte: int) -> None:
+    path, start, _ = last_chunk(folder)
+    raw = bytearray(path.read_bytes())
+    raw[start + byte] ^= 0x01
+    path.write_bytes(raw)
+    with pytest.raises(CorruptError, match=rf"\.segment is damaged at byte {start}: "):
+        rows(folder, columns="offset")
+    found = rows(folder, columns="offset", mode="permissive")
+    assert (kept(found), told(found)) == (list(range(LOST)), [LOST])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_header_of_a_file(folder: Path, number: int) -> None:
+    """The chunks behind it are whole, and each has its own checksums."""
+    path = sorted(folder.glob("*.segment"))[number]
+    raw = path.read_bytes()
+    path.write_bytes(b"XSIL" + raw[4:])
+    with pytest.raises(CorruptError, match=r"\.segment is damaged at byte 0: "):
+        rows(folder, columns="offset")
+    found = rows(folder, columns="offset", mode="permissive")
+    assert kept(found) == list(range(_CHUNKS * PER_CHUNK))
+    assert told(found) == [number * 60]
+    assert told(rows(folder, mode="permissive", startOffset=str(number * 60))) == [number * 60]
+
+
+def test_a_file_that_is_no_segment(folder: Path) -> None:
+    path, _, _ = last_chunk(folder)
+    path.write_bytes(b"something else, rather long, that is no segment" * 9)
+    with pytest.raises(CorruptError, match="is damaged at byte 0"):
+        rows(folder, columns="offset")
+    found = rows(folder, columns="offset", mode="permissive")
+    assert (kept(found), told(found)) == (list(range(60)), [60, 60])
+
+
+def test_what_no_index_lists_was_never_whole(folder: Path) -> None:
+    """As a kill leaves it: the server cuts it off when it starts."""
+    path, start, _ = last_chunk(folder)
+    raw = path.read_bytes()
+    path.write_bytes(raw + raw[start : start + 70])
+    assert len(rows(folder, columns="offset")) == _CHUNKS * PER_CHUNK
+
+
+def test_a_growing_stream(folder: Path) -> None:
+    path, start, end = last_chunk(folder)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: end - 1])
+
+    def reader(mode: str) -> StreamdStreamReader:
+        options = read_options({"path": str(folder), "columns": "offset", "mode": mode})
+        return StreamdStreamReader(options, columns_of(options))
+
+    for mode in ("failfast", "permissive"):
+        made = reader(mode)
+        at = made.latestOffset({"v": 1, "offset": 0}, made.getDefaultReadLimit())
+        assert at["offset"] == LOST
+    with pytest.raises(CorruptError, match=f"at byte {start}"):
+        reader("failfast").latestOffset(at, made.getDefaultReadLimit())
+    assert made.latestOffset(at, made.getDefaultReadLimit()) == at
+    path.write_bytes(raw)
+    assert made.latestOffset(at, made.getDefaultReadLimit())["offset"] == LOST + PER_CHUNK
+    path.write_bytes(b"XSIL" + raw[4:FILE_HEADER_SIZE] + raw[FILE_HEADER_SIZE:])
+    with pytest.raises(CorruptError, match="at byte 0"):
+        reader("failfast").partitions({"offset": 0}, {"offset": LOST})
