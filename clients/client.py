@@ -104,8 +104,9 @@ class Client(Administration):
             name: under which `store_offset` remembers.
             filter_values: deliver only chunks in which some message may have one of these.
             match_unfiltered: and messages without a filter value.
-            filter_value: finds the filter value of a message, as the producer did; with it only
-                messages come out that match exactly.
+            filter_value: finds the filter value of a message, as the producer did, or names the
+                property that it is the value of, such as "region" or "properties.subject"; with
+                it only messages come out that match exactly.
             sql: a SQL92 selector: only messages whose properties it is true for come out, and only
                 chunks that can hold one are asked for.
             tags: a tag expression instead, "a || b", for the property TAGS.
@@ -124,7 +125,8 @@ class Client(Administration):
             StreamDoesNotExist: there is no such stream.
             Unsupported: `until_end`, and the server is not a streamd.
             ValueError: `offset` is none of the above, single_active has no name or an end, or
-                `sql` or `tags` is not a selector (a SelectorError, which shows the place).
+                `sql` or `tags` is not a selector, or `filter_value` names no property (a
+                SelectorError, which shows the place).
         """
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")

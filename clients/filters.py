@@ -11,8 +11,18 @@ from typing import NamedTuple, TypeAlias
 
 from segments import compression
 from segments.codec import simple_ends
+from segments.errors import FormatError
 from segments.message import MessageView
-from segments.selector import TAGS, Dialect, Pushdown, Selector, body_at
+from segments.selector import (
+    TAGS,
+    Dialect,
+    Pushdown,
+    Selector,
+    body_at,
+    filter_value_of,
+    filter_value_reader,
+    parse_property,
+)
 from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.fields import Pair
 
@@ -58,7 +68,7 @@ class ReceivedMessage(MessageView):
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
 
-FilterValue: TypeAlias = Callable[[ReceivedMessage], str | bytes | None]
+FilterValue: TypeAlias = str | Callable[[ReceivedMessage], str | bytes | None]
 
 
 class ArrivedChunk(NamedTuple):
@@ -110,7 +120,11 @@ class Filter:
     Args:
         values: chunks in which some message may have one of these; empty for all chunks.
         match_unfiltered: and messages without a filter value.
-        value_of: finds the filter value of a message; with it only matching messages come out.
+        value_of: finds the filter value of a message, or names the property that it is the value
+            of; with it only matching messages come out.
+
+    Raises:
+        SelectorError: there is no property of that name.
     """
 
     def __init__(
@@ -119,9 +133,10 @@ class Filter:
         match_unfiltered: bool,
         value_of: FilterValue | None,
     ) -> None:
-        self._values = frozenset(map(_as_bytes, values))
+        self._values = frozenset(map(filter_value_of, values))
         self._match_unfiltered = match_unfiltered
-        self._value_of = value_of if values else None
+        read = None if value_of is None else _reader(value_of)
+        self._read = read if values else None
 
     def properties(self) -> tuple[Pair, ...]:
         """As Subscribe takes them."""
@@ -134,12 +149,13 @@ class Filter:
             for place, body in enumerate(chunk.bodies())
             if chunk.holds(place)
         ]
-        if self._value_of is None:
+        read = self._read
+        if read is None:
             return Picked(len(asked), asked)
-        return Picked(len(asked), [m for m in asked if self._wants(self._value_of(m))])
+        return Picked(len(asked), [message for message in asked if self._wants(read(message))])
 
-    def _wants(self, value: str | bytes | None) -> bool:
-        return _as_bytes(value) in self._values if value else self._match_unfiltered
+    def _wants(self, value: bytes) -> bool:
+        return value in self._values if value else self._match_unfiltered
 
     def explain(self) -> list[str]:
         """What is asked for, in lines for people."""
@@ -215,9 +231,25 @@ class SelectorFilter:
 ConsumerFilter: TypeAlias = Filter | SelectorFilter
 
 
+def _reader(value_of: FilterValue) -> Callable[[ReceivedMessage], bytes]:
+    """Finds the filter value of a message, empty for none: also of one that cannot be read."""
+    if isinstance(value_of, str):
+        read_raw = filter_value_reader(parse_property(value_of))
+        return lambda message: read_raw(message.raw)
+
+    def read(message: ReceivedMessage) -> bytes:
+        try:
+            return filter_value_of(value_of(message))
+        except FormatError:
+            return b""
+
+    return read
+
+
 def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> tuple[Pair, ...]:
     pairs = [
-        Pair(f"{words.FILTER_PREFIX}{n}", value.decode()) for n, value in enumerate(sorted(values))
+        Pair(f"{words.FILTER_PREFIX}{n}", words.text_of(value))
+        for n, value in enumerate(sorted(values))
     ]
     if pairs:
         pairs.append(Pair(words.MATCH_UNFILTERED, str(match_unfiltered).lower()))
@@ -232,7 +264,3 @@ def _asked(values: Collection[bytes], *, match_unfiltered: bool) -> str:
     if match_unfiltered:
         parts.append("a message without a filter value")
     return f"asks for chunks that may hold {', or '.join(parts)}"
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value

@@ -51,6 +51,8 @@ Value: TypeAlias = Union[  # noqa: UP007 - a recursive alias has to be quoted
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_U8 = 255
+_SURROGATES = range(0xD800, 0xE000)  # halves of characters: a str may hold one, no encoding can
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _U32 = struct.Struct(">I")
 
 
@@ -161,6 +163,8 @@ def _uuid(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
 
 def _character(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
     code, end = _number("I")(raw, position, 0)
+    if code in _SURROGATES:
+        return _REPLACEMENT, end
     try:
         return chr(code), end  # type: ignore[arg-type]
     except (ValueError, OverflowError):
@@ -289,6 +293,7 @@ _DECODERS |= {code: _number(form) for code, form in (codes.INTEGERS | codes.FRAC
 # Globals of this module, because skip_value and find_in_map run for every property skipped.
 _WIDTHS = codes.WIDTHS
 _STRING_8, _MAP_8, _MAP_32 = codes.STRING_8, codes.MAP_8, codes.MAP_32
+_TEXTS = frozenset(codes.TEXTS)
 
 
 def skip_value(raw: bytes, position: int) -> int:
@@ -349,6 +354,8 @@ _SECTION_CODES = {
 def find_in_map(raw: bytes, position: int, key: str) -> Value:
     """The value of `key` in the map at `position`, None when it has none; decodes no other.
 
+    Where a key comes twice, the first value that is not null counts.
+
     Raises:
         FormatError: the map is cut off before the key was found.
     """
@@ -363,9 +370,10 @@ def find_in_map(raw: bytes, position: int, key: str) -> Value:
                 is_wanted = raw[at : at + len(wanted)] == wanted
                 at = skip_value(raw, at)
             else:  # a longer one, or written in a longer form
+                is_text = raw[at] in _TEXTS
                 found, at = decode_value(raw, at)
-                is_wanted = found == key
-            if is_wanted:
+                is_wanted = is_text and found == key
+            if is_wanted and raw[at] != codes.NULL:
                 return decode_value(raw, at)[0]
             at = skip_value(raw, at)
     except IndexError:

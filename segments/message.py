@@ -218,6 +218,7 @@ class MessageView:
 
 _SECTION_CODES = frozenset(map(int, Section))
 _BODY_SECTIONS = frozenset(map(int, (Section.DATA, Section.SEQUENCE, Section.VALUE)))
+_FIRST_BODY = min(_BODY_SECTIONS)
 _NULL, _UINT, _ULONG = (bytes((code,)) for code in (NULL, UINT, ULONG))
 
 
@@ -226,9 +227,14 @@ def _head(section: Section) -> bytes:
 
 
 def _find_sections(raw: bytes) -> dict[int, list[int]]:
-    """Positions of the values of a message's sections, by section code."""
+    """Positions of the values of a message's sections, by section code.
+
+    Several only of those that make up the body: of two others of a kind the first counts, and none
+    behind the body.
+    """
     found: dict[int, list[int]] = {}
     position, size = 0, len(raw)
+    is_behind = False
     while position < size:
         if raw[position : position + 2] == SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
@@ -236,9 +242,10 @@ def _find_sections(raw: bytes) -> dict[int, list[int]]:
             code, position = section_code(raw, position)
         if code not in _SECTION_CODES:
             raise FormatError(f"section code is {code}")
-        if code in found:
-            found[code].append(position)
-        else:
+        if code >= _FIRST_BODY:
+            is_behind = True
+            found.setdefault(code, []).append(position)
+        elif not is_behind and code not in found:
             found[code] = [position]
         position = skip_value(raw, position)
     if not found.keys() & _BODY_SECTIONS:
@@ -261,14 +268,17 @@ def walk_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int
 
 
 def _find_section(raw: bytes, wanted: int) -> int | None:
-    """Position of the value of one section; earlier ones are skipped, later ones not read."""
+    """Position of the value of the first section of a kind; what is behind it is not read.
+
+    Sections before the body may stand in any order, none is looked for behind it.
+    """
     position, size = 0, len(raw)
     while position < size:
         if raw[position : position + 2] == SHORT_DESCRIPTOR and position + 2 < size:
             code, position = raw[position + 2], position + 3
         else:
             code, position = section_code(raw, position)
-        if code >= wanted:  # sections stand in the order of their codes
+        if code == wanted or code >= _FIRST_BODY:
             return position if code == wanted else None
         position = skip_value(raw, position)
     return None

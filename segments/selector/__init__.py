@@ -8,6 +8,7 @@ clocks; user text is parsed and compiled to closures, never executed.
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.fields import RowReader
+from segments.selector.filter_values import filter_value_of, filter_value_reader
 from segments.selector.matcher_set import MatcherSet
 from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
@@ -34,6 +35,8 @@ __all__ = [
     "Selector",
     "SelectorError",
     "body_at",
+    "filter_value_of",
+    "filter_value_reader",
     "parse_property",
     "parse_selector",
     "parse_sql",

@@ -1,6 +1,8 @@
 """Reading the properties that a selector names, straight from a message's bytes.
 
-Nothing else is decoded. A message is read up to the last section that is needed and no further.
+Nothing else is decoded. A message is read until the sections that are needed were found, or its
+body, and no further. Before the body they may stand in any order; of two of a kind the first
+counts.
 
 Source: OASIS AMQP 1.0, part 1 (types) and part 3 (messaging), 3.2.
 """
@@ -20,7 +22,8 @@ from segments.selector.values import OTHER, Value
 Row: TypeAlias = list[Value]
 
 _HEADER, _PROPERTIES = int(Section.HEADER), int(Section.PROPERTIES)
-_APPLICATION, _LAST_CODE = int(Section.APPLICATION_PROPERTIES), int(Section.FOOTER)
+_APPLICATION = int(Section.APPLICATION_PROPERTIES)
+_BODY, _LAST_CODE = int(Section.DATA), int(Section.FOOTER)
 _PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
 _SHORT_TEXT, _SHORT_MAP, _LONG_MAP = codes.STRING_8, codes.MAP_8, codes.MAP_32
 _SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
@@ -54,7 +57,7 @@ class RowReader:
             else:
                 self._lists.setdefault(_HEADER, {})[_PRIORITY_INDEX] = n
                 self._blank[n] = _DEFAULT_PRIORITY
-        self._last = _APPLICATION if self._slots else max(self._lists, default=_HEADER)
+        self._wanted = frozenset((*self._lists, *((_APPLICATION,) if self._slots else ())))
         if self._slots and not self._lists:
             self.read = _simple_reader(self._slots, self._blank, self._read_any)
         else:
@@ -72,6 +75,7 @@ class RowReader:
         if not raw:
             raise FormatError("the message is empty")
         position = 0
+        missing = self._wanted
         while position < len(raw):
             if raw[position : position + 2] == SHORT_DESCRIPTOR:
                 code = raw[position + 2]
@@ -80,11 +84,13 @@ class RowReader:
                 code, position = section_code(raw, position)
             if not _HEADER <= code <= _LAST_CODE:
                 raise FormatError(f"section code is {code}")
-            if code == _APPLICATION and self._slots:
-                _read_map(raw, position, self._slots, row)
-            elif code in self._lists:
-                _read_list(raw, position, self._lists[code], row)
-            if code >= self._last:  # sections stand in the order of their codes
+            if code in missing:
+                if code == _APPLICATION:
+                    _read_map(raw, position, self._slots, row)
+                else:
+                    _read_list(raw, position, self._lists[code], row)
+                missing -= {code}
+            if code >= _BODY or not missing:
                 return
             position = skip_value(raw, position)
 

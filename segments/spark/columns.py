@@ -10,15 +10,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from segments import codec
 from segments.errors import FormatError
 from segments.format_constants import FILTER_VALUE
 from segments.message import MessageView, Properties
-from segments.selector import RowReader, SelectorError, parse_property
+from segments.selector import (
+    Property,
+    RowReader,
+    SelectorError,
+    filter_value_reader,
+    parse_property,
+)
 from segments.selector.nodes import PropertySection
 from segments.spark.entries import MessageBlock
-from segments.spark.headers import Numbers
+from segments.spark.headers import Mask, Numbers
 from segments.spark.inventory import Gap
 from segments.spark.maps import MapEntries, as_column, as_map, named, read_entries, replaced, slices
 from segments.spark.messages import Sections, body_of, find_sections, view_of
@@ -179,6 +186,11 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
+def filter_values_of(block: MessageBlock, filter_property: Property) -> pa.Array:
+    """The filter value of each message as binary, null for none; see selector.filter_values."""
+    return _Batch(block).property_bytes(filter_property)
+
+
 class _Batch:
     """The arrays over one block; sections are found when a column first needs them."""
 
@@ -267,21 +279,34 @@ class _Batch:
         return {column.name: self._declared(column) for column in columns}
 
     def _declared(self, column: Column) -> pa.Array:
-        prop, kind = parse_property(column.name), _TYPES[column.kind]
-        odd = self._entries.odd | self._sections.odd
-        found = pa.nulls(len(odd), kind)
-        if prop.section is PropertySection.APPLICATION:
-            try:
-                entries = named(self.block.buffer, self._entries, prop.name)
-                found = as_column(self.block.buffer, entries, column.kind, kind)
-            except pa.ArrowInvalid:
-                odd = np.ones_like(odd)
-        else:
-            odd = odd | (self._sections.properties >= 0)
+        prop = parse_property(column.name)
+        found, odd = self._usual(prop, column.kind)
         read = RowReader([prop]).read
         values = [self._read(read, row) for row in np.flatnonzero(odd).tolist()]
         others = _array_of([READINGS[column.kind](value) for value in values], column.kind)
         return replaced(found, odd, others)
+
+    def property_bytes(self, prop: Property) -> pa.Array:
+        """See filter_values_of."""
+        texts, odd = self._usual(prop, "string")
+        binaries, _ = self._usual(prop, "binary")
+        read = filter_value_reader(prop)
+        rows = np.flatnonzero(odd).tolist()
+        others = pa.array([read(self._view(row).raw) for row in rows], pa.binary())
+        found = replaced(pc.coalesce(texts.cast(pa.binary()), binaries), odd, others)
+        return pc.if_else(pc.equal(pc.binary_length(found), 0), None, found)
+
+    def _usual(self, prop: Property, kind: str) -> tuple[pa.Array, Mask]:
+        """A property's values of one type, and which messages have to be read one by one."""
+        odd = self._entries.odd | self._sections.odd
+        missing = pa.nulls(len(odd), _TYPES[kind])
+        if prop.section is not PropertySection.APPLICATION:
+            return missing, odd | (self._sections.properties >= 0)
+        try:
+            entries = named(self.block.buffer, self._entries, prop.name)
+            return as_column(self.block.buffer, entries, kind, _TYPES[kind]), odd
+        except pa.ArrowInvalid:  # not UTF-8 somewhere
+            return missing, np.ones_like(odd)
 
     def _read(self, read: Callable[[bytes], Any], row: int) -> object:
         try:

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from segments.bloom import history_form
 from segments.codec import encode_chunk_header
 from segments.disk import OsDisk
 from segments.format_constants import FILTER_VALUE
+from segments.selector import parse_property
 from segments.spark import headers as columns
-from segments.spark.columns import TOKEN_PREFIX, Column, Decoder
+from segments.spark.columns import TOKEN_PREFIX, filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.inventory import content_of
@@ -37,7 +39,7 @@ class History(NamedTuple):
         chunks: of each entry, the place of its chunk in this history; ascending.
         values: of each entry, the place of its filter value in `names`.
         counts: of each entry, how many messages of the chunk have the value.
-        names: the distinct filter values.
+        names: the distinct filter values, in the form that trailers have them.
     """
 
     ordinals: Numbers
@@ -119,12 +121,12 @@ def _blocks(buffer: Bytes, at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers
 
 
 def _from_messages(piece: Piece, first_ordinal: int, prop: str) -> Iterator[History]:
-    decoder = Decoder(piece.stream, [Column(prop, "string", is_property=True)])
+    filter_property = parse_property(prop)
     ordinal = first_ordinal
     for found in read_piece(piece):
         if not isinstance(found, MessageBlock):
             raise found.error()
-        encoded = decoder.batch(found).column(0).cast(pa.binary()).dictionary_encode()
+        encoded = filter_values_of(found, filter_property).dictionary_encode()
         values = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         has_value = values >= 0
         width = len(encoded.dictionary) + 1
@@ -161,5 +163,5 @@ def _history(
         chunks[keep],
         values[keep],
         counts[keep],
-        names.to_pylist(),
+        [history_form(name) for name in names.to_pylist()],
     )

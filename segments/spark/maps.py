@@ -173,9 +173,13 @@ def _view(buffer: Bytes, form: str) -> npt.NDArray[Any]:
 
 
 def named(buffer: Bytes, entries: MapEntries, name: str) -> MapEntries:
-    """The entries with a certain key, the first of each message; counts are left as they are."""
+    """The entries with a certain key, the first of each message; counts are left as they are.
+
+    One that is null counts as missing.
+    """
     wanted = np.frombuffer(name.encode(), np.uint8)
-    rows = np.flatnonzero(entries.key_ends - entries.key_starts == len(wanted))
+    is_long_enough = entries.key_ends - entries.key_starts == len(wanted)
+    rows = np.flatnonzero(is_long_enough & (entries.codes != codes.NULL))
     for n, byte in enumerate(wanted.tolist()):
         rows = rows[buffer[entries.key_starts[rows] + n] == byte]
     _, firsts = np.unique(entries.rows[rows], return_index=True)

@@ -138,7 +138,9 @@ def _pass_section(
     is_body = code == _BODY
     width = int(_WIDTHS[kind >> 4])
     is_known = kind in codes.BINARIES if is_body else code in _OTHERS
-    if not is_known or width == _NONE or (code in group.seen and code in _ONCE):
+    is_again = code in group.seen and code in _ONCE
+    is_behind = max(group.seen, default=0) >= _BODY and code < _BODY
+    if not is_known or width == _NONE or is_again or is_behind:
         found.odd[group.rows] = True
         return None
     value = group.at + _HEAD_SIZE

@@ -4,7 +4,7 @@ An option that does not exist is refused: a misspelt bound would silently read e
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from segments.bloom import ChunkMatcher
 from segments.selector import (
     EVERYTHING,
+    Property,
     Pushdown,
     Selector,
     SelectorError,
@@ -41,7 +42,8 @@ class Options:
         filter_values: None for chunks with any.
         match_unfiltered: take chunks with messages without a filter value as well.
         tags, sql, dialect: picks messages.
-        filter_property: whose values are the filter values, so that tags and sql choose chunks.
+        filter_property: whose values are the filter values, so that tags and sql choose chunks,
+            and filter_values picks messages.
         filter_contract: strict when no message with the property lacks its filter value.
         columns: wanted, None for all; `properties` come behind them.
         properties: names of properties and the types of the columns they become, as in DDL.
@@ -58,7 +60,7 @@ class Options:
     end_offset: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
-    filter_values: tuple[str, ...] | None = None
+    filter_values: tuple[bytes, ...] | None = None
     match_unfiltered: bool = False
     tags: str | None = None
     sql: str | None = None
@@ -106,21 +108,29 @@ class Options:
             pushed.is_empty,
         )
 
-    def _pushed(self) -> Pushdown:
-        selector = self.selector()
-        if selector is None or self.filter_property is None:
-            return EVERYTHING
+    def declared(self) -> Property | None:
+        """The filter property, None when there is none.
+
+        Raises:
+            OptionError: there is no such property.
+        """
+        if self.filter_property is None:
+            return None
         try:
-            prop = parse_property(self.filter_property)
+            return parse_property(self.filter_property)
         except SelectorError as error:
             raise OptionError(f"filterProperty is not a property: {error.reason}") from error
-        return selector.push_down(prop, is_strict=self.filter_contract == "strict")
+
+    def _pushed(self) -> Pushdown:
+        selector, declared = self.selector(), self.declared()
+        if selector is None or declared is None:
+            return EVERYTHING
+        return selector.push_down(declared, is_strict=self.filter_contract == "strict")
 
     def _matcher(self, pushed: Pushdown) -> ChunkMatcher | None:
         if self.filter_values is not None:
             try:
-                values = [value.encode() for value in self.filter_values]
-                return ChunkMatcher(values, match_unfiltered=self.match_unfiltered)
+                return ChunkMatcher(self.filter_values, match_unfiltered=self.match_unfiltered)
             except ValueError as error:
                 raise OptionError(f"filterValues: {error}; use matchUnfiltered") from error
         if pushed.values is None or pushed.is_empty:
@@ -185,14 +195,24 @@ def _time(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _values(text: str) -> tuple[str, ...]:
+def values_text(values: Iterable[str | bytes]) -> str:
+    """Filter values as the option takes them; bytes that are not UTF-8 as lone surrogates."""
+    texts = (v if isinstance(v, str) else v.decode("utf-8", "surrogateescape") for v in values)
+    return json.dumps(list(texts))
+
+
+def _values(text: str) -> tuple[bytes, ...]:
+    expected = 'a JSON array of strings, as in ["HA", "UA"]'
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(value, str) for value in found):
-        raise ValueError('a JSON array of strings, as in ["HA", "UA"]')
-    return tuple(found)
+        raise ValueError(expected)
+    try:
+        return tuple(value.encode("utf-8", "surrogateescape") for value in found)
+    except UnicodeEncodeError:  # half a character, which stands for no byte either
+        raise ValueError(expected) from None
 
 
 def _flag(text: str) -> bool:

@@ -6,9 +6,11 @@ from os import cpu_count
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from segments.spark.columns import Column, Decoder
+from segments.selector import Property
+from segments.spark.columns import Column, Decoder, filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Numbers
 from segments.spark.options import Options
@@ -67,12 +69,16 @@ class Picker:
     """Leaves of a block what is asked for, message by message.
 
     Args:
-        options: offsets and selector count; chunks were chosen before.
+        options: offsets, filter values of a property, and selector count; chunks were chosen
+            before.
     """
 
     def __init__(self, options: Options) -> None:
         self._start = options.start_offset
         self._end = options.end_offset
+        self._property = None if options.filter_values is None else options.declared()
+        self._values = pa.array(options.filter_values or (), pa.binary())
+        self._match_unfiltered = options.match_unfiltered
         selector = options.selector()
         self._matcher = None if selector is None else selector.matcher()
         if self._matcher is not None:
@@ -89,6 +95,8 @@ class Picker:
                 keep &= block.offsets < self._end
             rows = np.flatnonzero(keep)
         block = block if rows is None else block.rows(rows)
+        if self._property is not None:
+            block = self._with_values(block, self._property)
         if self._matcher is None:
             return block
         raw = block.buffer.tobytes()
@@ -97,3 +105,11 @@ class Picker:
             for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True)
         ]
         return block.rows(np.array(self._matcher.select(bodies), np.int64))
+
+    def _with_values(self, block: MessageBlock, filter_property: Property) -> MessageBlock:
+        """The block with the messages that have one of the filter values."""
+        values = filter_values_of(block, filter_property)
+        keep = pc.is_in(values, self._values)  # false where there is none
+        if self._match_unfiltered:
+            keep = pc.or_(keep, pc.is_null(values))
+        return block.rows(np.flatnonzero(keep.to_numpy(zero_copy_only=False)))

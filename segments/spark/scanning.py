@@ -1,11 +1,11 @@
 """`scan`: conditions given once, used both to skip chunks and to select messages."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from segments.spark.inventory import find_streams
+from segments.spark.options import values_text
 from segments.spark.register import register
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def scan(  # noqa: PLR0913 - each may be left out
     *,
     offsets: tuple[int | None, int | None] = (None, None),
     times: tuple[datetime | None, datetime | None] = (None, None),
-    values: Sequence[str] | None = None,
+    values: Sequence[str | bytes] | None = None,
     value_property: str | None = None,
     match_unfiltered: bool = False,
     sql: str | None = None,
@@ -36,9 +36,10 @@ def scan(  # noqa: PLR0913 - each may be left out
         offsets: the first one and the one after the last.
         times: of chunks, the first one and the one after the last.
         values: filter values. Chunks without them are not read.
-        value_property: the application property that the values are of; its messages with other
-            values are left out then, and it is a column. Without it all messages of the chunks
-            come that may hold one of the values.
+        value_property: the property that the values are of, such as "region" or
+            "properties.subject"; messages with other values are left out then, and it is a
+            column, of strings unless `properties` declares another type. Without it all messages
+            of the chunks come that may hold one of the values.
         match_unfiltered: also messages without a filter value.
         sql: a SQL92 selector; just the messages that it selects come.
         tags: a tag expression instead.
@@ -59,7 +60,7 @@ def scan(  # noqa: PLR0913 - each may be left out
         "endOffset": offsets[1],
         "startTimestamp": _milliseconds(times[0]),
         "endTimestamp": _milliseconds(times[1]),
-        "filterValues": None if values is None else json.dumps(list(values)),
+        "filterValues": None if values is None else values_text(values),
         "matchUnfiltered": match_unfiltered,
         "filterProperty": value_property,
         "sql": sql,
@@ -69,12 +70,7 @@ def scan(  # noqa: PLR0913 - each may be left out
     }
     given = {name: str(option) for name, option in options.items() if option is not None}
     found = spark.read.format("streamd").options(**given).load(path)
-    condition = _condition(F.col("offset") if "offset" in found.columns else None, offsets)
-    if values is not None and value_property:
-        column = F.col(f"`{value_property}`")
-        wanted = column.isin(list(values))
-        condition.append(wanted | column.isNull() if match_unfiltered else wanted)
-    for part in condition:
+    for part in _condition(F.col("offset") if "offset" in found.columns else None, offsets):
         found = found.where(part)
     return found
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from segments.bloom import history_form
 from segments.format_constants import MIN_FILTER_SIZE
+from segments.selector import parse_property
 from segments.spark.inventory import NotAStream, StreamFolder, find_streams, list_segments
 from segments.spark.jobs import Census, replay, take_census
 from segments.spark.plan import ChunkCriteria, Piece, pieces
@@ -121,6 +122,7 @@ def tune(
     Raises:
         NotAStream: the folder holds none, or several.
         NothingToTune: nothing is known of filter values.
+        ValueError: the workload is empty, or there is no such property.
     """
     prices = prices or Prices()
     stream, listed, size_now, gaps = _listed(path)
@@ -236,6 +238,7 @@ def _found(
     if census.num_values:
         return None, census
     if filter_property:
+        parse_property(filter_property)  # says so here, not in a task
         census = take_census(spark, listed, filter_property)
         if census.num_values:
             return filter_property, census
@@ -258,7 +261,9 @@ def _workload(census: Census, given: Mapping[str, float] | None) -> tuple[Worklo
 
 def _nothing(name: str, filter_property: str | None) -> str:
     if filter_property:
-        return f"no message of stream {name} has a string as its property {filter_property}"
+        return (
+            f"no message of stream {name} has a string or bytes as its property {filter_property}"
+        )
     return (
         f"the chunks of stream {name} tell no filter values: publish with filter values, or name "
         "the property that they would be the values of, with --filter-property"

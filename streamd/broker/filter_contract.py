@@ -13,7 +13,7 @@ from segments.codec import simple_bodies, walk_entries
 from segments.compression import entry_bodies
 from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
-from segments.selector import Property, RowReader, parse_property
+from segments.selector import Property, filter_value_reader, parse_property
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
 
 
@@ -39,7 +39,7 @@ class FilterContract:
     """
 
     def __init__(self, filter_property: Property, *, is_strict: bool, derives: bool) -> None:
-        self._own_value = _value_reader(filter_property)
+        self._own_value = filter_value_reader(filter_property)
         self._is_strict = is_strict
         self._derives = derives
 
@@ -91,22 +91,7 @@ def own_value_reader(arguments: Mapping[str, Value]) -> Callable[[bytes], bytes]
     The value is empty where the message has no such property, is damaged, or has a number there.
     """
     name = arguments.get(FILTER_PROPERTY)
-    return None if name is None else _value_reader(parse_property(str(name)))
-
-
-def _value_reader(filter_property: Property) -> Callable[[bytes], bytes]:
-    read_row = RowReader([filter_property]).read
-
-    def read(raw: bytes) -> bytes:
-        try:
-            (value,) = read_row(raw)
-        except FormatError:
-            return b""
-        if isinstance(value, str):
-            return value.encode()
-        return value if isinstance(value, bytes) else b""
-
-    return read
+    return None if name is None else filter_value_reader(parse_property(str(name)))
 
 
 def messages_of(data: bytes) -> list[bytes]:

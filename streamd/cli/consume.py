@@ -1,9 +1,9 @@
 """`streamd consume`: messages out, as JSON lines."""
 
 import base64
-import json
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ import click
 from segments.amqp10 import Opaque
 from segments.errors import FormatError
 from streamd.cli.common import count, retry_option, run_client, size, uri_option
+from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
 
@@ -47,7 +48,8 @@ _MAX_DIGITS = 20  # of an offset
 @click.option(
     "--filter-property",
     metavar="P",
-    help="With --filter: only messages whose property P is one of the values, not whole chunks.",
+    help="With --filter: only messages whose property P, a text or bytes, is one of the values, "
+    "not whole chunks.",
 )
 @click.option(
     "--sql",
@@ -99,17 +101,17 @@ def consume(  # noqa: PLR0913 - each an option
     if not values and (match_unfiltered or filter_property):
         raise Misused("--match-unfiltered and --filter-property need --filter")
     asked = _asked(values, **selector)
+    declared = FilterProperty(filter_property)
     start = _offset(offset)
-    value_of = _value_of(filter_property) if filter_property else None
 
     async def work(client: "Client") -> None:
         printed, is_whole = 0, True
         async with client.consumer(
             name,
             offset=start,
-            filter_values=values,
+            filter_values=[os.fsencode(value) for value in values],
             match_unfiltered=match_unfiltered,
-            filter_value=value_of,
+            filter_value=declared.for_consumer,
             sql=asked.sql,
             tags=asked.tags,
             dialect=asked.dialect,
@@ -136,6 +138,7 @@ def consume(  # noqa: PLR0913 - each an option
                 f"printed {printed:,} of {count(received.messages, 'delivered message')} "
                 f"({count(received.chunks, 'chunk')})"
             )
+        declared.tell()
 
     run_client(uri, work, retry_seconds)
 
@@ -215,31 +218,6 @@ def _offset(text: str) -> str | int | datetime:
             "2026-11-20T10:00:00Z"
         ) from None
     return found
-
-
-def _value_of(name: str) -> Callable[["ReceivedMessage"], str | bytes | None]:
-    """Finds the filter value of a message, as the server and `streamd publish` did."""
-    from segments.selector import (  # noqa: PLC0415 - not needed to show the help
-        RowReader,
-        SelectorError,
-        parse_property,
-    )
-
-    try:
-        read_row = RowReader([parse_property(name)]).read
-    except SelectorError as error:
-        raise BadSelector(f"--filter-property: {error}") from error
-
-    def value(message: "ReceivedMessage") -> str | bytes | None:
-        try:
-            (found,) = read_row(message.raw)
-        except FormatError:
-            return None
-        if isinstance(found, bool | int | float):  # as JSON, where a line had it
-            return json.dumps(found)
-        return found if isinstance(found, str | bytes) else None
-
-    return value
 
 
 def as_json(message: "ReceivedMessage") -> dict[str, Any]:

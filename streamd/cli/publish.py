@@ -14,6 +14,7 @@ import click
 from rich.progress import Progress
 
 from streamd.cli.common import count, retry_option, run_client, uri_option
+from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import read_some, until_interrupted
 from streamd.cli.terminal import Failed, Interrupted, note, notes, shown
 
@@ -33,7 +34,8 @@ _FLUSH_SECONDS = 5  # after Ctrl-C
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Publish each message with the value of its property P as its filter value.",
+    help="Publish each message with the value of its property P as its filter value, if it is a "
+    "text; a number is none.",
 )
 @click.option(
     "--producer",
@@ -68,16 +70,12 @@ def publish(
       echo '{"body": "hello", "carrier": "HA"}' | streamd publish flights
       streamd publish flights --filter-property carrier flights.jsonl
     """
+    declared = FilterProperty(filter_property)
 
-    def value_of(message: "Message") -> str | None:
-        value = message.application_properties.get(filter_property or "")
-        return None if value is None else _text(value)
-
-    publication = _Publication(name, producer)
+    publication = _Publication(name, producer, declared)
 
     async def work(client: "Client") -> None:
-        filter_value = value_of if filter_property else None
-        async with client.producer(name, name=producer, filter_value=filter_value) as sink:
+        async with client.producer(name, name=producer) as sink:
             await publication.run(sink, file)
 
     try:
@@ -94,6 +92,7 @@ def publish(
         what = count(publication.refused, "line is no message", "lines are no messages")
         raise Failed(f"{what}; {publication.summary()}")
     note(publication.summary())
+    declared.tell()
 
 
 class BadLine(Exception):
@@ -107,6 +106,7 @@ class _Publication:
     Attributes:
         stream: where they go.
         producer: a durable name, empty for none.
+        declared: reads their filter values.
         stored: messages that the server has confirmed.
         unconfirmed: messages of which it is not known whether they are stored.
         skipped: lines that the producer had published before.
@@ -117,6 +117,7 @@ class _Publication:
 
     stream: str
     producer: str
+    declared: FilterProperty
     stored: int = 0
     unconfirmed: int = 0
     skipped: int = 0
@@ -156,10 +157,11 @@ class _Publication:
 
     async def _send(self, sink: "Producer", number: int, line: bytes | None) -> None:
         try:
-            message = _message(line)
+            raw = _message(line).encode()
             # The publishing id of a named producer is the line number, by which the server
             # recognizes lines that are sent again.
-            await sink.send(message, publishing_id=number if self.producer else None)
+            publishing_id = number if self.producer else None
+            await sink.send_encoded(raw, self.declared.value(raw), publishing_id)
         except (BadLine, ValueError) as error:
             is_bad = isinstance(error, BadLine)
             why = f"line {number} {'' if is_bad else 'cannot be published: '}{error}"

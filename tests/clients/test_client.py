@@ -17,6 +17,7 @@ from clients import (
     StreamExists,
 )
 from tests.clients.conftest import Runner
+from tests.support.odd_messages import LONG, odd_messages
 
 
 def carrier(message: Message | ReceivedMessage) -> str | None:
@@ -209,6 +210,71 @@ class TestFilters:
             assert numbers(await read(client, stream, filter_values=["b"])) == [2]
             found = await read(client, stream, filter_values=["b"], match_unfiltered=True)
             assert numbers(found) == [2, 3]
+
+        run(work)
+
+    @pytest.mark.parametrize("name", ["region", "properties.subject"])
+    def test_a_property_by_its_name(self, run: Runner, stream: str, name: str) -> None:
+        """Values of every type, and messages that are not AMQP 1.0 or are cut off."""
+        found = odd_messages(name)
+        wanted = [b"EU", b"\xff\x00", LONG]
+
+        async def work(client: Client) -> None:
+            arguments = {"stream-filter-property": name, "stream-filter-derive": "true"}
+            await client.create(stream, arguments=arguments)
+            async with client.producer(stream) as producer:
+                for raw, _ in found:
+                    await producer.send_encoded(raw)
+            for unfiltered in (False, True):
+                messages = await read(
+                    client,
+                    stream,
+                    filter_values=wanted,
+                    filter_value=name,
+                    match_unfiltered=unfiltered,
+                )
+                assert [m.offset for m in messages] == [
+                    n
+                    for n, (_, value) in enumerate(found)
+                    if value in wanted or (unfiltered and not value)
+                ]
+
+        run(work)
+
+    def test_values_that_are_no_text(self, run: Runner, stream: str) -> None:
+        """The server skips by them as by any other, given as values and in a selector."""
+
+        async def work(client: Client) -> None:
+            arguments = {
+                "stream-filter-property": "region",
+                "stream-filter-derive": "true",
+                "stream-filter-contract": "strict",
+            }
+            await client.create(stream, arguments=arguments)
+            for value in (b"\xff\x00", b"\xff\x01"):
+                async with client.producer(stream) as producer:
+                    await producer.send(Message(b"1", application_properties={"region": value}))
+            for options in (
+                {"filter_values": [b"\xff\x00"]},
+                {"sql": "region = 0xFF00"},
+            ):
+                async with client.consumer(
+                    stream,
+                    offset="first",
+                    until_end=True,
+                    **options,  # type: ignore[arg-type]
+                ) as messages:
+                    assert "\ufffd" in messages.explain()[-1]
+                    assert [message.offset async for message in messages] == [0]
+                    assert messages.counts.chunks == 1
+
+        run(work)
+
+    def test_a_name_that_no_property_has(self, run: Runner, stream: str) -> None:
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            with pytest.raises(ValueError, match="properties has message_id, user_id, to, subject"):
+                await read(client, stream, filter_values=["a"], filter_value="properties.color")
 
         run(work)
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from clients import connect
 from streamd.cli import main
+from tests.support.odd_messages import VALUES, odd_messages
 from tests.support.process import ServerProcess
 
 
@@ -162,6 +163,49 @@ class TestMessages:
         streamd("publish", "s", stdin=flights("none"))
         found = streamd.lines("s", "--filter", "DL", "--match-unfiltered")
         assert [row["offset"] for row in found] == [2, 3, 6]
+
+    def test_filter_properties_of_every_type(self, streamd: Shell) -> None:
+        """What another client has published: binary values, fixed fields, other formats."""
+
+        async def fill() -> None:
+            async with connect(streamd.server.uri) as client:
+                for name in ("region", "properties.subject"):
+                    arguments = {"stream-filter-property": name, "stream-filter-derive": "true"}
+                    await client.create(name, arguments=arguments)
+                    async with client.producer(name) as producer:
+                        for raw, _ in odd_messages(name):
+                            await producer.send_encoded(raw)
+                await client.create("char")
+                async with client.producer("char") as producer:
+                    (half,) = (n for n, kind in enumerate(VALUES) if kind == "half a char")
+                    await producer.send_encoded(odd_messages("region")[half][0])
+
+        anyio.run(fill)
+        for name in ("region", "properties.subject"):
+            found = streamd.lines(
+                name, "--filter", "EU", "--filter", "é", "--filter-property", name
+            )
+            values = [value.decode(errors="replace") for _, value in odd_messages(name)]
+            expected = [n for n, value in enumerate(values) if value in ("EU", "é")]
+            assert [row["offset"] for row in found] == expected
+        assert streamd.lines("char")[0]["properties"] == {"other": "EU", "region": "\ufffd"}
+
+    @pytest.mark.parametrize("command", [("consume", "s", "--filter", "a"), ("publish", "s")])
+    def test_a_filter_property_that_there_is_not(self, command: tuple[str, ...]) -> None:
+        found = CliRunner().invoke(main, [*command, "--filter-property", "properties.color"])
+        assert found.exit_code == 2
+        assert "properties has message_id, user_id, to, subject" in found.stderr
+
+    def test_a_number_is_no_filter_value(self, streamd: Shell) -> None:
+        """As the server sees it: where it insists on its own reading, numbers are published."""
+        strict = ("--filter-property", "n", "--filter-contract", "strict")
+        streamd("stream", "create", "s", *strict)
+        streamd("publish", "s", "--filter-property", "n", stdin='{"n": 5}\n{"n": "5"}\n{"n": ""}')
+        told = "1 message with a number, or another value that is no text, as n: that is no filter"
+        assert told in streamd.notes
+        found = streamd.lines("s", "--filter", "5", "--filter-property", "n")
+        assert [row["offset"] for row in found] == [1]
+        assert told in streamd.notes
 
     def test_with_selectors(self, streamd: Shell) -> None:
         streamd("stream", "create", "s", "--filter-property", "carrier", "--filter-derive")

@@ -387,6 +387,14 @@ async def test_connections(server: Harness, http: Http) -> None:
     assert await http.code("DELETE", f"connections/{name}") == 404
 
 
+async def test_a_filter_value_that_is_no_text_is_shown(server: Harness, http: Http) -> None:
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.subscribe("s", filter__0="\udcff\0")  # how a Pair has the byte 0xFF
+    (consumer,) = await http.get("stream/consumers/%2F")
+    assert consumer["properties"] == {"filter.0": "\\xff\0"}
+
+
 async def test_publishers_and_consumers(server: Harness, http: Http) -> None:
     await start_work(server)
     name = (await http.get("connections"))[0]["name"]

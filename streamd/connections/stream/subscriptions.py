@@ -122,14 +122,14 @@ class Consumers:
 
     async def _add(self, command: c.Subscribe) -> None:
         used = self._delivery.subscriptions
-        properties = dict(command.properties)
+        properties = words.shown(command.properties)
         name = properties.get(words.NAME, "")
         if len(used) >= MAX_IDS:
             details = f"the connection has {MAX_IDS} subscriptions, the most there can be"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         stream_name = as_sent(command.stream)
         self._context.rights.require(Right.READ, stream_name)
-        size = properties_size(command.properties)
+        size = properties_size(properties.items())
         check_properties(size, sum(s.interest.properties_size for s in used.values()))
         check_reference(name)
         self._context.host.find(stream_name)
@@ -331,7 +331,9 @@ def _matcher(properties: Iterable[tuple[str, str]]) -> ChunkMatcher | None:
     mode = dict(properties).get(words.FILTER_MODE)
     if mode in (words.UNFILTERED_ONLY, words.NOTHING):
         return ChunkMatcher((), match_unfiltered=mode == words.UNFILTERED_ONLY)
-    values = [value.encode() for key, value in properties if key.startswith(words.FILTER_PREFIX)]
+    values = [
+        words.value_of(text) for key, text in properties if key.startswith(words.FILTER_PREFIX)
+    ]
     if not values:
         return None
     check_asked(values)

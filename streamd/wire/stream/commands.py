@@ -123,7 +123,7 @@ class Subscribe:
     stream: f.String
     offset: f.OffsetSpec
     credit: f.U16
-    properties: f.OptionalMap = ()
+    properties: f.SubscribeMap = ()
 
 
 @dataclass(frozen=True, slots=True)

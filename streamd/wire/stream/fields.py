@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
+from streamd.wire.stream.subscribe_properties import FILTER_PREFIX, text_of, value_of
+
 Value = TypeVar("Value")
 
 
@@ -45,23 +47,31 @@ _LENGTH16, _LENGTH32 = struct.Struct(">H"), struct.Struct(">i")
 _NULL16 = 0xFFFF  # -1: no string
 
 
-def _encode_string(value: str) -> bytes:
-    raw = value.encode()
+def _sized(raw: bytes) -> bytes:
     if len(raw) >= _NULL16:
         raise ValueError(f"text is {len(raw)} bytes long, at most {_NULL16 - 1} can be sent")
     return _LENGTH16.pack(len(raw)) + raw
 
 
-def _decode_string(frame: bytes, position: int) -> tuple[str, int]:
-    """A missing string (length -1) reads as an empty one: no command tells them apart."""
+def _encode_string(value: str) -> bytes:
+    return _sized(value.encode())
+
+
+def _decode_sized(frame: bytes, position: int) -> tuple[bytes, int]:
     length, start = _u16.decode(frame, position)
     if length == _NULL16:
-        return "", start
+        return b"", start
     end = start + length
     if end > len(frame):
         raise Truncated
+    return frame[start:end], end
+
+
+def _decode_string(frame: bytes, position: int) -> tuple[str, int]:
+    """A missing string (length -1) reads as an empty one: no command tells them apart."""
+    raw, end = _decode_sized(frame, position)
     try:
-        return frame[start:end].decode(), end
+        return raw.decode(), end
     except UnicodeDecodeError as error:
         raise Truncated from error
 
@@ -218,12 +228,36 @@ def _decode_offset(frame: bytes, position: int) -> tuple[OffsetSpecification, in
 _pair = record(Pair, _string, _string)
 
 
-def _decode_optional_map(frame: bytes, position: int) -> tuple[tuple[Pair, ...], int]:
+def _optional_map(pair: Field[Pair]) -> Field[tuple[Pair, ...]]:
     """Properties at the end of a request: absent or not readable means none."""
-    try:
-        return _array(_pair).decode(frame, position)
-    except Truncated:
-        return (), len(frame)
+    pairs = _array(pair)
+
+    def decode(frame: bytes, position: int) -> tuple[tuple[Pair, ...], int]:
+        try:
+            return pairs.decode(frame, position)
+        except Truncated:
+            return (), len(frame)
+
+    return Field(pairs.encode, decode)
+
+
+def _encode_subscribe_pair(pair: Pair) -> bytes:
+    if pair.key.startswith(FILTER_PREFIX):
+        return _string.encode(pair.key) + _sized(value_of(pair.value))
+    return _pair.encode(pair)
+
+
+def _decode_subscribe_pair(frame: bytes, position: int) -> tuple[Pair, int]:
+    """A property of a Subscribe: a filter value may be any bytes, all else is UTF-8."""
+    key, position = _string.decode(frame, position)
+    if not key.startswith(FILTER_PREFIX):
+        value, position = _string.decode(frame, position)
+        return Pair(key, value), position
+    raw, position = _decode_sized(frame, position)
+    return Pair(key, text_of(raw)), position
+
+
+_subscribe_pair = Field(_encode_subscribe_pair, _decode_subscribe_pair)
 
 
 def _encode_ids(values: tuple[int, ...]) -> bytes:
@@ -255,9 +289,8 @@ StringsToEnd = Annotated[tuple[str, ...], _to_end(_string)]
 Map = Annotated[tuple[Pair, ...], _array(_pair)]
 MapToEnd = Annotated[tuple[Pair, ...], _to_end(_pair)]
 Maps = Annotated[tuple[tuple[Pair, ...], ...], _array(_array(_pair))]
-OptionalMap = Annotated[
-    tuple[Pair, ...], Field[tuple[Pair, ...]](_array(_pair).encode, _decode_optional_map)
-]
+OptionalMap = Annotated[tuple[Pair, ...], _optional_map(_pair)]
+SubscribeMap = Annotated[tuple[Pair, ...], _optional_map(_subscribe_pair)]
 OffsetSpec = Annotated[OffsetSpecification, Field(_encode_offset, _decode_offset)]
 Versions = Annotated[
     tuple[CommandVersions, ...], _to_end(record(CommandVersions, _u16, _u16, _u16))

@@ -4,6 +4,7 @@ The first group is RabbitMQ's. The second is this project's: requests beyond a l
 values, and standing selectors. A server that does not know these words ignores them and sends more.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 TRUE: Final = "true"
@@ -19,3 +20,23 @@ UNFILTERED_ONLY: Final = "unfiltered-only"  # a mode: chunks with messages witho
 NOTHING: Final = "nothing"  # a mode: no chunk, as no message can match
 SELECTOR: Final = "selector"  # its text; the server looks at it only with a group
 SELECTOR_GROUP: Final = "selector-group"
+
+
+def text_of(value: bytes) -> str:
+    """A filter value as the text of a property; bytes that are not UTF-8 as lone surrogates."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def value_of(text: str) -> bytes:
+    """The filter value that a property's text stands for; see `text_of`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def shown(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The properties for people: bytes that are not UTF-8 as backslash escapes."""
+    return {
+        key: value_of(text).decode("utf-8", "backslashreplace")
+        if key.startswith(FILTER_PREFIX)
+        else text
+        for key, text in properties
+    }

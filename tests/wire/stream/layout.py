@@ -9,6 +9,7 @@ Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/docs/PROTOCOL.adoc.
 from construct import (
     Bytes,
     Const,
+    ExprAdapter,
     GreedyBytes,
     If,
     Int8ub,
@@ -29,6 +30,12 @@ from construct import (
 _string = PascalString(Int16ub, "utf8")
 _pair = Struct("key" / _string, "value" / _string)
 _map = PrefixedArray(Int32ub, _pair)  # at the end of a request a client may leave it out
+_any_bytes = ExprAdapter(  # filter values are bytes, mostly UTF-8
+    Prefixed(Int16ub, GreedyBytes),
+    lambda raw, _: raw.decode("utf-8", "surrogateescape"),
+    lambda text, _: text.encode("utf-8", "surrogateescape"),
+)
+_subscribe_map = PrefixedArray(Int32ub, Struct("key" / _string, "value" / _any_bytes))
 _strings = PrefixedArray(Int32ub, _string)
 _offset = Struct("type" / Int16ub, "value" / Switch(this.type, {4: Int64ub, 5: Int64sb}))
 _versions = PrefixedArray(
@@ -75,7 +82,7 @@ BODIES: dict[tuple[int, int], Struct] = {
         "stream" / _string,
         "offset" / _offset,
         "credit" / Int16ub,
-        "properties" / _map,
+        "properties" / _subscribe_map,
     ),
     (0x0008, 1): Struct("subscription_id" / Int8ub, "chunk" / GreedyBytes),
     (0x0008, 2): Struct(

@@ -5,12 +5,16 @@ from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
 
-from streamd.wire.stream import commands as c, fields as f
+from streamd.wire.stream import commands as c, fields as f, subscribe_properties as words
 
 TEXT = st.text(max_size=12)
 U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 I64 = st.integers(-(2**63), 2**63 - 1)
 MAP = st.lists(st.builds(f.Pair, TEXT, TEXT), max_size=3).map(tuple)
+FILTERS = st.lists(
+    st.builds(f.Pair, TEXT.map("filter.".__add__), st.binary(max_size=12).map(words.text_of)),
+    max_size=2,
+).map(tuple)
 STRINGS = st.lists(TEXT, max_size=3).map(tuple)
 OFFSETS = (
     st.sampled_from([0, 1, 2, 3]).map(f.OffsetSpecification)
@@ -31,6 +35,7 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     f.Map: MAP,
     f.MapToEnd: MAP,
     f.OptionalMap: MAP,
+    f.SubscribeMap: st.tuples(MAP, FILTERS).map(lambda parts: parts[0] + parts[1]),
     f.Maps: st.lists(MAP, max_size=2).map(tuple),
     f.OffsetSpec: OFFSETS,
     f.Versions: st.lists(st.builds(f.CommandVersions, U16, U16, U16), max_size=3).map(tuple),
