@@ -242,8 +242,9 @@ def _optional_map(pair: Field[Pair]) -> Field[tuple[Pair, ...]]:
 
 
 def _encode_subscribe_pair(pair: Pair) -> bytes:
-    if pair.key.startswith(FILTER_PREFIX):
-        return _string.encode(pair.key) + _sized(value_of(pair.value))
+    key, value = pair
+    if key.startswith(FILTER_PREFIX):
+        return _string.encode(key) + _sized(value_of(value))
     return _pair.encode(pair)
 
 
