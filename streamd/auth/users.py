@@ -226,7 +226,7 @@ class UserDirectory:
         is_right = await self._throttle.judge(address, look)
         if is_right is None:
             logger.warning("%s: a password was not checked, after too many wrong ones", address)
-        return account if is_right and self._accounts.get(name) is account else None
+        return account if is_right else None
 
     def _is_known(self, name: Name, seen: bytes) -> bool:
         """Whether the user's password was found to be this one."""
