@@ -92,7 +92,8 @@ class Rights:
     @property
     def may_enter(self) -> bool:
         """Whether the user may do anything at all there."""
-        return self._permission() is not None
+        account, host = self.account, self._virtual_host
+        return account.exists and self._directory.permission(account.name, host) is not None
 
     @property
     def is_administrator(self) -> bool:
@@ -106,7 +107,10 @@ class Rights:
 
     def allows(self, right: Right, name: Name) -> bool:
         """Whether the user has this right on the resource `name`."""
-        row = self._permission()
+        account = self.account  # for each message of AMQP: as few calls as possible
+        if not account.exists:
+            return False
+        row = self._directory.permission(account.name, self._virtual_host)
         return row is not None and _matches(row[2 + right], name)
 
     def allows_any(self, name: Name, *rights: Right) -> bool:
@@ -129,11 +133,6 @@ class Rights:
         for partition in partitions:
             self.require(Right.CONFIGURE, partition)
             self.require(Right.WRITE, partition)
-
-    def _permission(self) -> PermissionRow | None:
-        if not self.account.exists:
-            return None
-        return self._directory.permission(self.user, self._virtual_host)
 
 
 @lru_cache(_PATTERNS_KEPT)
