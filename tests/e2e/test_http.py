@@ -118,7 +118,7 @@ def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
         (f"GET /api/overview HTTP/1.1\r\n{_HEAD}content-length: x\r\n\r\n", "400"),
         (f"PUT /api/queues/%2F/s HTTP/1.1\r\n{_HEAD}content-length: {1 << 60}\r\n\r\n", "400"),
         (f"GET /{'a' * 70_000} HTTP/1.1\r\n{_HEAD}\r\n", "431"),
-        (f"GET /api/queues/%FF HTTP/1.0\r\n{_HEAD}\r\n", "404"),
+        (f"GET /api/queues/%FF HTTP/1.0\r\n{_HEAD}\r\n", "400"),
     ],
 )
 def test_requests_that_are_not_http(process: ServerProcess, request_: str, status: str) -> None:
