@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from segments import FIRST, LAST, ChunkMatcher, Log, LogPolicy, at_offset, at_time
+from segments.codec import INDEX_RECORD_SIZE
 from segments.errors import FormatError
 from segments.filter_files import load, load_or_build
 from segments.filter_index import FilterFile
@@ -89,9 +90,20 @@ def lies(disk: FaultyDisk, page: int) -> Iterator[Lie]:
             yield Lie(path, f"byte {at} changed", bytes(changed))
             if at < 10 or not at % 7:  # records have 29 bytes: each place in one has its turn
                 yield Lie(path, f"cut to {at} bytes", content[:at])
+        if path.endswith(INDEX_SUFFIX):
+            yield from misplaced(path, content)
         yield from page_lies(path, content, page)
         yield Lie(path, "missing", None)
         yield Lie(path, "longer", content + bytes(40))
+
+
+def misplaced(path: str, content: bytes) -> Iterator[Lie]:
+    """A record stands where its neighbour should."""
+    size, ends = INDEX_RECORD_SIZE, range(8 + INDEX_RECORD_SIZE, len(content), INDEX_RECORD_SIZE)
+    for at in ends:
+        before, after = content[at - size : at], content[at : at + size]
+        yield Lie(path, f"{at} twice", content[: at - size] + after + content[at:])
+        yield Lie(path, f"before {at} twice", content[:at] + before + content[at + size :])
 
 
 def page_lies(path: str, content: bytes, page: int) -> Iterator[Lie]:
