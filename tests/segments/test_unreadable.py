@@ -128,6 +128,7 @@ def test_a_refusal_of_another_kind_hands_out_what_was_read() -> None:
         found += [chunk.header.chunk_id for chunk in reader.read(9, 1 << 20, 100)]
     assert found == [0, 1, 2, 3, 4]
     assert not log.num_lost
+    disk.maybe_fail = original  # type: ignore[method-assign]
     disk.failures["read"] = 1
     with pytest.raises(StorageError):
         read_bodies(log)
