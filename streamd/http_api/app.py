@@ -49,9 +49,6 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # a web socket: there are none
-            await send({"type": "websocket.close"})
-            return
         if "raw_path" in scope:
             raw = scope["raw_path"].partition(b"?")[0].decode("latin-1")
             scope = {**scope, "path": raw.rstrip("/") or "/"}

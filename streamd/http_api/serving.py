@@ -14,11 +14,13 @@ import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
+from streamd.http_api.http1 import Http1
 from streamd.net.transport import Address
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,6 @@ _SILENT_SECONDS = 120  # a peer that sends nothing for this long has gone
 _LINGER_SECONDS = 1  # a peer whose connection ends has this long to read its last answer
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 _OVER_SECONDS = 30  # requests of a peer that has gone are carried out for this long
-_REQUESTS_AT_ONCE = 1  # of one connection, also with HTTP/2
 _REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
 _REFUSAL_SECONDS = 1  # a refused connection has this long to read its answer
 # The kernel cuts off a peer that reads nothing of its answer for this long; Hypercorn would wait
@@ -77,10 +78,10 @@ class Listener:
 
 
 class _Connection(TCPServer):
-    """One connection.
+    """One connection, of HTTP/1.1.
 
-    Hypercorn alone keeps a closed one until the idle timeout; and with HTTP/2 for good, when an
-    answer waits until the peer, who has gone, takes more of it.
+    Hypercorn alone keeps a closed one until the idle timeout, and changes the protocol when it is
+    asked to.
     """
 
     def __init__(
@@ -97,6 +98,9 @@ class _Connection(TCPServer):
 
     async def _read_data(self) -> None:
         self._reader = trio.lowlevel.current_task()
+        speaks = self.protocol.protocol
+        assert isinstance(speaks, H11Protocol)  # noqa: S101 - Hypercorn begins with it without TLS
+        speaks.connection = Http1(_HEADER_BYTES)
         await super()._read_data()
         self._over.set()
         nursery = self._task_group._nursery  # noqa: SLF001 - Hypercorn has no other way
@@ -170,8 +174,6 @@ class Server:
 
 def _make_config() -> HypercornConfig:
     config = HypercornConfig()
-    config.h11_max_incomplete_size = _HEADER_BYTES
-    config.h2_max_concurrent_streams = _REQUESTS_AT_ONCE
     config.keep_alive_timeout = _IDLE_SECONDS
     config.graceful_timeout = _GRACE_SECONDS
     config.read_timeout = _SILENT_SECONDS

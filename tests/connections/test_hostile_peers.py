@@ -6,9 +6,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-import h2.config
-import h2.connection
-import h2.settings
 import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
@@ -135,34 +132,82 @@ async def test_a_tls_handshake_that_stalls(
     await innocent()
 
 
-async def test_an_upgrade_to_http_2_by_a_peer_that_speaks_http_1(server: Harness) -> None:
-    """The answer waits for a window that nobody opens any more; nothing of it stays."""
+WHOAMI = b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+_H2C = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__"
+_WEB_SOCKET = (
+    b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+)
+
+
+async def http_status(stream: Stream) -> bytes:
+    """Of the next answer, which has JSON."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += bytes(await stream.receive_some(10_000))
+    assert answer.count(b"HTTP/1.1 ") == 1
+    return answer.split()[1]
+
+
+@pytest.mark.parametrize("wish", [_H2C, _WEB_SOCKET, _H2C.upper()])
+async def test_http_stays_as_it_is_whatever_a_peer_wishes(server: Harness, wish: bytes) -> None:
+    """What follows would else be carried out beside the wait after a wrong password."""
+    stream = http_stream(server)
+    await stream.send_all(WHOAMI + wish + b"\r\n\r\n")
+    assert await http_status(stream) == b"401"
+    await stream.send_all(WHOAMI + b"\r\n")
+    assert await http_status(stream) == b"401"
+    await stream.aclose()
+
+
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (_PREFACE, b"505"),
+        (WHOAMI.replace(b"1.1", b"1.9") + b"\r\n", b"505"),
+        (WHOAMI + b"content-length: 5\r\n" + _CHUNKED + b"\r\n0\r\n\r\n" + WHOAMI, b"400"),
+        (WHOAMI + _CHUNKED.title() + b"Content-Length: 5\r\n\r\n0\r\n\r\n" + WHOAMI, b"400"),
+        (WHOAMI + b"content-length: 5\r\ncontent-length: 6\r\n\r\n", b"400"),
+        (WHOAMI + _CHUNKED + _CHUNKED + b"\r\n0\r\n\r\n" + WHOAMI, b"501"),
+        (WHOAMI + b"transfer-encoding: gzip, chunked\r\n\r\n", b"501"),
+    ],
+)
+async def test_a_request_whose_end_may_be_disputed(
+    server: Harness, sent: bytes, status: bytes
+) -> None:
+    """It is refused, and nothing behind it is taken for a request."""
     stream = http_stream(server)
     tasks = len(server._nursery.child_tasks)
-    lines = ("OPTIONS / HTTP/1.1", "host: x", "connection: upgrade, http2-settings")
-    upgrade = ("upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__")
-    await stream.send_all("\r\n".join([*lines, *upgrade, "", "GET / HTTP/1.1", "", ""]).encode())
+    await stream.send_all(sent)
+    answer = bytearray()
+    while more := await stream.receive_some(10_000):
+        answer += more
+    assert answer.split()[1] == status
+    assert answer.count(b"HTTP/1.1") == 1
     await wait_all_tasks_blocked()
-    await stream.aclose()
-    await trio.sleep(100)
     assert len(server._nursery.child_tasks) == tasks - 1
 
 
-def _without_a_window() -> bytes:
-    """A request of HTTP/2 from a peer that takes nothing of the answer."""
-    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-    client.initiate_connection()
-    client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
-    head = [(":method", "GET"), (":path", "/"), (":authority", "x"), (":scheme", "http")]
-    client.send_headers(1, head, end_stream=True)
-    return bytes(client.data_to_send())
+async def test_guesses_on_one_http_connection_wait_for_each_other(server: Harness) -> None:
+    stream = http_stream(server)
+    wrong = WHOAMI + b"authorization: Basic Z3Vlc3Q6eA==\r\n\r\n"
+    started = trio.current_time()
+    await stream.send_all(wrong * 10)
+    for count in range(1, 4):
+        assert await http_status(stream) == b"401"
+        assert trio.current_time() - started >= 3 * count
+    await stream.aclose()
 
 
 PUT_NO_BODY = b"PUT /api/vhosts/v HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
 WITH_AUTHORIZATION = PUT_NO_BODY[:-2] + b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
 
 
-@pytest.mark.parametrize("sent", [_without_a_window(), PUT_NO_BODY, WITH_AUTHORIZATION])
+@pytest.mark.parametrize("sent", [PUT_NO_BODY, WITH_AUTHORIZATION])
 async def test_a_request_that_is_never_done(server: Harness, sent: bytes) -> None:
     """Whatever a peer leaves the API waiting for, its connection is free again after minutes."""
     stream = http_stream(server)
