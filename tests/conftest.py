@@ -23,7 +23,16 @@ from trio.testing import MockClock
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
 
-VIRTUAL_TIME = ("net", "auth", "broker", "connections", "http_api", "crash", "test_limits.py")
+VIRTUAL_TIME = (
+    "net",
+    "auth",
+    "broker",
+    "connections",
+    "http_api",
+    "crash",
+    "test_limits.py",
+    "test_states.py",
+)
 
 # No test here may fail because the machine is slow.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -80,6 +80,13 @@ class BaseConnection(ABC):
                 logger.exception("%s: the connection failed", self._transport.peer)
         finally:
             self._transport.close()
+            # An ended connection refers to itself: the collector may come for it much later.
+            self._outbox.forget()
+            self._forget()
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Give back what was received and will not be looked at."""
 
     @abstractmethod
     async def _log_in(self) -> None:

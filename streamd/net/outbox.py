@@ -72,6 +72,10 @@ class Outbox:
         self._size = sum(map(len, self._frames))
         self._sent.unpark_all()
 
+    def forget(self) -> None:
+        """Give back what is queued: the connection has ended."""
+        self._frames.clear()
+
     @property
     def is_empty(self) -> bool:
         """Nothing is queued and nothing is being sent."""

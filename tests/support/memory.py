@@ -44,6 +44,12 @@ def before_login() -> int:
     return _CONNECTION + 2 * (RECEIVE_BYTES + frame)
 
 
+def nothing_open(config: Config) -> int:
+    """A connection that has nothing open: it has just logged in, or it is being closed."""
+    received = 2 * (RECEIVE_BYTES + max(config.frame_max, amqp.FRAME_MAX))
+    return _CONNECTION + received + OUTBOX_BYTES + _TURN
+
+
 def stream_connection(config: Config) -> int:
     """A connection of the stream protocol."""
     received = 2 * (RECEIVE_BYTES + config.frame_max)  # a frame, and the same as a command

@@ -81,6 +81,9 @@ class AmqpConnection(BaseConnection):
                 return False
         return True
 
+    def _forget(self) -> None:
+        self._connection.forget()
+
     # -- login
 
     async def _log_in(self) -> None:

@@ -78,6 +78,10 @@ class StreamConnection(BaseConnection):
         # Received after requests that are carried out.
         self._ahead: c.ClientCommand | RemoteProtocolError | None = None
 
+    def _forget(self) -> None:
+        self._connection.forget()
+        self._ahead = None
+
     # -- login
 
     async def _log_in(self) -> None:
@@ -90,6 +94,7 @@ class StreamConnection(BaseConnection):
                     command = await self._next_command()
                     answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
+                    await trio.lowlevel.checkpoint()  # signs of life are not limited
         connection.limit_frames(self._login.frame_max)
         name = self._login.properties.get("connection_name", "")
         logger.info("%s: connected%s", self._transport.peer, f" as {name}" if name else "")
@@ -137,12 +142,13 @@ class StreamConnection(BaseConnection):
             await self._duplex.farewell()
             raise Ended from None
         except RemoteProtocolError as error:
-            logger.info("%s: %s", self._transport.peer, error)
-            session.close()
-            self._outbox.put(self._connection.send(c.Close(1, error.code, error.reason)))
-            with trio.move_on_after(CLOSE_SECONDS):
-                await self._await_close_response(session)
-            raise Ended from error
+            fault = error.with_traceback(None)  # which has what was received
+        logger.info("%s: %s", self._transport.peer, fault)
+        session.close()
+        self._outbox.put(self._connection.send(c.Close(1, fault.code, fault.reason)))
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._await_close_response(session)
+        raise Ended
 
     # -- see command_loop.Commands
 

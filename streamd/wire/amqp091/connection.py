@@ -5,13 +5,15 @@ channel. What a channel sends after the server has closed it is dropped here, as
 the end of a connection that is being closed.
 
 A client can make this hold one incomplete frame, and UNFINISHED_BYTES of incomplete messages
-with their properties, on all channels together.
+with their properties, on all channels together. While the connection is being closed, frames beyond
+the limit are dropped as they come.
 
 Source: AMQP 0-9-1 specification, 4.2 (wire-level format); rabbitmq/rabbitmq-server,
 rabbit_reader.erl and rabbit_command_assembler.erl.
 """
 
 import struct
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -51,6 +53,7 @@ UNFINISHED_BYTES = 32 << 20
 _OTHER_HEADER = b"AMQP\x01\x01\x00\x09"  # also means 0-9-1
 
 _PUBLISH = struct.pack(">HH", *m.IDS[m.BasicPublish])
+_ENDS = [struct.pack(">HH", *m.IDS[kind]) for kind in (m.ConnectionClose, m.ConnectionCloseOk)]
 _ACK = struct.pack(">HH", *m.IDS[m.BasicAck])
 _ACK_FIELDS = struct.Struct(">Q?")
 _ACK_SIZE = len(_ACK) + _ACK_FIELDS.size
@@ -118,6 +121,7 @@ class Connection:
         self._position = 0
         self._channels: dict[int, _Channel] = {}
         self._unfinished = 0
+        self._unread = 0  # bytes still to come of a frame that is not looked at
 
     @property
     def is_open(self) -> bool:
@@ -159,9 +163,21 @@ class Connection:
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes; `events` gives what is in them."""
+        if self._unread:
+            data = self._without_unread(data)
         rest = self._buffer[self._position :]
         self._buffer = rest + data if rest else data
         self._position = 0
+
+    def forget(self) -> None:
+        """Give back what was received: the connection has ended."""
+        self._buffer, self._position = b"", 0
+        self._channels.clear()
+
+    def _without_unread(self, data: bytes) -> bytes:
+        rest = data[self._unread :]
+        self._unread -= len(data) - len(rest)
+        return rest
 
     def events(self) -> Iterator[Event]:
         """The events in the bytes so far. If left early, the next call gives the rest.
@@ -169,11 +185,12 @@ class Connection:
         Raises:
             NotAmqp: the connection begins otherwise.
             ConnectionFault: the bytes break the protocol. Nothing more is to be read
-                after a bad frame.
+                after a bad frame, until `close` was called.
         """
         if not self.has_greeted():
             return
-        while self.state is not State.CLOSED:
+        closing, closed = State.CLOSING, State.CLOSED
+        while self.state is not closing and self.state is not closed:
             buffer, start = self._buffer, self._position
             if start + FRAME_HEAD.size > len(buffer):
                 return
@@ -195,6 +212,38 @@ class Connection:
                 event = self._take(kind, number, payload)
             if event is not None:
                 yield event
+        yield from self._last_events()
+
+    def _last_events(self) -> Iterator[Event]:
+        """What ends a connection that is being closed.
+
+        Whatever else the client says, or breaks, is too late: it is dropped as it comes.
+        """
+        while self.state is State.CLOSING:
+            start = self._position
+            if start + FRAME_HEAD.size > len(self._buffer):
+                return
+            kind, number, size = FRAME_HEAD.unpack_from(self._buffer, start)
+            end = start + FRAME_HEAD.size + size
+            is_whole = end < len(self._buffer)
+            if not is_whole and size <= self.frame_max:
+                return
+            self._position = min(end + 1, len(self._buffer))
+            self._unread = end + 1 - self._position
+            if is_whole and self._buffer[end] != FRAME_END:  # nobody knows where the next begins
+                self._position, self._unread = len(self._buffer), sys.maxsize
+            elif kind == FrameType.METHOD and not number and is_whole:
+                event = self._take_end(self._buffer[start + FRAME_HEAD.size : end])
+                if event is not None:
+                    yield event
+
+    def _take_end(self, payload: bytes) -> Event | None:
+        if payload[:4] not in _ENDS:
+            return None
+        try:
+            return self._take_of_connection(decode_method(payload))
+        except ConnectionFault:
+            return None
 
     def has_greeted(self) -> bool:
         """Whether the client has sent its protocol header, which must be the right one.
@@ -215,8 +264,6 @@ class Connection:
         return True
 
     def _take(self, kind: int, number: int, payload: bytes) -> Event | None:
-        if self.state is State.CLOSING and (kind != FrameType.METHOD or number):
-            return None
         if kind == FrameType.METHOD:
             return self._take_method(number, payload)
         if kind == FrameType.HEARTBEAT:
@@ -256,8 +303,6 @@ class Connection:
     def _take_of_connection(self, method: m.Method) -> Event | None:
         following = CONNECTION_TRANSITIONS.get((self.state, type(method)))
         if following is None:
-            if self.state is State.CLOSING:
-                return None
             raise _not_now(method, 0)
         self.state = following
         return Request(0, method)

@@ -63,6 +63,7 @@ class Connection:
         self._sent_kinds = SENT_BY_SERVER if role is Role.SERVER else SENT_BY_CLIENT
         self._buffer = bytearray()
         self._position = 0
+        self._unread = 0  # bytes still to come of a frame that is not looked at
 
     @property
     def frame_max(self) -> int | None:
@@ -82,7 +83,18 @@ class Connection:
         if self._position:
             del self._buffer[: self._position]
             self._position = 0
+        if self._unread:
+            data = self._without_unread(data)
         self._buffer += data
+
+    def _without_unread(self, data: bytes) -> bytes:
+        rest = data[self._unread :]
+        self._unread -= len(data) - len(rest)
+        return rest
+
+    def forget(self) -> None:
+        """Give back what was received: the connection has ended."""
+        self._buffer, self._position = bytearray(), 0
 
     def next_command(self) -> c.Command | NeedData:
         """The next command that was received whole, or NEED_DATA.
@@ -119,16 +131,22 @@ class Connection:
         if start > len(self._buffer):
             return None
         (size,) = _SIZE.unpack_from(self._buffer, self._position)
-        limit = self.frame_max
-        if (
-            limit is not None and size > limit and self.state is not State.CLOSING
-        ):  # at once, not when the bytes are there
-            raise frame_too_large(size, limit)
         end = start + size
+        limit = self.frame_max
+        if limit is not None and size > limit:  # at once, not when the bytes are there
+            if self.state is not State.CLOSING:
+                raise frame_too_large(size, limit)
+            return self._skip(end)
         if end > len(self._buffer):
             return None
         self._position = end
         return bytes(memoryview(self._buffer)[start:end])
+
+    def _skip(self, end: int) -> bytes:
+        """Take a frame that is too large, which ends at `end`, without keeping it."""
+        self._position = min(end, len(self._buffer))
+        self._unread = end - self._position
+        return b""
 
     def _may_tune(self, command: c.Command, *, own: bool) -> bool:
         """Tune is sent by both ends, each in its turn."""

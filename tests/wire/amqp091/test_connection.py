@@ -317,3 +317,32 @@ def test_a_message_with_any_byte_changed() -> None:
         for value in {0, 1, 2, 3, 8, 60, 0xCE, 0xFF, one[at] ^ 1, one[at] ^ 0x80}:
             raw = one[:at] + bytes((value,)) + one[at + 1 :] + message(2, b"other")
             assert outcome([start, raw]) == outcome([start, *(bytes((b,)) for b in raw)])
+
+
+def test_the_end_is_found_behind_a_frame_that_is_too_large() -> None:
+    """It is not kept, however it is cut, and whatever is in it."""
+    connection = opened(1)
+    size = 1 << 24
+    data = b"\1\0\0" + size.to_bytes(4, "big")
+    with pytest.raises(ConnectionFault) as caught:
+        fed(connection, data)
+    connection.close(caught.value)
+    rest = (method_frame(0, m.ConnectionCloseOk()) * 100).ljust(size, b"\0") + b"\xce"
+    for at in range(0, len(rest), 99_999):
+        assert fed(connection, rest[at : at + 99_999]) == []
+        assert len(connection._buffer) < 110_000
+    broken = encode_frame(FrameType.METHOD, 0, encode_method(m.ConnectionClose(1, "", 0, 0))[:-1])
+    end = method_frame(0, m.ConnectionCloseOk())
+    assert fed(connection, broken * 3 + end) == [Request(0, m.ConnectionCloseOk())]
+    assert connection.state is State.CLOSED
+
+
+def test_nothing_is_looked_for_behind_a_frame_without_an_end() -> None:
+    connection = opened(1)
+    bad = method_frame(1, m.BasicAck(7, True))[:-1] + b"\0"
+    with pytest.raises(ConnectionFault) as caught:
+        fed(connection, bad)
+    connection.close(caught.value)
+    for _ in range(3):
+        assert fed(connection, method_frame(0, m.ConnectionCloseOk()) * 100) == []
+        assert len(connection._buffer) < 10_000

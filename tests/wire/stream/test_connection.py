@@ -255,3 +255,21 @@ def test_garbage_ends_in_a_protocol_error_or_a_wait(raw: bytes) -> None:
     except RemoteProtocolError as error:
         codes = (ResponseCode.UNKNOWN_FRAME, ResponseCode.FRAME_TOO_LARGE)
         assert error.code in codes  # noqa: PT017 - a wait is as right
+
+
+def test_the_end_is_found_behind_a_frame_that_is_too_large() -> None:
+    """It is not kept, however it is cut, and whatever is in it."""
+    connection = opened(Role.SERVER, 5_000)
+    connection.receive_data((1 << 24).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError):
+        connection.next_command()
+    connection.send(c.Close(1, 1, "too large"))
+    rest = codec.encode(c.CloseResponse(2, OK)) * 100 + bytes(1 << 24)
+    for at in range(0, 1 << 24, 99_999):
+        connection.receive_data(rest[at : min(at + 99_999, 1 << 24)])
+        assert connection.next_command() is NEED_DATA
+        assert len(connection._buffer) < 110_000
+    answer = c.CloseResponse(1, OK)
+    connection.receive_data(codec.encode(answer))
+    assert connection.next_command() == answer
+    assert connection.state is State.CLOSED
