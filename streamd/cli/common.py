@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streamd.cli.ending import leaves
+from streamd.cli.log_lines import OneLine
 from streamd.cli.terminal import BadSelector, Failed, Misused
 
 if TYPE_CHECKING:
@@ -121,5 +122,7 @@ def size(number: int) -> str:
 def log(level: int) -> None:
     """Log to stderr; everything if --debug was given."""
     logging.raiseExceptions = False  # a log that cannot be written is no error of the command
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger().setLevel(logging.DEBUG if click.get_current_context().obj else level)
