@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 from starlette.types import ASGIApp
@@ -31,7 +31,7 @@ from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.http_api import Service, make_app
-from streamd.net.tls import CertificateError, Certificates, accept
+from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,20 @@ AMQP = ServedProtocol("amqp", amqp091.make_connection, "amqp_port", "amqp_tls_po
 PROTOCOLS = (STREAM, AMQP)
 
 
+class _Entering(Protocol):
+    """What counts as a connection and has perhaps not logged in."""
+
+    @property
+    def is_open(self) -> bool:
+        """Somebody has logged in."""
+
+
+class _Handshake:
+    """A TLS handshake: nobody has logged in."""
+
+    is_open = False
+
+
 class Server:
     """A running server.
 
@@ -100,7 +114,7 @@ class Server:
         self._max_connections = _connection_budget(config)
         self._services = Services(config, broker, directory, self.connections)
         self._running: set[Connection] = set()
-        self._entering: dict[Connection, trio.CancelScope] = {}  # and some that are in
+        self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
 
     async def serve(self, protocol: ServedProtocol, transport: Transport) -> None:
         """Serve one connection of a protocol until it ends."""
@@ -121,8 +135,8 @@ class Server:
     def takes(self, peer: object) -> bool:
         """Whether there may be one more connection; says so in the log when not.
 
-        At the limit, the oldest connection that has not logged in is closed, so that silent peers
-        cannot lock others out.
+        At the limit, the oldest connection that has not logged in is closed, also in the middle of
+        its TLS handshake, so that silent peers cannot lock others out.
         """
         count = len(self._running) + self.handshakes
         if count < self._max_connections:
@@ -138,6 +152,20 @@ class Server:
             limit = "the limit of open files allows"
         logger.warning("%s: refused, %s connections are open, %s no more", peer, count, limit)
         return False
+
+    async def shake_hands(self, accepted: trio.SocketStream) -> TlsTransport | None:
+        """Put a connection inside TLS; None when the handshake fails, or others need its room."""
+        assert self.certificates is not None  # noqa: S101 - no listener without
+        handshake, transport = _Handshake(), None
+        with trio.CancelScope() as scope:
+            self._entering[handshake] = scope
+            self.handshakes += 1
+            try:
+                transport = await accept(self.certificates, accepted)
+            finally:
+                self.handshakes -= 1
+                self._entering.pop(handshake, None)
+        return transport
 
     def _announced(self, protocol: ServedProtocol, *, is_tls: bool) -> tuple[str, int]:
         setting = protocol.advertised_tls_port if is_tls else protocol.advertised_port
@@ -347,16 +375,11 @@ async def _serve_socket(
 
 
 async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
-    assert server.certificates is not None  # noqa: S101 - no listener without
     if not server.takes(_peer_of(accepted)):
         accepted.socket.close()
         return
     with server.broker.supervisor.guarded("serving a connection", f"{protocol.name}, TLS"):
-        server.handshakes += 1
-        try:
-            transport = await accept(server.certificates, accepted)
-        finally:
-            server.handshakes -= 1
+        transport = await server.shake_hands(accepted)
         if transport is not None:
             await server.serve(protocol, transport)
 

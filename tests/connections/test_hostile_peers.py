@@ -1,9 +1,11 @@
 """Peers that take their time, never read, ask for too much or are half gone; and an innocent one,
 which notices nothing of it."""
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from streamd.wire.stream import ResponseCode, codec, commands as c
 from tests.connections.stream.test_publishing import bodies
 from tests.support.amqp import connect, declare
 from tests.support.http import Named
-from tests.support.server import FIRST, OK, Harness, frame
+from tests.support.server import FIRST, OK, Harness, frame, harness
 
 Stream = trio.StapledStream[Any, Any]
 
@@ -109,17 +111,46 @@ async def test_an_http_client_that_goes_takes_its_connection_with_it(
     assert trio.current_time() == before
 
 
-async def test_a_tls_handshake_that_stalls(
-    server: Harness, innocent: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def begun_handshake(server: Harness) -> Stream:
+    """The first bytes of a TLS handshake, and nothing after them."""
+
     class Certificates:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    async def serve(stream: Any) -> None:
+        await serving._serve_tls(server.server, serving.STREAM, stream)
+        await stream.aclose()  # as trio does with what it has accepted
 
     ours, theirs = memory_stream_pair()
     theirs.socket = Named()  # type: ignore[attr-defined]
     server.server.certificates = Certificates()  # type: ignore[assignment]
-    server.start(serving._serve_tls, server.server, serving.STREAM, theirs)
-    await ours.send_all(b"\x16\x03\x01")  # a handshake begins
+    server.start(serve, theirs)
+    await ours.send_all(b"\x16\x03\x01")
+    return ours
+
+
+async def test_stalled_tls_handshakes_keep_nobody_out(tmp_path: Path) -> None:
+    async with harness(tmp_path, max_connections=3) as server:
+        stalled = [await begun_handshake(server) for _ in range(3)]
+        await wait_all_tasks_blocked()
+        assert server.server.handshakes == 3
+        started = trio.current_time()
+        for count, one in enumerate(stalled, 1):
+            await server.peer()  # in place of the one that has been there longest
+            assert await one.receive_some(9) == b""
+            assert server.server.handshakes == 3 - count
+        assert trio.current_time() == started
+        with contextlib.suppress(trio.BrokenResourceError):
+            await begun_handshake(server)
+        await wait_all_tasks_blocked()
+        assert server.server.handshakes == 0  # those that have logged in stay
+        assert all(connection.is_open for connection in server.server._running)
+
+
+async def test_a_tls_handshake_that_stalls(
+    server: Harness, innocent: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun_handshake(server)
     await wait_all_tasks_blocked()
     assert server.server.handshakes == 1
     monkeypatch.setattr(server.server, "takes", lambda _: False)
@@ -188,7 +219,7 @@ async def test_a_request_whose_end_may_be_disputed(
         answer += more
     assert answer.split()[1] == status
     assert answer.count(b"HTTP/1.1") == 1
-    await wait_all_tasks_blocked()
+    await trio.sleep(2)  # for the peer to read it
     assert len(server._nursery.child_tasks) == tasks - 1
 
 
