@@ -64,6 +64,7 @@ class Certificates:
 def _make_context(config: Config) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost the peer little, the server much
     try:
         context.load_cert_chain(config.tls_certificate, config.tls_key or None)
     except (OSError, ssl.SSLError) as error:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import trustme
 from clients import ConnectionLost, LoginRefused, connect
 from clients.connection import open_connection
 from clients.uri import parse_uri
+from streamd.config import Config
+from streamd.net.tls import Certificates
 from streamd.wire.stream import commands as c
 from tests.e2e.test_rstream import flight, publish_and_wait
 from tests.e2e.test_serve import slow_subscriber
@@ -210,3 +213,9 @@ def test_certificates_that_cannot_be_used(
     assert result.returncode == code
     assert reason in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+def test_renegotiation_is_refused(tls: Tls) -> None:
+    """OpenSSL 3 refuses it anyway; with older ones it costs the server more than the peer."""
+    certificates = Certificates(Config(tls_certificate=str(tls.certificate), tls_port=0))
+    assert certificates.context.options & ssl.OP_NO_RENEGOTIATION

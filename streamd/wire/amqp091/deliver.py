@@ -9,7 +9,7 @@ from streamd.wire.amqp091.codec import (
     FRAME_OVERHEAD,
     FrameType,
 )
-from streamd.wire.amqp091.messages.from_amqp10 import Delivered
+from streamd.wire.amqp091.messages.from_amqp10 import Delivered, without_headers
 from streamd.wire.amqp091.methods import IDS, BasicDeliver
 from streamd.wire.amqp091.values import encode_short_text
 
@@ -34,14 +34,20 @@ class DeliverWriter:
     def __init__(self, channel: int, tag: str, queue: str, frame_max: int) -> None:
         self._channel = channel
         self._most = frame_max - FRAME_OVERHEAD
+        self._most_around = self._most - CONTENT_HEAD_SIZE - _OFFSET.size
         self._start = struct.pack(">HH", *IDS[BasicDeliver]) + encode_short_text(tag)
         self._size = len(self._start) + _TAG_AND_FLAG.size
         self._head = struct.Struct(">BHI")
         self._queue = encode_short_text("") + encode_short_text(queue)
 
     def frames(self, delivery_tag: int, offset: int, message: Delivered) -> bytes:
-        """Method, header, and the body cut to the frame size; an empty body has no frame."""
+        """Method, header, and the body cut to the frame size; an empty body has no frame.
+
+        The header has to fit into one frame: if it does not, the message comes without headers.
+        """
         (destination, before, after), body = message
+        if len(before) + len(after) > self._most_around:
+            before, after = without_headers(before, after)
         if destination is None:
             destination = self._queue
         channel, size = self._channel, len(body)

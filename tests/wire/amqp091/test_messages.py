@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from segments.message import Message, MessageView, Properties as StreamProperties
+from streamd.wire.amqp091.codec import FRAME_HEAD, FRAME_OVERHEAD, decode_content_head
 from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.errors import ChannelFault, Fault
 from streamd.wire.amqp091.messages.from_amqp10 import delivered
@@ -91,6 +92,26 @@ def test_what_a_consumer_gets() -> None:
         "0F 782D73747265616D2D6F6666736574 6C 0000000000000029 01 37 CE"
         "03 0001 00000003 010203 CE"
     )
+
+
+@pytest.mark.parametrize("size", [3_900, *range(4_000, 4_040), 5_000, 100_000])
+def test_headers_that_do_not_fit_into_a_frame_are_left_out(size: int) -> None:
+    """A header frame cannot be cut; the message and its properties come all the same."""
+    raw = stored(Properties(content_type="text/plain", headers={"x": Field("S", bytes(size))}))
+    frames = DeliverWriter(1, "c1", "q", 4096).frames(1, 41, delivered(raw))
+    found, at = [], 0
+    while at < len(frames):
+        kind, _, length = FRAME_HEAD.unpack_from(frames, at)
+        found.append((kind, frames[at + FRAME_HEAD.size : at + FRAME_HEAD.size + length]))
+        at += FRAME_HEAD.size + length + 1
+        assert length + FRAME_OVERHEAD <= 4096
+    assert [kind for kind, _ in found] == [1, 2, 3]
+    came = decode_properties(decode_content_head(found[1][1]).properties)
+    assert came.content_type == "text/plain"
+    assert came.headers is not None
+    assert came.headers["x-stream-offset"] == OFFSET
+    assert ("x" in came.headers) is (len(found[1][1]) > 3_900)
+    assert size not in (3_900, 5_000, 100_000) or ("x" in came.headers) is (size == 3_900)
 
 
 @pytest.mark.parametrize(

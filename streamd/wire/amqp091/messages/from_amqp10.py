@@ -28,7 +28,7 @@ from streamd.wire.amqp091.messages.to_amqp10 import (
     UUID_PREFIX,
 )
 from streamd.wire.amqp091.messages.value_conversion import delivered_field, items, pairs, text_of
-from streamd.wire.amqp091.properties import encode_present
+from streamd.wire.amqp091.properties import Properties, decode_properties, encode_present
 from streamd.wire.amqp091.values import encode_long_text, encode_short_text
 
 OFFSET = "x-stream-offset"
@@ -182,6 +182,13 @@ def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tup
         if text is not None:
             start += 1 + len(text.encode())
     return encoded[: start - 8], encoded[start:]
+
+
+def without_headers(before: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """A head's parts around the offset, with no header but that: the rest is some kilobytes."""
+    given = decode_properties(before + bytes(8) + after)
+    properties = {name: getattr(given, name) for name in Properties.__slots__ if name != "headers"}
+    return _around_offset(properties, {})
 
 
 def _read_annotations(raw: bytes) -> _Noted:
