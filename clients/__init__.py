@@ -13,6 +13,7 @@ from clients.client import Client, connect
 from clients.consumer import Consumer, DamagedChunk
 from clients.errors import (
     AccessRefused,
+    Closed,
     ConnectionLost,
     LoginRefused,
     NoOffset,
@@ -35,6 +36,7 @@ from segments.selector import Dialect, SelectorError
 __all__ = [
     "AccessRefused",
     "Client",
+    "Closed",
     "ConnectionLost",
     "Consumer",
     "DamagedChunk",

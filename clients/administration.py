@@ -209,7 +209,10 @@ class Administration:
         Raises:
             StreamExists: it, or a stream of a partition's name, is there already.
             PreconditionFailed: bad name or argument, no partitions or too many.
+            ValueError: `partitions` is one routing key.
         """
+        if isinstance(partitions, str):
+            raise ValueError(f"partitions is {partitions!r}, expected [{partitions!r}] or a number")
         keys = list(map(str, range(partitions))) if isinstance(partitions, int) else partitions
         streams = tuple(f"{name}-{key}" for key in keys)
         pairs = tuple(Pair(*item) for item in (arguments or {}).items())

@@ -35,7 +35,7 @@ from streamd.wire.stream.fields import OffsetSpecification
 _STORED = "stored"
 _HEARTBEAT_SECONDS = 60
 _WINDOW = 10_000
-_CREDIT = 10
+_CREDIT, _MAX_CREDIT = 10, 65_535
 _CLOSE_SECONDS = 10
 _RETRY_SECONDS = 60
 
@@ -63,17 +63,14 @@ class Client(Administration):
 
         Raises:
             StreamDoesNotExist: there is no such stream.
+            ValueError: `window` is less than 1.
         """
         connection = self._connection
         producer = Producer(stream, name, filter_value, window)
         async with connection.opened(connection.publishers, producer):
             connection.tasks.start_soon(producer.pump)
-            try:
-                yield producer
-                await producer.flush()
-            finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
-                    await producer.close()
+            yield producer
+            await producer.flush()
 
     @asynccontextmanager
     async def consumer(  # noqa: PLR0913 - each by its name, and all have defaults
@@ -124,10 +121,15 @@ class Client(Administration):
         Raises:
             StreamDoesNotExist: there is no such stream.
             Unsupported: `until_end`, and the server is not a streamd.
-            ValueError: `offset` is none of the above, single_active has no name or an end, or
-                `sql` or `tags` is not a selector, or `filter_value` names no property (a
-                SelectorError, which shows the place).
+            ValueError: `offset` is none of the above, single_active has no name or an end,
+                `filter_values` is one value, `credit` is not 1 to 65,535, or `sql` or `tags` is
+                not a selector, or `filter_value` names no property (a SelectorError, which shows
+                the place).
         """
+        if isinstance(filter_values, str | bytes):
+            raise ValueError(f"filter_values is {filter_values!r}, expected [{filter_values!r}]")
+        if not 1 <= credit <= _MAX_CREDIT:
+            raise ValueError(f"credit is {credit}, expected 1 to {_MAX_CREDIT} chunks")
         if single_active and (until_end or not name):
             raise ValueError("a single active consumer needs a name and has no end")
         connection = self._connection
@@ -153,7 +155,6 @@ class Client(Administration):
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
                     await consumer.settle()
-                    await consumer.close()
 
     def super_producer(
         self,

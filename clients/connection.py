@@ -167,19 +167,28 @@ class ClientConnection:
         """
         if self.lost is not None:
             raise self.lost
-        await self.send_frame(codec.encode(command))
+        frame = codec.encode(command)
+        await self.send_frame(lambda: frame)
 
-    async def send_frame(self, frame: bytes) -> None:
-        """Send bytes that make whole frames.
+    async def send_frame(self, make: Callable[[], bytes]) -> None:
+        """Send what `make` gives: whole frames, or nothing.
+
+        It is called when everything before it is sent, and what it gives is sent to its end: half a
+        frame would break the connection. So when this is cancelled, either `make` was not called,
+        or its frames are sent.
 
         Raises:
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is gone; frames of `make` may have arrived.
         """
         if self.lost is not None:
             raise self.lost
         async with self._sending:
+            if self.lost is not None:
+                raise self.lost
+            frame = make()
+            if not frame:
+                return
             self._has_sent = True
-            # A frame that was begun is sent to its end: half a frame would break the connection.
             with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_SECONDS) as scope:
                 try:
                     await self._stream.send(frame)
@@ -284,6 +293,8 @@ class ClientConnection:
                 answer = self._answers[self._correlation_id] = _Answer()
                 close = c.Close(self._correlation_id, OK, "done")
                 async with self._sending:
+                    if self.ended.is_set():
+                        return
                     await self._stream.send(self._wire.send(close))
                 await answer.arrived.wait()
             except _BROKEN:
@@ -323,6 +334,7 @@ async def open_connection(
                     with anyio.CancelScope(shield=True):
                         await connection.close()
                     connection.stop()
+                    connection.lose(ConnectionLost(f"{endpoint}: the connection was closed"))
             except Exception as error:  # noqa: BLE001 - raised again below
                 failure = error
             finally:

@@ -18,13 +18,14 @@ from typing import NamedTuple, TypeAlias, cast
 import anyio
 
 from clients.connection import ClientConnection
-from clients.errors import ConnectionLost, StreamError, Unsupported, refusal
+from clients.errors import Closed, ConnectionLost, StreamError, Unsupported, refusal
 from clients.filters import ArrivedChunk, ConsumerFilter, ReceivedMessage, SelectorFilter
 from clients.reconnecting import ReconnectingConnection
+from clients.signals import Signal
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.errors import FormatError
-from streamd.wire.stream import ResponseCode, commands as c, subscribe_properties as words
+from streamd.wire.stream import ResponseCode, codec, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 OK = ResponseCode.OK
@@ -89,6 +90,7 @@ class Consumer:
         counts: what has come so far.
         last_offset: of the last message that was handed out, None before the first.
         is_active: it gets messages; of a group it may be another's turn.
+        arrived: set when `take` may have something new.
     """
 
     def __init__(
@@ -118,10 +120,14 @@ class Consumer:
         self._subscription_id = -1
         self._chunks: deque[_Arrived] = deque()
         self._to_store: int | None = None
-        self._arrived = anyio.Event()
+        self.arrived = Signal()
         self._error: Exception | None = None
         self._ready: Iterator[ReceivedMessage] = iter(())
         self._owed_credit = 0
+        self._is_granting = False
+        self._turn: c.ConsumerUpdate | None = None
+        self._answering = anyio.Lock()
+        self._following = anyio.CancelScope()
 
     # -- what a program uses
 
@@ -129,19 +135,36 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        while (message := self.take()) is None:
+            await self.arrived.wait()
+        return message
+
+    def take(self) -> ReceivedMessage | None:
+        """The next message, None when it is not there yet.
+
+        Raises:
+            StopAsyncIteration: there will be none.
+            StreamError: the stream is gone, or the connection for good.
+        """
         while True:
             for message in self._ready:
                 self.last_offset = message.offset
                 return message
-            self._ready = iter(await self._next_batch())
+            batch = self._take_batch()
+            if batch is None:
+                return None
+            self._ready = iter(batch)
 
     async def batches(self) -> AsyncGenerator[list[ReceivedMessage], None]:
         """The wanted messages of each chunk, possibly none; cheaper than one by one."""
         while True:
             try:
-                messages = await self._next_batch()
+                messages = self._take_batch()
             except StopAsyncIteration:
                 return
+            if messages is None:
+                await self.arrived.wait()
+                continue
             if messages:
                 self.last_offset = messages[-1].offset
             yield messages
@@ -162,12 +185,21 @@ class Consumer:
             offset = self.last_offset
         if offset is None:
             raise ValueError("there is no offset to store yet")
+        if not 0 <= offset < _NO_END:
+            raise ValueError(f"offset to store is {offset}, expected 0 or more, below 2**64")
         if self._error is not None:
             raise self._error
-        self._to_store = offset
+        frame = codec.encode(c.StoreOffset(self.name, self.stream, offset))
+
+        def store() -> bytes:
+            self._to_store = offset
+            return frame
+
         if self._connection is not None:
-            with suppress(ConnectionLost):  # it is stored when the connection is back
-                await self._connection.send(c.StoreOffset(self.name, self.stream, offset))
+            with suppress(ConnectionLost):
+                await self._connection.send_frame(store)
+                return
+        store()  # it is stored when the connection is back
 
     def explain(self) -> list[str]:
         """Which chunks the server is asked for, and why: lines for people."""
@@ -194,6 +226,8 @@ class Consumer:
         """
         if not self._reconnecting.is_streamd:
             raise Unsupported("only a streamd server tells how far a filter has come")
+        if self._error is not None:
+            raise self._error
         answer = await self._reconnecting.ask(
             c.DescribeSubscription, self._subscription_id, awaited_offset, seconds=None
         )
@@ -243,27 +277,23 @@ class Consumer:
     async def stop_at(self, end_offset: int) -> None:
         """End the iteration once everything before `end_offset` is done."""
         self._end_offset = end_offset
-        try:
-            await self.progress(end_offset)
-        except StreamError as error:
-            self.failed(error)
-            return
-        # The answer came after all chunks that it counts.
-        self._has_ended = True
-        self._arrived.set()
-
-    async def close(self) -> None:
-        """See reconnecting.ConnectionListener."""
-        if self._error is None and self._connection is not None:
-            with suppress(ConnectionLost):
-                await self._connection.request(c.Unsubscribe, self._subscription_id)
+        with self._following:
+            try:
+                await self.progress(end_offset)
+            except StreamError as error:
+                self.failed(error)
+                return
+            # The answer came after all chunks that it counts.
+            self._has_ended = True
+            self.arrived.set()
 
     async def settle(self) -> None:
         """Return when the offset that was stored last is known to be stored."""
         with suppress(StreamError):  # the program gets it from the iteration
             while self._to_store is not None:
                 answer = await self._reconnecting.ask(c.QueryOffset, self.name, self.stream)
-                if answer.code == OK and answer.offset >= self._to_store:
+                is_stored = answer.code == OK and answer.offset >= self._to_store
+                if is_stored or answer.code not in (OK, ResponseCode.NO_OFFSET):
                     return
                 await self.store_offset(self._to_store)
 
@@ -271,12 +301,15 @@ class Consumer:
         """See reconnecting.ConnectionListener."""
         if isinstance(command, c.Deliver | c.DeliverCommitted):
             self._chunks.append(_Arrived(command.chunk, self._first_offset))
-            self._arrived.set()
+            self.arrived.set()
             with suppress(FormatError):  # reported when it is opened
                 header = decode_chunk_header(command.chunk)
                 behind = max(self._first_offset, header.chunk_id + header.num_records)
                 self._start = OffsetSpecification(_AT_OFFSET, behind)
         elif isinstance(command, c.ConsumerUpdate) and self._connection is not None:
+            self._turn = command
+            if not command.active:
+                self._step_down()
             self._reconnecting.tasks.start_soon(self._update, self._connection, command)
 
     def interrupted(self) -> None:
@@ -288,23 +321,25 @@ class Consumer:
     def failed(self, error: Exception) -> None:
         """See reconnecting.ConnectionListener."""
         self._error, self._connection = error, None
-        self._arrived.set()
+        self._following.cancel()
+        if isinstance(error, Closed):
+            self._step_down()
+        self.arrived.set()
 
     def _begin_at(self, start: OffsetSpecification) -> None:
         self._first_offset = start.value if start.type == _AT_OFFSET else 0
 
     async def _update(self, connection: ClientConnection, command: c.ConsumerUpdate) -> None:
-        """It is this consumer's turn, or another's."""
+        """It is this consumer's turn, or another's: answer, one question after the other."""
         start = _NOT_SAID
         try:
-            if not command.active:
-                self._step_down()
-            elif self._group is not None:
-                start = await self._group.resume()
-                self._begin_at(start)
-                self.is_active = connection is self._connection
-            answer = c.ConsumerUpdateResponse(command.correlation_id, OK, start)
-            await connection.send(answer)
+            async with self._answering:
+                if command.active and self._group is not None:
+                    start = await self._group.resume()
+                    if command is self._turn and connection is self._connection:
+                        self._begin_at(start)
+                        self.is_active = True
+                await connection.send(c.ConsumerUpdateResponse(command.correlation_id, OK, start))
         except ConnectionLost:
             pass  # the next connection has its own questions
         except StreamError as error:
@@ -313,25 +348,46 @@ class Consumer:
     def _step_down(self) -> None:
         """Drop what was not handed out yet: another consumer gets it."""
         self.is_active = False
+        self._turn = None
         self._owed_credit += len(self._chunks)
         self._chunks.clear()
         self._ready = iter(())
+        self._grant()
 
-    async def _next_batch(self) -> list[ReceivedMessage]:
-        """The wanted messages of the next chunk; StopAsyncIteration at the end."""
-        if self._owed_credit * 2 >= self._credit and self._connection is not None:
-            owed, self._owed_credit = self._owed_credit, 0  # half at a time: fewer frames
-            with suppress(ConnectionLost):  # the next connection begins with all of it
-                await self._connection.send(c.Credit(self._subscription_id, owed))
-        while not self._chunks:
-            if self._error is not None:
-                raise self._error
-            if self._has_ended:
-                raise StopAsyncIteration
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        self._owed_credit += 1
-        return self._open(self._chunks.popleft())
+    def _take_batch(self) -> list[ReceivedMessage] | None:
+        """The wanted messages of the next chunk, None when it is not there yet; see `take`."""
+        self._grant()
+        if self._chunks:
+            self._owed_credit += 1
+            return self._open(self._chunks.popleft())
+        if self._error is not None:
+            raise self._error
+        if self._has_ended:
+            raise StopAsyncIteration
+        return None
+
+    def _grant(self) -> None:
+        """Give credit back, half of it at a time: fewer frames.
+
+        Not in the program's task: that may be cancelled meanwhile, and need not wait.
+        """
+        is_due = self._owed_credit * 2 >= self._credit
+        if is_due and self._connection is not None and not self._is_granting:
+            self._is_granting = True
+            self._reconnecting.tasks.start_soon(self._send_credit, self._connection)
+
+    async def _send_credit(self, connection: ClientConnection) -> None:
+        def credit() -> bytes:
+            if connection is not self._connection:
+                return b""  # the next one has begun with all of it
+            owed, self._owed_credit = self._owed_credit, 0
+            return codec.encode(c.Credit(self._subscription_id, owed))
+
+        with suppress(ConnectionLost):
+            await connection.send_frame(credit)
+        self._is_granting = False
+        if connection is not self._connection:
+            self._grant()
 
     def _open(self, arrived: "_Arrived") -> list[ReceivedMessage]:
         chunk = arrived.chunk

@@ -6,13 +6,14 @@ name, messages that were stored but not confirmed are stored twice.
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, NoReturn, TypeAlias
 
 import anyio
 
 from clients.connection import ClientConnection
 from clients.errors import ConnectionLost, PublishFailed, refusal
+from clients.signals import Signal
 from segments.compression import NAMES, pack
 from segments.message import Message
 from streamd.wire.stream import ResponseCode, codec, commands as c
@@ -29,6 +30,9 @@ FilterValue: TypeAlias = Callable[[Message], str | bytes | None]
 _FRAME_MESSAGES = 100  # what the server keeps in one chunk, several times over
 _FRAME_OVERHEAD = 13
 _MESSAGE_OVERHEAD = 14
+_SUB_BATCH_OVERHEAD = 19
+_MAX_VALUE_BYTES = (1 << 15) - 1
+_END_OF_IDS = 1 << 64
 _MAX_SUB_BATCH = 65_535
 
 
@@ -52,6 +56,8 @@ class Producer:
     def __init__(
         self, stream: str, name: str, filter_value: FilterValue | None, window: int
     ) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}, expected 1 or more")
         self.stream = stream
         self.name = name
         self.last_publishing_id = self.num_confirmed = 0
@@ -67,7 +73,7 @@ class Producer:
         self._refused: list[tuple[int, int]] = []
         self._error: Exception | None = None
         self._has_work = anyio.Event()
-        self._progress = anyio.Event()
+        self._progress = Signal()
         self._pumping = anyio.CancelScope()
 
     # -- what a program uses
@@ -88,17 +94,15 @@ class Producer:
             filter_value: instead of what the producer's function gives.
 
         Returns:
-            The message's publishing id.
+            The message's publishing id. Cancelled, it has not taken the message.
 
         Raises:
+            ValueError: the message or its filter value is too large, or its number is none.
             ConnectionLost: the connection is gone for good.
             ServerRefused: the stream is gone.
         """
-        if isinstance(message, bytes):
-            message = Message(message)
-        value = filter_value
-        if value is None and self._filter_value is not None:
-            value = self._filter_value(message)
+        message = as_message(message)
+        value = self.value_of(message) if filter_value is None else filter_value
         return await self.send_encoded(message.encode(), value, publishing_id)
 
     async def send_encoded(
@@ -108,21 +112,49 @@ class Producer:
         publishing_id: int | None = None,
     ) -> int:
         """As `send`, for a message that is encoded already."""
-        self._check()
-        while self.num_unconfirmed >= self._window:
-            await self._progressed()
-            self._check()
+        await self.room()
+        return self.accept(body, filter_value, publishing_id)
+
+    def value_of(self, message: Message) -> str | bytes | None:
+        """The filter value that the producer's function gives a message."""
+        return None if self._filter_value is None else self._filter_value(message)
+
+    @property
+    def is_full(self) -> bool:
+        """So many messages are not confirmed that no more are taken."""
+        return self.num_unconfirmed >= self._window and self._error is None
+
+    async def room(self) -> None:
+        """Return when there is room for a message; send what has gathered if it fills a frame."""
+        if len(self._waiting) >= _FRAME_MESSAGES:
+            await self._write()
+        while self.is_full:
+            self._has_work.set()
+            await self._progress.wait()
+
+    def accept(
+        self, body: bytes, filter_value: str | bytes | None, publishing_id: int | None = None
+    ) -> int:
+        """Take a message, without waiting: from now on it is stored, or reported.
+
+        Raises:
+            ValueError: it is too large, or its number is none.
+            StreamError: the stream is gone, or the connection for good.
+        """
         value = filter_value.encode() if isinstance(filter_value, str) else filter_value
-        size = len(body) + len(value or b"")
-        self._check_size(size)
+        self.check()
+        self._check_size(len(body) + len(value or b""), _MESSAGE_OVERHEAD)
+        if value and len(value) > _MAX_VALUE_BYTES:
+            raise ValueError(
+                f"filter value is {len(value)} bytes, expected {_MAX_VALUE_BYTES} at most"
+            )
         number = self.last_publishing_id + 1 if publishing_id is None else publishing_id
+        if not 0 <= number < _END_OF_IDS:
+            raise ValueError(f"publishing id is {number}, expected 0 or more, below 2**64")
         self.last_publishing_id = number
         self._waiting.append(Outgoing(number, body, value))
         self._has_values = self._has_values or value is not None
-        if len(self._waiting) >= _FRAME_MESSAGES:
-            await self._write()
-        else:
-            self._has_work.set()
+        self._has_work.set()
         return number
 
     async def send_all(self, messages: Iterable[Message | bytes]) -> None:
@@ -145,17 +177,21 @@ class Producer:
         Raises:
             ValueError: no messages, too many, or too large for a frame.
         """
-        bodies = [(Message(m) if isinstance(m, bytes) else m).encode() for m in messages]
-        self._check()
+        bodies = [as_message(message).encode() for message in messages]
         if not 0 < len(bodies) <= _MAX_SUB_BATCH:
             raise ValueError(f"{len(bodies)} messages, a sub-batch holds 1 to {_MAX_SUB_BATCH}")
+        if compression not in NAMES:
+            raise ValueError(f"compression is {compression!r}, expected {', '.join(NAMES)}")
         packed, full_size = pack(bodies, NAMES[compression])
-        self._check_size(len(packed))
+        await self._write()
+        await self.room()
+        self.check()
+        self._check_size(len(packed), _SUB_BATCH_OVERHEAD)
         self.last_publishing_id += len(bodies)
         number = self.last_publishing_id
         entry = encode_sub_batch(number, len(bodies), NAMES[compression], full_size, packed)
         self._waiting.append(_SubBatch(number, entry))
-        await self._write()
+        self._has_work.set()
         return number
 
     async def flush(self) -> None:
@@ -169,9 +205,10 @@ class Producer:
         """
         await self._write()
         while self._unconfirmed or self._waiting:
-            self._check()
-            await self._progressed()
-        self._check()
+            self.check()
+            self._has_work.set()
+            await self._progress.wait()
+        self.check()
         if self._refused:
             refused, self._refused = self._refused, []
             raise PublishFailed(refused)
@@ -218,23 +255,24 @@ class Producer:
         self._unconfirmed.clear()
         self._connection, self._publisher_id = connection, number
         self._frame_max = connection.frame_max
+        self._refuse_too_large()
         self._has_work.set()
-        self._wake()
+        self._progress.set()
+
+    def _refuse_too_large(self) -> None:
+        """Give up what waits and fits into no frame: the limit may be lower than it was."""
+        room = self._frame_max - _FRAME_OVERHEAD
+        too_large = [waiting for waiting in self._waiting if _size(waiting) > room]
+        self._waiting = [waiting for waiting in self._waiting if _size(waiting) <= room]
+        self._refused += [(m.publishing_id, ResponseCode.FRAME_TOO_LARGE) for m in too_large]
 
     async def pump(self) -> None:
         """Send what gathers whenever the program pauses."""
         with self._pumping:
-            while self._error is None:
+            while True:
                 await self._has_work.wait()
                 self._has_work = anyio.Event()
                 await self._write()
-
-    async def close(self) -> None:
-        """See reconnecting.ConnectionListener."""
-        self._pumping.cancel()
-        if self._error is None and self._connection is not None:
-            with suppress(ConnectionLost):
-                await self._connection.request(c.DeletePublisher, self._publisher_id)
 
     def received(self, command: c.ServerCommand) -> None:
         """See reconnecting.ConnectionListener."""
@@ -249,7 +287,7 @@ class Producer:
                     self._refused.append((number, code))
             case _:
                 return
-        self._wake()
+        self._progress.set()
 
     def interrupted(self) -> None:
         """See reconnecting.ConnectionListener."""
@@ -258,38 +296,38 @@ class Producer:
     def failed(self, error: Exception) -> None:
         """See reconnecting.ConnectionListener."""
         self._error, self._connection = error, None
-        self._has_work.set()
-        self._wake()
-
-    def _wake(self) -> None:
+        self._pumping.cancel()
         self._progress.set()
-        self._progress = anyio.Event()
 
-    async def _progressed(self) -> None:
-        self._has_work.set()
-        await self._progress.wait()
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what is wrong with it: the stream is gone, or the connection for good."""
         if self._error is not None:
             raise self._error
 
-    def _check_size(self, size: int) -> None:
-        room = self._frame_max - _FRAME_OVERHEAD - _MESSAGE_OVERHEAD
+    def _check_size(self, size: int, overhead: int) -> None:
+        room = self._frame_max - _FRAME_OVERHEAD - overhead
         if size > room:
             raise ValueError(f"message is {size} bytes, at most {room} fit into a frame")
 
     async def _write(self) -> None:
         """Send what waits, as far as there is a connection; the rest when it is back."""
         connection = self._connection
-        while self._waiting and connection is not None and connection is self._connection:
-            frame = self._next_frame()
+        if connection is None:
+            return
+        next_frame = partial(self._next_frame, connection)
+        while self._waiting and connection is self._connection:
             try:
-                await connection.send_frame(frame)
+                await connection.send_frame(next_frame)
             except ConnectionLost:
                 return  # it is sent again on the next connection
 
-    def _next_frame(self) -> bytes:
-        """A frame of what waits longest, at most as large as the server takes."""
+    def _next_frame(self, connection: ClientConnection) -> bytes:
+        """A frame of what waits longest, at most as large as the server takes.
+
+        Called when it is sent next, not before: messages leave the queue as they are sent.
+        """
+        if not self._waiting or connection is not self._connection:
+            return b""
         first = self._waiting[0]
         if isinstance(first, _SubBatch):
             del self._waiting[0]
@@ -313,8 +351,29 @@ class Producer:
         for message in self._waiting[:_FRAME_MESSAGES]:
             if isinstance(message, _SubBatch):
                 break
-            room -= len(message.body) + len(message.filter_value or b"") + _MESSAGE_OVERHEAD
+            room -= _size(message)
             if room < 0:
                 break
             messages.append(message)
         return messages
+
+
+def _size(message: Outgoing | _SubBatch) -> int:
+    """Bytes in a frame."""
+    if isinstance(message, _SubBatch):
+        return len(message.entry)
+    return len(message.body) + len(message.filter_value or b"") + _MESSAGE_OVERHEAD
+
+
+def as_message(message: object) -> Message:
+    """A message; bytes become its body.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(message, bytes):
+        return Message(message)
+    if not isinstance(message, Message):
+        found = type(message).__name__
+        raise TypeError(f"a message is {found}, expected a Message, or bytes for its body")
+    return message

@@ -8,14 +8,15 @@ new overtakes what has to be sent again.
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from clients.connection import ANSWER_SECONDS, ClientConnection, open_connection
-from clients.errors import ConnectionLost, ServerRefused, StreamError, refusal
+from clients.errors import Closed, ConnectionLost, ServerRefused, StreamError, refusal
+from clients.signals import Signal
 from clients.uri import Endpoint
 from streamd.wire.stream import ResponseCode, commands as c
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_IDS = 256
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts; each twice the one before
+_CLOSE_SECONDS = 10
 _STABLE_SECONDS = 5  # a connection that lasted less does not restart retry_seconds
 
 
@@ -40,11 +42,8 @@ class ConnectionListener(Protocol):
 
         Raises:
             ServerRefused: the server said no.
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is gone, or does not answer.
         """
-
-    async def close(self) -> None:
-        """Close it on the connection that it is open on."""
 
     def received(self, command: c.ServerCommand) -> None:
         """Take a command."""
@@ -53,51 +52,109 @@ class ConnectionListener(Protocol):
         """The connection is gone and may come back."""
 
     def failed(self, error: Exception) -> None:
-        """The stream is gone, or the connection for good."""
+        """It is over: the stream is gone, the connection for good, or the program has left."""
+
+
+class Place:
+    """An id and who has it.
+
+    Args:
+        number: the id.
+        listener: the publisher or consumer.
+
+    Attributes:
+        number, listener: see above.
+        is_open: it was opened, and will be on every new connection.
+        error: why it is over, None before.
+        connection: on which the server may know the id; None on none.
+        changing: held while the server is asked to open or to close it.
+    """
+
+    def __init__(self, number: int, listener: ConnectionListener) -> None:
+        self.number = number
+        self.listener = listener
+        self.is_open = False
+        self.error: StreamError | None = None
+        self.connection: ClientConnection | None = None
+        self.changing = anyio.Lock()
+
+    async def open(self, connection: ClientConnection) -> None:
+        """See ConnectionListener; does nothing when it is over already."""
+        async with self.changing:
+            if self.error is None:
+                self.connection = connection
+                await self.listener.open(connection, self.number)
+
+    def interrupt(self) -> None:
+        """The connection is gone, and what the server knew with it."""
+        self.connection = None
+        if self.error is None:
+            self.listener.interrupted()
+
+    def fail(self, error: StreamError) -> None:
+        """It is over."""
+        if self.error is None:
+            self.is_open, self.error = False, error
+            self.listener.failed(error)
 
 
 class Ids:
     """Who has which id: the publishers of a client, or its consumers.
 
+    Args:
+        closing: the request that closes one.
+
     Attributes:
-        listeners: by id.
-        opened: ids of those that are open and will be opened again.
+        places: by id. An id is in use until the server has said that it is not.
     """
 
-    def __init__(self) -> None:
-        self.listeners: dict[int, ConnectionListener] = {}
-        self.opened: set[int] = set()
+    def __init__(self, closing: type[c.DeletePublisher | c.Unsubscribe]) -> None:
+        self.places: dict[int, Place] = {}
+        self._closing = closing
 
-    def take(self, listener: ConnectionListener) -> int:
+    def take(self, listener: ConnectionListener) -> Place:
         """Give a listener the lowest free id.
 
         Raises:
             ServerRefused: all are in use.
         """
         for number in range(_MAX_IDS):
-            if number not in self.listeners:
-                self.listeners[number] = listener
-                return number
+            if number not in self.places:
+                place = self.places[number] = Place(number, listener)
+                return place
         details = f"{_MAX_IDS} are open on this connection"
         raise refusal(ResponseCode.PRECONDITION_FAILED, details)
 
-    def release(self, number: int) -> None:
-        """Take an id back."""
-        del self.listeners[number]
-        self.opened.discard(number)
+    async def close(self, place: Place) -> None:
+        """Have the server close one that is over, and take its id back.
+
+        Waits as long as it takes: the id given away before would be refused, or messages for one
+        would reach the other.
+        """
+        try:
+            async with place.changing:
+                if place.connection is not None:
+                    with suppress(ConnectionLost):
+                        await place.connection.request(self._closing, place.number, seconds=None)
+        finally:
+            del self.places[place.number]
 
     def give(self, number: int, command: c.ServerCommand) -> None:
         """Pass a command to its listener; one that comes too late for that is dropped."""
-        listener = self.listeners.get(number)
-        if listener is not None:
-            listener.received(command)
+        place = self.places.get(number)
+        if place is not None and place.error is None:
+            place.listener.received(command)
+
+    def interrupt(self) -> None:
+        """The connection is gone."""
+        for place in list(self.places.values()):
+            place.interrupt()
 
     def fail(self, error: StreamError, stream: str | None = None) -> None:
         """Tell all, or the users of a stream, that it is over."""
-        for number in sorted(self.opened):
-            if stream in (None, self.listeners[number].stream):
-                self.opened.discard(number)
-                self.listeners[number].failed(error)
+        for place in list(self.places.values()):
+            if stream in (None, place.listener.stream):
+                place.fail(error)
 
     async def reopen(self, connection: ClientConnection) -> None:
         """Open all that were open on a new connection.
@@ -105,17 +162,12 @@ class Ids:
         Raises:
             ConnectionLost: it is gone again.
         """
-        for number in sorted(self.opened):
-            listener = self.listeners.get(number)
-            if listener is None or number not in self.opened:
-                continue  # closed while others were opened
-            try:
-                await listener.open(connection, number)
-            except ServerRefused as error:
-                self.opened.discard(number)
-                listener.failed(error)
-            if self.listeners.get(number) is not listener:
-                await listener.close()
+        for place in sorted(self.places.values(), key=lambda place: place.number):
+            if place.is_open:
+                try:
+                    await place.open(connection)
+                except ServerRefused as error:
+                    place.fail(error)
 
 
 class _Retry:
@@ -172,7 +224,7 @@ class ReconnectingConnection:
         tasks: TaskGroup,
     ) -> None:
         self.tasks = tasks
-        self.publishers, self.consumers = Ids(), Ids()
+        self.publishers, self.consumers = Ids(c.DeletePublisher), Ids(c.Unsubscribe)
         self.server: dict[str, str] = {}
         self._endpoint = endpoint
         self._name = name
@@ -180,7 +232,7 @@ class ReconnectingConnection:
         self._retry_seconds = retry_seconds
         self._connection: ClientConnection | None = None
         self._error: StreamError | None = None
-        self._changed = anyio.Event()
+        self._changed = Signal()
 
     @property
     def is_streamd(self) -> bool:
@@ -235,20 +287,49 @@ class ReconnectingConnection:
             ServerRefused: the server said no, or all ids are in use.
             ConnectionLost: the connection is gone for good.
         """
-        number = ids.take(listener)
+        place = ids.take(listener)
         try:
-            while number not in ids.opened:
-                connection = await self._wait_for_connection()
-                try:
-                    await listener.open(connection, number)
-                except ConnectionLost:
-                    await self._let_go_of(connection)
-                    continue
-                if connection is self._connection:
-                    ids.opened.add(number)
+            await self._open(place)
             yield
         finally:
-            ids.release(number)
+            place.fail(
+                Closed(f"{listener.stream} is used after the context that opened it has ended")
+            )
+            with anyio.CancelScope(shield=True):
+                await self._close(ids, place)
+
+    async def _open(self, place: Place) -> None:
+        while not place.is_open:
+            connection = await self._wait_for_connection()
+            try:
+                await place.open(connection)
+            except ConnectionLost:
+                if connection.lost is None:
+                    raise  # no answer in time
+                await self._let_go_of(connection)
+                continue
+            if place.error is not None:
+                raise place.error
+            place.is_open = connection is self._connection
+            if not place.is_open:
+                place.interrupt()
+
+    async def _close(self, ids: Ids, place: Place) -> None:
+        """Close at the server; the program waits a while for that, its id as long as it takes."""
+        is_closed = anyio.Event()
+
+        async def close() -> None:
+            try:
+                await ids.close(place)
+            finally:
+                is_closed.set()
+
+        if place.connection is None or place.connection.lost is not None:
+            await ids.close(place)
+            return
+        self.tasks.start_soon(close)
+        with anyio.move_on_after(_CLOSE_SECONDS):
+            await is_closed.wait()
 
     async def _wait_for_connection(self) -> ClientConnection:
         while self._connection is None:
@@ -271,6 +352,16 @@ class ReconnectingConnection:
             ConnectionLost: nobody answers there the first time.
             LoginRefused: the server refuses the user the first time.
         """
+        try:
+            await self._keep(task_status)
+        finally:
+            self._interrupt()
+            if self._error is None:
+                self._fail(
+                    Closed(f"the client of {self._endpoint} is used after its context has ended")
+                )
+
+    async def _keep(self, task_status: TaskStatus[None]) -> None:
         retry = _Retry(self._retry_seconds)
         has_started = False
         while True:
@@ -302,24 +393,19 @@ class ReconnectingConnection:
         await self.publishers.reopen(connection)
         await self.consumers.reopen(connection)
         self._connection = connection
-        self._tell()
+        self._changed.set()
 
     def _interrupt(self) -> None:
         self._connection = None
         for ids in (self.publishers, self.consumers):
-            for number in ids.opened:
-                ids.listeners[number].interrupted()
-        self._tell()
+            ids.interrupt()
+        self._changed.set()
 
     def _fail(self, error: StreamError) -> None:
         self._error = error
         for ids in (self.publishers, self.consumers):
             ids.fail(error)
-        self._tell()
-
-    def _tell(self) -> None:
         self._changed.set()
-        self._changed = anyio.Event()
 
     def _take(self, command: c.ServerCommand) -> None:
         """See connection.Connection."""

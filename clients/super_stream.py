@@ -4,22 +4,21 @@ The partition of a message is chosen by the hash of its routing key, as RabbitMQ
 so that messages of one key stay in order whichever client publishes them.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol, TypeAlias, TypedDict, Unpack
 
-import anyio
 import mmh3
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from clients.consumer import Consumer, Offset
+from clients.consumer import Consumer, DamagedChunk, Offset
 from clients.errors import StreamError
 from clients.filters import FilterValue as ReceivedFilterValue, ReceivedMessage
-from clients.producer import FilterValue, Producer
+from clients.producer import FilterValue, Producer, as_message
+from clients.signals import Signal
 from segments.message import Message
 
 RoutingKey: TypeAlias = Callable[[Message], str]
-_Received: TypeAlias = ReceivedMessage | StreamError
 
 _SEED = 104_729  # of all RabbitMQ clients
 
@@ -106,13 +105,23 @@ class SuperProducer:
     async def send(self, message: Message | bytes) -> None:
         """Give a message to be published; see `Producer.send`.
 
+        Of several partitions all take it or, when this fails or is cancelled, none.
+
         Raises:
             NoRoute: its key leads to no partition.
         """
-        if isinstance(message, bytes):
-            message = Message(message)
-        for stream in await self._partitions(self._routing_key(message)):
-            await self.producers[stream].send(message)
+        message = as_message(message)
+        streams = await self._partitions(self._routing_key(message))
+        producers = [self.producers[stream] for stream in streams]
+        body, value = message.encode(), producers[0].value_of(message)
+        for producer in producers:
+            await producer.room()
+        while full := [producer for producer in producers if producer.is_full]:
+            await full[0].room()
+        for producer in producers:
+            producer.check()
+        for producer in producers:
+            producer.accept(body, value)
 
     async def _partitions(self, key: str) -> list[str]:
         if not self._by_key:
@@ -136,23 +145,40 @@ class SuperConsumer:
         consumers: of the partitions, by stream, in their order.
     """
 
-    def __init__(
-        self, consumers: dict[str, Consumer], messages: MemoryObjectReceiveStream[_Received]
-    ) -> None:
+    def __init__(self, consumers: dict[str, Consumer]) -> None:
         self.consumers = consumers
-        self._messages = messages
+        self._turns = deque(consumers.values())
+        self._arrived = Signal()
+        for consumer in self._turns:
+            consumer.arrived = self._arrived
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        try:
-            message = await self._messages.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-        if isinstance(message, StreamError):
-            raise message
+        while (message := self._take()) is None:
+            await self._arrived.wait()
         return message
+
+    def _take(self) -> ReceivedMessage | None:
+        """The next message of any partition; each has its turn with what is in one chunk."""
+        for _ in range(len(self._turns)):
+            try:
+                message = self._turns[0].take()
+            except StopAsyncIteration:
+                self._turns.popleft()
+                continue
+            except DamagedChunk:
+                raise  # what follows it can be read
+            except StreamError:
+                self._turns.popleft()
+                raise
+            if message is not None:
+                return message
+            self._turns.rotate(-1)
+        if not self._turns:
+            raise StopAsyncIteration
+        return None
 
     @property
     def active(self) -> list[str]:
@@ -194,19 +220,4 @@ async def open_super_consumer(
             )
             for stream in await client.partitions(super_stream)
         }
-        sending, receiving = anyio.create_memory_object_stream[_Received](0)
-        async with anyio.create_task_group() as tasks, receiving:
-            async with sending:
-                for consumer in consumers.values():
-                    tasks.start_soon(_forward, consumer, sending.clone())
-            yield SuperConsumer(consumers, receiving)
-            tasks.cancel_scope.cancel()
-
-
-async def _forward(consumer: Consumer, sending: MemoryObjectSendStream[_Received]) -> None:
-    async with sending:
-        try:
-            async for message in consumer:
-                await sending.send(message)
-        except StreamError as error:
-            await sending.send(error)
+        yield SuperConsumer(consumers)

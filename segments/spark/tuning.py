@@ -5,6 +5,7 @@ and gives back sums: first which filter values there are, then what candidates w
 Nothing but a few thousand sums comes back to the driver.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -247,8 +248,8 @@ def _found(
 
 def _workload(census: Census, given: Mapping[str, float] | None) -> tuple[Workload, str]:
     if given is not None:
-        if not given or min(given.values()) <= 0 or not all(given):
-            raise ValueError("the workload needs filter values with weights above 0")
+        if not given or not all(given) or not all(0 < w < math.inf for w in given.values()):
+            raise ValueError("the workload needs filter values with finite weights above 0")
         values = tuple(history_form(value.encode()) for value in given)
         return Workload(values, tuple(given.values())), "as given"
     total = sum(census.frequencies.values())

@@ -1,6 +1,7 @@
 """`streamd tune`: filter size and chunk limit from a stream's own history, with Spark."""
 
 import json
+import math
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -169,7 +170,7 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
     except (OSError, ValueError) as error:
         raise Misused(f"the workload in {given} cannot be read: {error}") from error
     if not isinstance(found, dict) or not all(
-        isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
+        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < math.inf
         for weight in found.values()
     ):
         raise Misused(

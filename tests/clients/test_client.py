@@ -16,6 +16,7 @@ from clients import (
     StreamDoesNotExist,
     StreamExists,
 )
+from clients.reconnecting import Place
 from tests.clients.conftest import Runner
 from tests.support.odd_messages import LONG, odd_messages
 
@@ -419,7 +420,7 @@ class TestFailures:
                 await producer.send(b"x")
                 await producer.flush()
                 producer._publisher_id = 77  # one that the server does not know
-                client._connection.publishers.listeners[77] = producer
+                client._connection.publishers.places[77] = Place(77, producer)
                 await producer.send(b"y")
                 with pytest.raises(
                     PublishFailed, match="1 messages were not accepted: publisher does"

@@ -1,6 +1,7 @@
 """Super streams and single active consumers with our own client."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
@@ -141,7 +142,8 @@ class TestSingleActive:
             async with client.producer(stream) as producer:
                 await producer.send_all(b"%d" % n for n in range(100))
             options = {"name": "app", "offset": "stored", "single_active": True}
-            async with connect(run.uri) as other, client.consumer(stream, **options) as first:  # type: ignore[arg-type]
+            async with connect(run.uri) as other, AsyncExitStack() as leaving:
+                first = await leaving.enter_async_context(client.consumer(stream, **options))  # type: ignore[arg-type]
                 got = [int((await anext(first)).body) for _ in range(30)]
                 async with other.consumer(stream, **options) as second:  # type: ignore[arg-type]
                     with anyio.move_on_after(0.3):
@@ -149,7 +151,7 @@ class TestSingleActive:
                         raise AssertionError("it was not its turn")
                     assert (first.is_active, second.is_active) == (True, False)
                     await first.store_offset()
-                    await first.close()
+                    await leaving.aclose()
                     got += [int((await anext(second)).body) for _ in range(70)]
                     assert got == list(range(100))
 

@@ -193,6 +193,10 @@ class Subscription(QueuedConsumer):
         if not self._watchers and not self.is_waiting:
             self._waits_for_all = False
 
+    def forget_watchers(self) -> None:
+        """Tell nobody: the connection ends, and its client asks again on the next one."""
+        self._watchers.clear()
+
     def close(self) -> None:
         """Stop for good."""
         if not self.is_closed:
@@ -256,9 +260,11 @@ class Delivery:
         self.subscriptions.pop(subscription_id).close()
 
     def close(self) -> None:
-        """End all subscriptions."""
+        """End all subscriptions, as the connection ends."""
         while self.subscriptions:
-            self.remove(next(iter(self.subscriptions)))
+            number, subscription = next(iter(self.subscriptions.items()))
+            subscription.forget_watchers()
+            self.remove(number)
 
     @property
     def has_pending(self) -> bool:
