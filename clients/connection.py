@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import anyio
 from anyio.abc import ByteStream
 
-from clients.errors import ConnectionLost, StreamError, refusal
+from clients.errors import ConnectionLost, NotSent, StreamError, refusal
 from clients.uri import SCHEME, TLS_SCHEME, Endpoint, TlsFiles
 from streamd.wire.stream import (
     NEED_DATA,
@@ -142,6 +142,7 @@ class ClientConnection:
             seconds: how long to wait for the answer; None waits for ever.
 
         Raises:
+            NotSent: the connection was gone before.
             ConnectionLost: the connection is gone, or no answer came in time.
         """
         self._correlation_id += 1
@@ -160,13 +161,7 @@ class ClientConnection:
         return answer.command
 
     async def send(self, command: c.ClientCommand) -> None:
-        """Send a command.
-
-        Raises:
-            ConnectionLost: the connection is gone.
-        """
-        if self.lost is not None:
-            raise self.lost
+        """Send a command; see `send_frame`."""
         frame = codec.encode(command)
         await self.send_frame(lambda: frame)
 
@@ -178,13 +173,12 @@ class ClientConnection:
         or its frames are sent.
 
         Raises:
-            ConnectionLost: the connection is gone; frames of `make` may have arrived.
+            NotSent: the connection is gone, and `make` was not called.
+            ConnectionLost: it broke while frames of `make` were sent; they may have arrived.
         """
-        if self.lost is not None:
-            raise self.lost
+        self._check()
         async with self._sending:
-            if self.lost is not None:
-                raise self.lost
+            self._check()
             frame = make()
             if not frame:
                 return
@@ -198,6 +192,10 @@ class ClientConnection:
         if scope.cancelled_caught:
             self.lose(ConnectionLost(f"{self.endpoint}: it does not accept data any more"))
             raise self.lost_error
+
+    def _check(self) -> None:
+        if self.lost is not None:
+            raise NotSent(str(self.lost))
 
     # -- receiving
 

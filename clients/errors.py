@@ -14,6 +14,10 @@ class ConnectionLost(StreamError):
     """The connection is gone or was never made; says why. Unconfirmed messages may be stored."""
 
 
+class NotSent(ConnectionLost):
+    """The connection was gone before anything was sent."""
+
+
 class Closed(StreamError):
     """A producer, consumer or client is used after its context has ended."""
 

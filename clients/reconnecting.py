@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from clients.connection import ANSWER_SECONDS, ClientConnection, open_connection
-from clients.errors import Closed, ConnectionLost, ServerRefused, StreamError, refusal
+from clients.errors import Closed, ConnectionLost, NotSent, ServerRefused, StreamError, refusal
 from clients.signals import Signal
 from clients.uri import Endpoint
 from streamd.wire.stream import ResponseCode, commands as c
@@ -255,12 +255,10 @@ class ReconnectingConnection:
             ConnectionLost: the connection was lost before the answer came, and what was asked for
                 may have been done; or it is gone for good.
         """
-        connection = await self._wait_for_connection()
-        try:
-            return await connection.request(kind, *fields, seconds=seconds)
-        except ConnectionLost:
-            await self._let_go_of(connection)
-            raise
+        while True:
+            connection = await self._wait_for_connection()
+            with suppress(NotSent):
+                return await connection.request(kind, *fields, seconds=seconds)
 
     async def ask(
         self, kind: type[Any], *fields: object, seconds: float | None = ANSWER_SECONDS
@@ -277,7 +275,6 @@ class ReconnectingConnection:
             except ConnectionLost:
                 if connection.lost is None:
                     raise
-            await self._let_go_of(connection)
 
     @asynccontextmanager
     async def opened(self, ids: Ids, listener: ConnectionListener) -> AsyncIterator[None]:
@@ -306,7 +303,6 @@ class ReconnectingConnection:
             except ConnectionLost:
                 if connection.lost is None:
                     raise  # no answer in time
-                await self._let_go_of(connection)
                 continue
             if place.error is not None:
                 raise place.error
@@ -332,16 +328,12 @@ class ReconnectingConnection:
             await is_closed.wait()
 
     async def _wait_for_connection(self) -> ClientConnection:
-        while self._connection is None:
+        """The current connection, which is not lost as far as is known."""
+        while self._connection is None or self._connection.lost is not None:
             if self._error is not None:
                 raise self._error
             await self._changed.wait()
         return self._connection
-
-    async def _let_go_of(self, connection: ClientConnection) -> None:
-        """Return once a connection that is lost is not the current one any more."""
-        while self._connection is connection and connection.lost is not None:
-            await self._changed.wait()
 
     # -- keeping it
 
