@@ -126,7 +126,8 @@ class Consumer:
         self._owed_credit = 0
         self._is_granting = False
         self._turn: c.ConsumerUpdate | None = None
-        self._answering = anyio.Lock()
+        self._questions: deque[tuple[ClientConnection, c.ConsumerUpdate]] = deque()
+        self._is_answering = False
         self._following = anyio.CancelScope()
 
     # -- what a program uses
@@ -310,7 +311,10 @@ class Consumer:
             self._turn = command
             if not command.active:
                 self._step_down()
-            self._reconnecting.tasks.start_soon(self._update, self._connection, command)
+            self._questions.append((self._connection, command))
+            if not self._is_answering:
+                self._is_answering = True
+                self._reconnecting.tasks.start_soon(self._answer_all)
 
     def interrupted(self) -> None:
         """See reconnecting.ConnectionListener."""
@@ -329,21 +333,30 @@ class Consumer:
     def _begin_at(self, start: OffsetSpecification) -> None:
         self._first_offset = start.value if start.type == _AT_OFFSET else 0
 
-    async def _update(self, connection: ClientConnection, command: c.ConsumerUpdate) -> None:
-        """It is this consumer's turn, or another's: answer, one question after the other."""
-        start = _NOT_SAID
-        try:
-            async with self._answering:
-                if command.active and self._group is not None:
-                    start = await self._group.resume()
-                    if command is self._turn and connection is self._connection:
-                        self._begin_at(start)
-                        self.is_active = True
+    async def _answer_all(self) -> None:
+        """Answer the server's questions in their order; of several the last one counts."""
+        while self._questions:
+            connection, command = self._questions.popleft()
+            try:
+                start = await self._answer(connection, command)
                 await connection.send(c.ConsumerUpdateResponse(command.correlation_id, OK, start))
-        except ConnectionLost:
-            pass  # the next connection has its own questions
-        except StreamError as error:
-            self.failed(error)
+            except ConnectionLost:
+                pass  # the next connection has its own questions
+            except StreamError as error:
+                self.failed(error)
+        self._is_answering = False
+
+    async def _answer(
+        self, connection: ClientConnection, command: c.ConsumerUpdate
+    ) -> OffsetSpecification:
+        """It is this consumer's turn, or another's; where to begin."""
+        if not command.active or self._group is None:
+            return _NOT_SAID
+        start = await self._group.resume()
+        if command is self._turn and connection is self._connection:
+            self._begin_at(start)
+            self.is_active = True
+        return start
 
     def _step_down(self) -> None:
         """Drop what was not handed out yet: another consumer gets it."""

@@ -4,8 +4,8 @@ The same clone draws the same examples every time, so that a change is not blame
 it did not cause; `make search` draws others, to find unknown faults. An example that fails becomes
 an `@example` of its test.
 
-Async tests of the folders in VIRTUAL_TIME run on a clock that jumps to the next deadline when all
-tasks wait: sleeping takes no time.
+Async tests of the folders and files in VIRTUAL_TIME run on a clock that jumps to the next deadline
+when all tasks wait: sleeping takes no time.
 """
 
 import inspect
@@ -32,6 +32,8 @@ VIRTUAL_TIME = (
     "crash",
     "test_limits.py",
     "test_states.py",
+    "test_cancellation.py",
+    "test_limits_of_use.py",
 )
 
 # No test here may fail because the machine is slow.
@@ -72,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
-        if is_async and item.path.relative_to(here).parts[0] in VIRTUAL_TIME:
+        if is_async and not VIRTUAL_TIME.isdisjoint(item.path.relative_to(here).parts):
             item.add_marker(pytest.mark.trio(run=run_at_virtual_time), append=False)
 
 

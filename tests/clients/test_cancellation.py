@@ -24,11 +24,8 @@ from clients import (
     SuperConsumer,
     SuperProducer,
 )
-from tests.conftest import run_at_virtual_time
 from tests.support.client import Disturbance, Network, disturbed
 from tests.support.server import harness
-
-pytestmark = pytest.mark.trio(run=run_at_virtual_time)
 
 STREAM, CHUNK = "s", "stream-chunk-max-records"
 COUNT = 20
@@ -318,7 +315,7 @@ OPERATIONS = {
 @asynccontextmanager
 async def stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Network]:
     """A server with streams to use."""
-    async with harness(folder, is_polled=True) as server:
+    async with harness(folder, is_polled=True, flush="os") as server:
         await server.host.create_super_stream("super", [("0", "super-0"), ("1", "super-1")], [])
         await server.host.create_super_stream("both", [("key", "both-0"), ("key", "both-1")], [])
         await server.host.create_super_stream(
