@@ -304,3 +304,17 @@ class TestTurns:
                 await trio.testing.wait_all_tasks_blocked()
                 assert consumer.is_active
                 del connection.send
+
+
+async def test_a_request_that_was_not_sent_is_sent_on_the_next_connection(network: Network) -> None:
+    async with network.client() as client, trio.open_nursery() as nursery:
+        connection = client._connection._connection
+        assert connection is not None
+        async with connection._sending:
+            nursery.start_soon(client.create, "new")
+            await trio.testing.wait_all_tasks_blocked()
+            network.streams[-1].kill()
+            await connection.ended.wait()
+        with trio.fail_after(100):
+            while not await client.exists("new"):
+                await trio.sleep(0.1)

@@ -344,6 +344,14 @@ class TestProgress:
         assert (answer.correlation_id, answer.code) == (8, NO_SUBSCRIPTION)
         await reader.expect(c.UnsubscribeResponse)
 
+    async def test_when_the_server_ends(self, server: Harness, reader: Peer) -> None:
+        """No answer: a refusal would be the end, so clients ask again on the next connection."""
+        await reader.subscribe("s", NEXT)
+        await reader.send(c.DescribeSubscription(8, 1, 500))
+        await reader.silence()
+        server.start(server.server.drain)
+        await reader.ended()
+
     async def test_not_without_limit(self, reader: Peer) -> None:
         await reader.subscribe("s", NEXT)
         await reader.send(*(c.DescribeSubscription(n, 1, 500) for n in range(20)))
