@@ -7,8 +7,14 @@ from segments.disk import Disk, File
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def replace_file(disk: Disk, path: str, content: bytes) -> File:
+def replace_file(disk: Disk, path: str, content: bytes, *, is_synced: bool = True) -> File:
     """Give `path` new content in one step: written beside it, synced, renamed over it.
+
+    Args:
+        disk: where it is.
+        path: of the file.
+        content: its new content.
+        is_synced: False leaves syncing to the caller, where no old file can be lost.
 
     Returns:
         The new file, open for writing.
@@ -22,7 +28,8 @@ def replace_file(disk: Disk, path: str, content: bytes) -> File:
     file = disk.create(temporary)
     try:
         file.write([content], 0)
-        file.sync()
+        if is_synced:
+            file.sync()
         disk.rename(temporary, path)
     except BaseException:
         file.close()

@@ -8,11 +8,10 @@ explicit positions: no call depends on where another one left off.
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from segments.errors import StorageError, read_error
+from segments.errors import FLUSH, StorageError, read_error
 
 Buffer = bytes | bytearray | memoryview
 
@@ -85,6 +84,12 @@ def _refusals(operation: str, path: str) -> Iterator[None]:
         raise StorageError(operation, path, error) from error
 
 
+def _close(descriptor: int) -> None:
+    """Release a descriptor: it is gone even if the system reports an error, which `sync` tells."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 class OsFile:
     """A file of the operating system; see File."""
 
@@ -128,16 +133,16 @@ class OsFile:
             os.ftruncate(self._fd, size)
 
     def sync(self) -> None:  # noqa: D102 - see File
-        with _refusals("flush", self.path):
+        with _refusals(FLUSH, self.path):
             os.fdatasync(self._fd)
 
     def fileno(self) -> int:  # noqa: D102 - see File
         return self._fd
 
     def close(self) -> None:  # noqa: D102 - see File
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            _close(descriptor)
 
 
 class OsDisk:
@@ -155,11 +160,11 @@ class OsDisk:
 
     def make_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
         with _refusals("create", folder):
-            Path(folder).mkdir(mode=0o750, parents=True, exist_ok=True)
+            os.makedirs(folder, mode=0o750, exist_ok=True)
 
     def remove(self, path: str) -> None:  # noqa: D102 - see Disk
-        with _refusals("remove", path):
-            Path(path).unlink(missing_ok=True)
+        with _refusals("remove", path), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def remove_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
         with _refusals("remove", folder):
@@ -167,12 +172,13 @@ class OsDisk:
 
     def rename(self, old: str, new: str) -> None:  # noqa: D102 - see Disk
         with _refusals("rename", old):
-            Path(old).replace(new)
+            os.replace(old, new)
 
     def sync_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
-        with _refusals("flush", folder):
+        with _refusals("open", folder):
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+        try:
+            with _refusals(FLUSH, folder):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+        finally:
+            _close(fd)

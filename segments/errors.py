@@ -2,7 +2,15 @@
 
 import errno
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = "the disk is full"
+_SHORTAGES = {
+    errno.ENOSPC: (FULL_DISK, "free some space"),
+    errno.EDQUOT: (FULL_DISK, "free some space"),
+    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n, LimitNOFILE)"),
+    errno.ENFILE: ("too many files are open in the system", "raise the limit (fs.file-max)"),
+    errno.ENOMEM: ("memory is short", "free some memory"),
+}
+FLUSH = "flush"  # the operation after whose failure nothing is certain
 UNREADABLE = (errno.EIO, errno.EBADMSG)  # of reading: the device cannot give bytes back
 
 
@@ -46,15 +54,20 @@ class StorageError(SegmentsError):
     """The operating system refused a file operation; `__cause__` is its OSError.
 
     Attributes:
-        is_full: the disk or the quota is used up, so the same write may succeed later.
+        shortage: what there is not enough of at the moment; empty when it is something else.
+        is_full: the disk or the quota is used up.
+        is_temporary: nothing was done for a shortage, so the same operation may succeed later.
+            Never true of a flush: the system may have dropped what it could not write.
         is_missing: the file is not there.
     """
 
     def __init__(self, operation: str, path: str, cause: OSError) -> None:
-        self.is_full = cause.errno in _FULL
+        self.shortage, advice = _SHORTAGES.get(cause.errno or 0, ("", ""))
+        self.is_full = self.shortage == FULL_DISK
+        self.is_temporary = bool(self.shortage) and operation != FLUSH
         self.is_missing = cause.errno == errno.ENOENT
-        advice = "; free some space" if self.is_full else ""
-        super().__init__(f"cannot {operation} {path}: {cause.strerror or cause}{advice}")
+        reason = f"{cause.strerror or cause}; {advice}" if advice else cause.strerror or cause
+        super().__init__(f"cannot {operation} {path}: {reason}")
         self.path = path
         self.__cause__ = cause
 

@@ -65,9 +65,13 @@ class FilterDemand:
             StorageError: the system refused; the next call tries again.
         """
         if self._is_changed:
+            self._is_changed = False  # what is counted while this is written is for the next time
             content = json.dumps(dict(self.counts.most_common()), ensure_ascii=False, indent=1)
-            replace_file(self._disk, self._path, content.encode()).close()
-            self._is_changed = False
+            try:
+                replace_file(self._disk, self._path, content.encode()).close()
+            except StorageError:
+                self._is_changed = True
+                raise
 
 
 def parse(content: bytes) -> Counter[str]:

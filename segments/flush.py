@@ -12,6 +12,7 @@ from segments.checkpoint import write_checkpoint
 from segments.codec import FILE_HEADER_SIZE, Checkpoint
 from segments.disk import Disk, File
 from segments.errors import StorageError
+from segments.journal import Journal, Rewrite
 from segments.recovery_steps import Plan
 from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
 
@@ -25,22 +26,29 @@ class Flush:
     """One flush of a log.
 
     Attributes:
+        found: paths of segments that were found on opening, to be synced first. Each is opened
+            for it and closed again: there may be more than a process can have open.
         files: segments and journal, to be synced in this order.
+        rewrite: of the journal, None for none.
         has_new_names: files were created or replaced.
+        has_new_journal: and the journal is one of them.
         checkpoint: to be written afterwards, None for none.
         indexes: paths of index files that the checkpoint is about.
         num_held: groups of chunks that may be shown to readers afterwards.
         newest: the writer of the newest segment.
         newest_size: bytes of that segment that are synced.
         is_partial: the newest segment was left out.
-        fault: why the checkpoint could not be written. Only the duration of the
-            next start depends on it.
+        fault: why the checkpoint could not be written, or a journal that has grown large could
+            not be rewritten. Only the duration of the next start depends on it.
     """
 
     disk: Disk
     folder: str
+    found: Sequence[str]
     files: Sequence[File]
+    rewrite: Rewrite | None
     has_new_names: bool
+    has_new_journal: bool
     checkpoint: Checkpoint | None
     indexes: Sequence[str]
     num_held: int
@@ -53,15 +61,18 @@ class Flush:
         """Sync everything.
 
         Raises:
-            StorageError: the system refused. It must not be tried again: the system may have
-                dropped what it could not write, and would then report success.
+            StorageError: the system refused. Unless it is temporary it must not be tried again:
+                the system may have dropped what it could not write, and would then report success.
         """
+        for path in self.found:
+            self._sync(path, writable=False)
         for file in self.files:
             file.sync()
         checkpoint = self.checkpoint
         # Writing the checkpoint syncs the folder. Of a new stream nothing can be missed before.
         is_new = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
-        if self.has_new_names and not is_new:
+        has_new_names = self.has_new_names and not is_new
+        if self._rewrite_journal() or self.has_new_journal or has_new_names:
             self.disk.sync_folder(self.folder)
         if checkpoint is None:
             return
@@ -72,14 +83,26 @@ class Flush:
             if self.has_new_names and is_new:
                 self.disk.sync_folder(self.folder)
 
+    def _rewrite_journal(self) -> bool:
+        rewrite = self.rewrite
+        if rewrite is None:
+            return False
+        rewrite.run()
+        if rewrite.refusal is not None:
+            self.fault = str(rewrite.refusal)
+        return rewrite.file is not None
+
     def _write(self, checkpoint: Checkpoint) -> None:
         for path in self.indexes:
-            index = self.disk.open(path, writable=True)
-            try:
-                index.sync()
-            finally:
-                index.close()
+            self._sync(path, writable=True)
         write_checkpoint(self.disk, self.folder, checkpoint)
+
+    def _sync(self, path: str, *, writable: bool) -> None:
+        file = self.disk.open(path, writable=writable)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
 
 # What FlushState knows, and how it moves
@@ -92,7 +115,12 @@ class Flush:
 #     running  handed to the flush that is going on, of which there is at most one
 #
 #     newest --rolled--> sealed --begin--> running --end or abandon--> nowhere
+#                               <--take back--
 #     newest --begin, if it has grown--> running, and stays the newest
+#
+# Segments that were found on opening, and of which no checkpoint says that they are on the
+# device, are in `_found` until the first flush. Nothing was written to them through a descriptor
+# of ours, so none has to be kept for an error that it would report.
 #
 # A segment in `sealed` or `running` has been acquired, so that its file stays open; `end` and
 # `abandon` release what is running, `release` what is sealed. A segment that is rolled
@@ -131,13 +159,13 @@ class FlushState:
 
     Attributes:
         held: what readers do not see before it is flushed.
-        sealed: segments that were sealed, or read through, since the last flush, and their files.
+        sealed: segments that were sealed since the last flush, and their files.
     """
 
     def __init__(self, writer: SegmentWriter, plan: Plan, *, has_new_names: bool) -> None:
         self.held: list[Appended] = []
         self.sealed: dict[Segment, File] = {}
-        self._running: list[Segment] = []
+        self._running: dict[Segment, File] = {}
         # How far it has got.
         self._writer = writer
         self._flushed_size = FILE_HEADER_SIZE
@@ -150,20 +178,17 @@ class FlushState:
         # The checkpoint.
         self._checkpoint, self._is_written = plan.checkpoint, True
         self._counted_from = (writer.size, writer.num_chunks)
-        self._indexes: list[str] = []
+        self._indexes: dict[str, None] = {}
         self._epoch = plan.last_epoch
         self._new_epoch = plan.last_epoch + 1
-        for segment in plan.unflushed:
-            if segment is not writer.segment:
-                self._add_sealed(segment)
-
-    def _add_sealed(self, segment: Segment) -> None:
-        self.sealed[segment] = segment.acquire()
-        self._indexes.append(segment.path(INDEX_SUFFIX))
+        found = [segment for segment in plan.unflushed if segment is not writer.segment]
+        self._found = [segment.path() for segment in found]
+        self._indexes.update(dict.fromkeys(segment.path(INDEX_SUFFIX) for segment in found))
 
     def rolled(self, old: SegmentWriter, new: SegmentWriter) -> None:
         """A segment was sealed, and another one begun."""
-        self._add_sealed(old.segment)
+        self.sealed[old.segment] = old.segment.acquire()
+        self._indexes[old.segment.path(INDEX_SUFFIX)] = None
         self._sealed_bytes += old.size - self._begun_size
         self._epoch = self._new_epoch
         self._writer = new
@@ -180,7 +205,7 @@ class FlushState:
     def is_dirty(self) -> bool:
         """Something has to be synced."""
         is_behind = self._writer.size > self._flushed_size
-        return bool(self.sealed) or is_behind or self._has_new_names
+        return bool(self.sealed or self._found) or is_behind or self._has_new_names
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -188,7 +213,7 @@ class FlushState:
         size, num_chunks = self._counted_from
         is_large = self._writer.size - size >= CHECKPOINT_BYTES
         return (
-            bool(self.sealed)
+            bool(self.sealed or self._found)
             or is_large
             or self._writer.num_chunks - num_chunks >= CHECKPOINT_CHUNKS
         )
@@ -214,8 +239,7 @@ class FlushState:
             if segment in self.sealed:
                 del self.sealed[segment]
                 segment.release()
-            if segment.path(INDEX_SUFFIX) in self._indexes:
-                self._indexes.remove(segment.path(INDEX_SUFFIX))
+            self._indexes.pop(segment.path(INDEX_SUFFIX), None)
         base = first.base_offset
         last = self._checkpoint
         if last is None or last.segment < base:
@@ -227,8 +251,9 @@ class FlushState:
         self,
         disk: Disk,
         folder: str,
-        journal: File | None,
+        journal: Journal,
         checkpoint: Checkpoint | None,
+        rewrite: Rewrite | None,
         *,
         only_sealed: bool,
     ) -> Flush:
@@ -237,12 +262,14 @@ class FlushState:
         Args:
             disk: where the log is.
             folder: of the log.
-            journal: the tracking journal, None where it has nothing new.
+            journal: the tracking journal.
             checkpoint: to be written when all is synced, None for none.
+            rewrite: of the journal, None for none.
             only_sealed: leave out the newest segment.
         """
         writer = self._writer
         running, self.sealed = self.sealed, {}
+        found, self._found = self._found, []
         indexes, size, num_held = list(self._indexes), self._flushed_size, 0
         if not only_sealed:
             if writer.size > self._flushed_size:
@@ -252,15 +279,19 @@ class FlushState:
             size = self._begun_size = writer.size
             num_held = len(self.held)
         self._sealed_bytes = 0
-        self._running = list(running)
+        self._running = running
         if checkpoint is not None:
             self._counted_from = (writer.size, writer.num_chunks)
         has_new_names, self._has_new_names = self._has_new_names, False
+        has_new_journal, journal_file = journal.has_new_name, journal.borrow()
         return Flush(
             disk,
             folder,
-            files=[*running.values(), *([] if journal is None else [journal])],
+            found=found,
+            files=[*running.values(), *([] if journal_file is None else [journal_file])],
+            rewrite=rewrite,
             has_new_names=has_new_names,
+            has_new_journal=has_new_journal,
             checkpoint=checkpoint,
             indexes=indexes,
             num_held=num_held,
@@ -276,15 +307,28 @@ class FlushState:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
             self._checkpoint, self._is_written = flush.checkpoint, True
-            self._indexes = [path for path in self._indexes if path not in flush.indexes]
+            for path in flush.indexes:
+                self._indexes.pop(path, None)
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
         return shown
+
+    def take_back(self, flush: Flush) -> None:
+        """A flush could not be completed, and everything is to be flushed again."""
+        self._found = [*flush.found, *self._found]
+        self._has_new_names = self._has_new_names or flush.has_new_names
+        again = {}
+        for segment, file in self._running.items():
+            if segment is flush.newest.segment:
+                segment.release()
+            else:
+                again[segment] = file
+        self._running, self.sealed = {}, {**again, **self.sealed}
 
     def abandon(self) -> None:
         """A flush has failed, or is over."""
         for segment in self._running:
             segment.release()
-        self._running = []
+        self._running = {}
 
     def release(self) -> None:
         """Nothing will be flushed any more."""

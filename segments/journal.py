@@ -1,8 +1,10 @@
 """The tracking journal: one file per stream, a snapshot first, then what was stored since.
 
 Records are appended: stored offsets as they come, a snapshot now and then so that opening the log
-does not have to read all chunks. When enough has gathered the file is replaced by a fresh snapshot
-under its own name in one step. A torn last record is cut off on opening.
+does not have to read all chunks. When enough has gathered a flush replaces the file by a fresh
+snapshot under its own name in one step. A torn last record is cut off on opening.
+
+Nothing here waits for the device: flushes do, in threads.
 
 A snapshot may cover chunks that a power failure then takes away. So the last earlier snapshot whose
 chunks are all on the device stays in the file; segments that it does not cover are kept.
@@ -14,13 +16,45 @@ from segments import codec
 from segments.atomic_write import replace_file
 from segments.codec import FILE_HEADER_SIZE, JournalRecord
 from segments.disk import Disk, File
-from segments.errors import FormatError, OtherVersionError, VersionError
+from segments.errors import FormatError, OtherVersionError, StorageError, VersionError
 from segments.format_constants import JOURNAL_DELTA, JOURNAL_SNAPSHOT
 from segments.tracking import Tracking
 
 JOURNAL_NAME = "tracking"
 _NONE = JournalRecord(JOURNAL_SNAPSHOT, 0, b"")
 _COMPACT_BYTES = 1 << 20  # deltas that gather beyond the snapshot before the file is rewritten
+
+
+class Rewrite:
+    """A fresh journal to replace one; `run` may take its time in a thread.
+
+    Attributes:
+        content: of the new file.
+        record: the snapshot in it.
+        file: the new file under the journal's name; None until `run` has made it.
+        refusal: why it could not be made for now; then the old journal stays.
+    """
+
+    def __init__(self, disk: Disk, path: str, content: bytes, record: JournalRecord) -> None:
+        self._disk = disk
+        self._path = path
+        self.content = content
+        self.record = record
+        self.file: File | None = None
+        self.refusal: StorageError | None = None
+
+    def run(self) -> None:
+        """Write it; the folder has to be synced afterwards.
+
+        Raises:
+            StorageError: the system refused, and would do so again.
+        """
+        try:
+            self.file = replace_file(self._disk, self._path, self.content)
+        except StorageError as error:
+            if not (error.is_full or error.is_temporary):
+                raise
+            self.refusal = error
 
 
 class Journal:
@@ -30,6 +64,9 @@ class Journal:
         records: what was found on opening, in order; empty for a new journal.
         fault: why part of it could not be read, None when all of it could.
         is_dirty: some of it may not be on the device yet.
+        has_new_name: nor its name in the folder.
+        obstacle: why it could not be rewritten although what it says is not true; nothing may be
+            appended to the log before a flush has done that.
     """
 
     def __init__(self, disk: Disk, folder: str) -> None:
@@ -37,10 +74,13 @@ class Journal:
         self._path = str(PurePath(folder, JOURNAL_NAME))
         self._file: File | None = None
         self._size = 0
-        self._snapshot_size = 0
+        self._rewrite_at = _COMPACT_BYTES
+        self._rewrite: Rewrite | None = None
+        self._is_wrong = False
         self._borrowed: File | None = None
         self._latest = self._borrowed_snapshot = self._safe = _NONE
-        self.is_dirty = False
+        self.is_dirty = self.has_new_name = False
+        self.obstacle: StorageError | None = None
         self.records: list[JournalRecord] = []
         self.fault: str | None = None
 
@@ -54,7 +94,12 @@ class Journal:
         """
         journal = cls(disk, folder)
         if JOURNAL_NAME in disk.list(folder):
-            journal._load(disk.open(journal._path, writable=True))
+            file = disk.open(journal._path, writable=True)
+            try:
+                journal._load(file)
+            finally:
+                if not journal.exists:
+                    file.close()
         return journal
 
     def _load(self, file: File) -> None:
@@ -62,81 +107,119 @@ class Journal:
             raw = file.read(file.size(), 0)
             codec.check_file_header(raw, codec.TRACKING_HEADER)
         except VersionError as error:
-            file.close()
             raise OtherVersionError(self._path, error) from error
         except FormatError as error:
             self.fault = str(error)
-            file.close()
             return
         self.records, used = codec.decode_journal(raw[FILE_HEADER_SIZE:])
         for record in self.records:
             if record.kind == JOURNAL_SNAPSHOT:
                 self._latest = record
-        self._file, self._size = file, FILE_HEADER_SIZE + used
+        self._size = FILE_HEADER_SIZE + used
         if self._size < len(raw):
             self.fault = f"the last {len(raw) - self._size} bytes are not a whole record"
             file.truncate(self._size)
+            self.is_dirty = True
+        self._file = file
 
     @property
     def exists(self) -> bool:
         """There is a journal file."""
         return self._file is not None
 
+    @property
+    def is_large(self) -> bool:
+        """So much has gathered that it should be rewritten."""
+        return self._file is not None and self._size > self._rewrite_at
+
     def write_pending(self, tracking: Tracking, next_offset: int) -> None:
-        """Write the stored offsets that are not written yet.
+        """Write the stored offsets that are not written yet; nothing is synced.
+
+        While the journal is rewritten they stay pending: what is written to the old file then
+        would go with it.
 
         Raises:
             StorageError: the system refused; they stay pending.
         """
-        if self._file is None or self._size > self._snapshot_size + _COMPACT_BYTES:
-            self.replace(tracking, next_offset)
+        if self._rewrite is not None:
             return
-        body = codec.encode_blocks(tracking.pending_blocks())
-        self._append(self._file, JournalRecord(JOURNAL_DELTA, next_offset, body))
+        if self._file is None:
+            self._create(tracking, next_offset)
+        else:
+            body = codec.encode_blocks(tracking.pending_blocks())
+            self._append(self._file, JournalRecord(JOURNAL_DELTA, next_offset, body))
         tracking.pending_written()
 
     def add_snapshot(self, tracking: Tracking, next_offset: int) -> None:
-        """Write everything, as of `next_offset`.
+        """Write everything, as of `next_offset`; nothing is synced.
 
         Raises:
             StorageError: the system refused; the old journal stays.
         """
-        if self._file is None or self._size > self._snapshot_size + _COMPACT_BYTES:
-            self.replace(tracking, next_offset)
-            return
-        record = _snapshot(tracking, next_offset)
-        self._append(self._file, record)
-        self._latest = record
+        if self._file is None:
+            self._create(tracking, next_offset)
+        else:
+            record = _snapshot(tracking, next_offset)
+            self._append(self._file, record)
+            self._latest = record
         tracking.pending_written()
 
     def _append(self, file: File, record: JournalRecord) -> None:
         self.is_dirty = True
         self._size += file.write([codec.encode_journal_record(record)], self._size)
 
-    def replace(self, tracking: Tracking, next_offset: int, *, keeps_safe: bool = True) -> None:
-        """Rewrite the journal as a snapshot as of `next_offset`; its name is on the device then.
+    def _create(self, tracking: Tracking, next_offset: int) -> None:
+        """Begin the journal. Its content and name are synced by the next flush."""
+        record = _snapshot(tracking, next_offset)
+        content = codec.TRACKING_HEADER + codec.encode_journal_record(record)
+        file = replace_file(self._disk, self._path, content, is_synced=False)
+        self._use(file, len(content), record)
+        self.is_dirty = self.has_new_name = True
+
+    def _use(self, file: File, size: int, latest: JournalRecord) -> None:
+        self.close()
+        self._file, self._size, self._latest = file, size, latest
+        self._rewrite_at = size + _COMPACT_BYTES
+
+    @property
+    def is_rewriting(self) -> bool:
+        """A fresh journal is being made."""
+        return self._rewrite is not None
+
+    def must_be_rewritten(self) -> None:
+        """What it says is not true: the next flush rewrites it."""
+        self._is_wrong = True
+
+    def rewrite(self, tracking: Tracking, next_offset: int) -> "Rewrite | None":
+        """A fresh journal in place of this one, None where that will do; then call `end_rewrite`.
 
         Args:
             tracking: the state.
             next_offset: of the stream; no later chunk is in it.
-            keeps_safe: put before it the last snapshot whose chunks are all on the device.
-
-        Raises:
-            StorageError: the system refused; the old journal stays.
         """
+        if not (self._is_wrong or self.is_large):
+            return None
         record = _snapshot(tracking, next_offset)
         parts = [codec.TRACKING_HEADER, codec.encode_journal_record(record)]
-        if keeps_safe and self._safe.next_offset:
+        if self._safe.next_offset:  # the last snapshot whose chunks are all on the device
             parts.insert(1, codec.encode_journal_record(self._safe))
-        content = b"".join(parts)
-        file = replace_file(self._disk, self._path, content)
-        self._disk.sync_folder(str(PurePath(self._path).parent))
-        self.close()
-        self._file, self._size = file, len(content)
-        self._snapshot_size = self._size
-        self._latest = record
-        self.is_dirty = False
-        tracking.pending_written()
+        self._rewrite = Rewrite(self._disk, self._path, b"".join(parts), record)
+        return self._rewrite
+
+    def end_rewrite(self) -> bool:
+        """A rewrite has run, or the flush failed before it; whether there is a fresh journal."""
+        rewrite, self._rewrite = self._rewrite, None
+        if rewrite is None:
+            return False
+        if rewrite.file is not None:
+            self._use(rewrite.file, len(rewrite.content), rewrite.record)
+            self._borrowed_snapshot = rewrite.record
+            self._is_wrong = False
+            self.obstacle = None
+        else:
+            self._rewrite_at = self._size + _COMPACT_BYTES  # not with every flush
+            self.obstacle = rewrite.refusal if self._is_wrong else None
+        return rewrite.file is not None
 
     @property
     def covers(self) -> int:
@@ -146,17 +229,27 @@ class Journal:
     def borrow(self) -> File | None:
         """The file if it has to be synced, maybe in a thread; stays open until `give_back`."""
         self._borrowed_snapshot = self._latest
+        self.has_new_name = False
         if not self.is_dirty:
             return None
         self.is_dirty = False
         self._borrowed = self._file
         return self._file
 
-    def give_back(self, *, is_safe: bool) -> None:
-        """What was borrowed is synced.
+    def was_not_flushed(self, *, is_new: bool) -> None:
+        """What was borrowed has to be flushed again; before it is given back.
 
         Args:
-            is_safe: and all chunks that were there when it was borrowed.
+            is_new: so has its name.
+        """
+        self.is_dirty = self.is_dirty or self._borrowed is not None
+        self.has_new_name = self.has_new_name or is_new
+
+    def give_back(self, *, is_safe: bool) -> None:
+        """What was borrowed is synced, or the flush has failed.
+
+        Args:
+            is_safe: it is, and so are all chunks that were there when it was borrowed.
         """
         if is_safe:
             self._safe = self._borrowed_snapshot

@@ -9,6 +9,7 @@ caller.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from segments import recovery
@@ -28,6 +29,9 @@ from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
 from segments.tracking_replay import restore_tracking
 
+# How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
+# correction, or summer time set by hand.
+MOST_AHEAD_MS = 3_600_000
 _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
 
 
@@ -53,6 +57,18 @@ class LogObserver:
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """A reader has found damage."""
 
+    def clock_was_ahead(self, log: "Log", ahead_ms: int) -> None:
+        """The newest chunk is so far ahead of the clock that times follow the clock again."""
+
+
+def _open_writer(disk: Disk, folder: str, plan: Plan) -> SegmentWriter:
+    """The writer of the newest segment, or of a new one where nothing may be appended to that."""
+    if plan.has_tail:
+        return SegmentWriter.resume(plan.segments[-1])
+    # Offsets of lost records are not used again.
+    base = plan.segments[-1].next_offset if plan.segments else plan.next_offset
+    return SegmentWriter.create(disk, folder, base)
+
 
 class Log:
     """A stream's log, open for appending and reading. Made by `Log.open`.
@@ -76,6 +92,8 @@ class Log:
         folder: str,
         policy: LogPolicy,
         plan: Plan,
+        writer: SegmentWriter,
+        journal: Journal,
         observer: LogObserver,
         *,
         commits_on_flush: bool,
@@ -86,26 +104,22 @@ class Log:
         self.commits_on_flush = commits_on_flush
         self.segments = plan.segments
         self.epoch = plan.last_epoch + 1
-        has_tail = bool(plan.segments) and not plan.is_ended
-        if has_tail:
-            self._writer = SegmentWriter.resume(self.segments[-1])
-        else:  # offsets of lost records are not used again
-            base = self.segments[-1].next_offset if self.segments else plan.next_offset
-            self._writer = SegmentWriter.create(disk, folder, base)
-            self.segments.append(self._writer.segment)
-        self._shown = self._writer  # that of the last segment which readers may read
+        self._writer = self._shown = writer  # _shown: of the last segment that readers may read
+        if not plan.has_tail:
+            self.segments.append(writer.segment)
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
-        self._state = FlushState(self._writer, plan, has_new_names=not plan.knows_newest)
+        self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = False
+        self._obstacle: StorageError | None = None
         self._index_requests: list[Segment] = []
         self._observer = observer
         for segment in self.segments:
             segment.report_damage_to(observer.damage_found)
         self.filter_demand = FilterDemand(disk, folder)
-        self._journal = Journal.open(disk, folder)
-        self.tracking, notes = restore_tracking(self._journal, self.segments, plan.checkpoint)
+        self._journal = journal
+        self.tracking, notes = restore_tracking(journal, self.segments, plan.checkpoint)
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
     @classmethod
@@ -141,8 +155,23 @@ class Log:
         plan.apply(disk)
         observer = observer or LogObserver()
         policy = policy or LogPolicy()
-        log = cls(disk, folder, policy, plan, observer, commits_on_flush=commits_on_flush)
-        log.flush(with_checkpoint=True)
+        with ExitStack() as opened:  # what fails behind them must not keep their descriptors
+            writer = _open_writer(disk, folder, plan)
+            opened.callback(writer.close)
+            journal = Journal.open(disk, folder)
+            opened.callback(journal.close)
+            log = cls(
+                disk,
+                folder,
+                policy,
+                plan,
+                writer,
+                journal,
+                observer,
+                commits_on_flush=commits_on_flush,
+            )
+            log.flush(with_checkpoint=True)
+            opened.pop_all()
         return log
 
     @property
@@ -203,12 +232,16 @@ class Log:
 
         Args:
             builders: what each chunk holds, at least one entry.
-            now_ms: wall clock. Chunk timestamps never decrease, even if the clock does.
+            now_ms: wall clock. Chunk timestamps do not decrease, even if the clock does, unless
+                it was ahead by more than MOST_AHEAD_MS: then they follow it in a new segment.
 
         Raises:
             StorageError: the system refused. `next_offset` says how many of the first chunks were
                 appended nevertheless.
         """
+        self.check_obstacle()
+        if self._last_timestamp_ms - now_ms > MOST_AHEAD_MS:
+            self._believe(now_ms)
         timestamp_ms = max(now_ms, self._last_timestamp_ms)
         chunk_id = self.next_offset
         group: list[tuple[EncodedChunk, ChunkBuilder]] = []
@@ -224,6 +257,19 @@ class Log:
             group.append((chunk, builder))
             chunk_id = chunk.header.next_offset
         self._write(group)
+
+    def _believe(self, now_ms: int) -> None:
+        """The clock was ahead: go on in a segment whose times increase by themselves."""
+        if self._writer.num_chunks:
+            self._roll()
+        self._observer.clock_was_ahead(self, self._last_timestamp_ms - now_ms)
+        self._last_timestamp_ms = now_ms
+
+    def check_obstacle(self) -> None:
+        """Raise the StorageError that kept a flush from being completed, until one is."""
+        obstacle = self._obstacle or self._journal.obstacle
+        if obstacle is not None:
+            raise obstacle
 
     def _is_full(self, group: Sequence[tuple[EncodedChunk, ChunkBuilder]]) -> bool:
         """Whether the newest segment, with `group` in it, takes no more."""
@@ -288,7 +334,9 @@ class Log:
         self.tracking.store_offset(reference, offset)
 
     def write_tracking(self) -> None:
-        """Put stored offsets that are not written yet into the journal.
+        """Put stored offsets that are not written yet into the journal; nothing is synced.
+
+        While a flush rewrites the journal they stay pending until it has ended.
 
         Raises:
             StorageError: the system refused; they stay pending.
@@ -405,6 +453,16 @@ class Log:
         return not (self._state.is_dirty or self._journal.is_dirty)
 
     @property
+    def needs_upkeep(self) -> bool:
+        """A flush in the background would be good even if nobody asks for safety."""
+        return self.has_unflushed_seals or self._journal.is_large
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Nothing can be appended before a flush has succeeded."""
+        return self._obstacle is not None or self._journal.obstacle is not None
+
+    @property
     def has_unflushed_seals(self) -> bool:
         """A segment was sealed that may not be on the device."""
         return bool(self._state.sealed)
@@ -423,11 +481,16 @@ class Log:
         if self._writer.failed is not None:
             raise self._writer.failed
         state, journal = self._state, self._journal
+        rewrite = journal.rewrite(self.tracking, self.committed_offset)
         checkpoint = None
         if with_checkpoint or state.wants_checkpoint:
-            checkpoint = self._next_checkpoint(only_sealed=only_sealed)
+            try:
+                checkpoint = self._next_checkpoint(only_sealed=only_sealed)
+            except StorageError:
+                journal.end_rewrite()
+                raise
         return state.begin(
-            self._disk, self.folder, journal.borrow(), checkpoint, only_sealed=only_sealed
+            self._disk, self.folder, journal, checkpoint, rewrite, only_sealed=only_sealed
         )
 
     def _next_checkpoint(self, *, only_sealed: bool) -> Checkpoint | None:
@@ -436,11 +499,11 @@ class Log:
         checkpoint = self._state.next_checkpoint(
             self.first_offset, has_tracking=has_tracking, only_sealed=only_sealed
         )
-        if checkpoint is not None and has_tracking:
+        if checkpoint is not None and has_tracking and not self._journal.is_rewriting:
             try:
                 self._journal.add_snapshot(self.tracking, self.committed_offset)
             except StorageError as error:
-                if not error.is_full:
+                if not error.is_temporary:
                     raise
                 return None  # there will be another
         return checkpoint
@@ -450,13 +513,21 @@ class Log:
 
         Args:
             flush: from `begin_flush`.
-            error: that it raised; then nothing can be appended any more.
+            error: that it raised. Then nothing can be appended any more, or, where it is
+                temporary, not before another flush has succeeded.
         """
         is_done = error is None and self._writer.failed is None
+        has_new_journal = self._journal.end_rewrite() or flush.has_new_journal
+        is_temporary = error is not None and error.is_temporary and self._writer.failed is None
+        self._obstacle = error if is_temporary else None
+        if is_temporary:
+            self._journal.was_not_flushed(is_new=has_new_journal)
         self._journal.give_back(is_safe=is_done and not flush.is_partial)
         if is_done:
             for appended in self._state.end(flush):
                 self._commit(appended)
+        elif is_temporary:
+            self._state.take_back(flush)
         else:
             self._writer.failed = self._writer.failed or error
             self._state.abandon()

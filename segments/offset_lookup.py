@@ -1,6 +1,6 @@
 """Where in a stream's segments a reader begins."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -74,14 +74,26 @@ def _find_last(segments: Sequence[Segment]) -> Position:
 
 
 def _find_time(segments: Sequence[Segment], timestamp_ms: int) -> Position:
-    number = bisect_left(segments, timestamp_ms, key=_last_time)
-    for segment in segments[number:]:
+    for segment in segments[_first_ending_at(segments, timestamp_ms) :]:
         found = first_chunk_at_or_after(segment, timestamp_ms)
         if found is not None:
             return _position(segment, found)
     return _end(segments)
 
 
-def _last_time(segment: Segment) -> int:
-    """For a search by time; an empty segment is the newest and sorts last."""
-    return 1 << 63 if segment.last_timestamp_ms is None else segment.last_timestamp_ms
+def _first_ending_at(segments: Sequence[Segment], timestamp_ms: int) -> int:
+    """Number of the first segment that ends at this time or later.
+
+    Times increase within a segment. From one to the next they may go back, where the clock was
+    ahead or behind: a segment counts as ending no later than the latest of those after it, so that
+    times after all of them give the end, and no message is missed for any other.
+    """
+    found, latest = len(segments), None
+    for number in range(len(segments) - 1, -1, -1):
+        ends = segments[number].last_timestamp_ms
+        if ends is None:
+            continue  # it is empty
+        if (ends if latest is None else min(ends, latest)) >= timestamp_ms:
+            found = number
+        latest = ends if latest is None else max(ends, latest)
+    return found

@@ -65,13 +65,20 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
             plan.checkpoint = read_checkpoint(disk, folder)
         except FormatError as error:
             plan.checkpoint_fault = str(error)
-    found = {parsed for name in names if (parsed := parse_name(name))}
-    bases = sorted(base for base, suffix in found if suffix == SEGMENT_SUFFIX)
-    if bases and bases[-1] > MAX_OFFSET:
-        path = file_path(folder, bases[-1], SEGMENT_SUFFIX)
+    suffixes: dict[int, set[str]] = {}
+    for base, suffix in filter(None, map(parse_name, names)):
+        suffixes.setdefault(base, set()).add(suffix)
+    newest = max((b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=0)
+    if newest > MAX_OFFSET:
+        path = file_path(folder, newest, SEGMENT_SUFFIX)
         reason = f"its name is an offset above {MAX_OFFSET}; move it to another folder"
         raise CorruptError(path, 0, reason)
-    orphans = sorted((base, suffix) for base, suffix in found if base not in bases)
+    orphans = [
+        (base, suffix)
+        for base in sorted(suffixes)
+        if SEGMENT_SUFFIX not in suffixes[base]
+        for suffix in sorted(suffixes[base])
+    ]
     plan.steps += [
         Remove(file_path(folder, base, suffix), "its segment file is missing")
         for base, suffix in orphans
@@ -81,7 +88,9 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
         for name in names
         if name.endswith(TEMPORARY_SUFFIX)
     ]
-    suffixes = {base: {s for b, s in found if b == base} for base in bases}
+    for base in {base for base, _ in orphans}:
+        del suffixes[base]
+    bases = sorted(suffixes)
     if plan.checkpoint is not None:
         bases = _without_outlived(plan, plan.checkpoint, folder, suffixes)
     _examine_all(plan, disk, folder, bases, suffixes, trust_indexes=trust_indexes)

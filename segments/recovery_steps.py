@@ -187,6 +187,11 @@ class Plan:
     is_ended: bool = False
 
     @property
+    def has_tail(self) -> bool:
+        """There is a newest segment, and the log goes on in it."""
+        return bool(self.segments) and not self.is_ended
+
+    @property
     def knows_newest(self) -> bool:
         """The checkpoint is about the newest segment, so that its name is on the device.
 

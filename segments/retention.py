@@ -1,6 +1,7 @@
 """Which segments have outlived their stream's limits, by sizes and times; and removing them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from segments.checkpoint import write_checkpoint
@@ -10,9 +11,13 @@ from segments.errors import StorageError
 from segments.policy import LogPolicy
 from segments.segment import Segment
 
+_AT_ONCE = 16  # segments whose files a part of a removal removes
+
 
 class Removal(NamedTuple):
     """Segments that are no longer part of their log, oldest first, and the removal of their files.
+
+    There may be thousands of them, so it can be done in parts, with other work between them.
 
     Attributes:
         disk, folder: where they are.
@@ -25,32 +30,52 @@ class Removal(NamedTuple):
     segments: Sequence[Segment]
     checkpoint: Checkpoint | None
 
-    def run(self) -> None:
-        """Remove the files. May run in a thread.
+    def parts(self) -> Iterator[Callable[[], None]]:
+        """The work in its parts, in order; each may run in a thread, and takes milliseconds.
 
-        Raises:
-            StorageError: the system refused; what is left goes at the next start.
+        The first one writes the checkpoint. No flush may be going on meanwhile.
+        Each raises StorageError when the system refuses; what is left goes at the next start.
         """
         if self.checkpoint is None:
             return
-        is_said = False
+        yield self._begin
+        for number in range(_AT_ONCE, len(self.segments), _AT_ONCE):
+            yield partial(_remove, self.segments[number : number + _AT_ONCE])
+
+    def run(self) -> None:
+        """Remove the files.
+
+        Raises:
+            StorageError: see `parts`.
+        """
+        for part in self.parts():
+            part()
+
+    def _begin(self) -> None:
+        assert self.checkpoint is not None  # noqa: S101 - see `parts`
+        first = self.segments[:_AT_ONCE]
         try:
             write_checkpoint(self.disk, self.folder, self.checkpoint)
-            is_said = True
         except StorageError as error:
-            if not error.is_full:  # then this is what makes room
+            if not error.is_full:
                 raise
-        for segment in self.segments:
-            segment.remove()
-        if not is_said:
+            _remove(first)  # this is what makes room
             write_checkpoint(self.disk, self.folder, self.checkpoint)
+        else:
+            _remove(first)
+
+
+def _remove(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.remove()
 
 
 def expired(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:
     """How many of the oldest segments go; never the newest one.
 
     By size the newest segments stay whose sizes add up to at most `max_length_bytes`. By age
-    those go, from the oldest on, whose last chunk is older than `max_age_ms`.
+    those go, from the oldest on, whose last chunk is older than `max_age_ms`. Of a chunk from the
+    future only this is known: it was written before the next one that is not.
 
     Source: rabbitmq/osiris, src/osiris_log.erl, eval_max_bytes and eval_age.
     """
@@ -72,7 +97,21 @@ def _by_age(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:
     if policy.max_age_ms is None:
         return 0
     oldest = now_ms - policy.max_age_ms
-    for number, segment in enumerate(segments[:-1]):
-        if segment.last_timestamp_ms is not None and segment.last_timestamp_ms >= oldest:
+    number = 0
+    while number < len(segments) - 1:
+        following, ended_ms = number + 1, segments[number].last_timestamp_ms
+        if ended_ms is not None and ended_ms > now_ms:  # the clock was ahead
+            following, ended_ms = _next_begun(segments, following, now_ms)
+        if ended_ms is not None and ended_ms >= oldest:
             return number
-    return len(segments) - 1
+        number = following
+    return number
+
+
+def _next_begun(segments: Sequence[Segment], start: int, now_ms: int) -> tuple[int, int]:
+    """From `start` on the first segment that began in the past, and when: all before ended then."""
+    for number in range(start, len(segments)):
+        begun_ms = segments[number].first_timestamp_ms
+        if begun_ms is not None and begun_ms <= now_ms:
+            return number, begun_ms
+    return len(segments), now_ms

@@ -198,11 +198,8 @@ class Segment:
         An index without a segment then always means "finish the deletion", a segment without an
         index "rebuild the index".
         """
-        names = self.disk.list(self.folder)
         for suffix in SUFFIXES:
-            path = self.path(suffix)
-            if PurePath(path).name in names:
-                self.disk.remove(path)
+            self.disk.remove(self.path(suffix))
 
 
 class SegmentIndex:

@@ -22,12 +22,13 @@ def restore_tracking(
     """The tracking of a stream as of its last chunk, and notes about what could not be read.
 
     Args:
-        journal: as it was opened. One that is damaged, or ahead of the chunks, is rewritten.
+        journal: as it was opened. The first flush rewrites one that is damaged, or ahead of the
+            chunks.
         segments: the stream's, in order.
         checkpoint: the stream's, None without one.
 
     Raises:
-        StorageError: the system refused to read, or to rewrite a damaged journal.
+        StorageError: the system refused to read.
     """
     committed_offset = segments[-1].next_offset
     restorer = _Restorer(committed_offset)
@@ -40,8 +41,8 @@ def restore_tracking(
             restorer.replay(segment)
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
-    if journal.fault is not None or restorer.snapshot_was_ahead:
-        journal.replace(restorer.tracking, committed_offset, keeps_safe=False)
+    if restorer.snapshot_was_ahead or (journal.fault is not None and not journal.exists):
+        journal.must_be_rewritten()
     return restorer.tracking, tuple(restorer.notes)
 
 

@@ -296,7 +296,8 @@ async def _open_broker(
                 tasks.cancel_scope.cancel()
     finally:
         if broker is not None:
-            broker.close()
+            with trio.CancelScope(shield=True):
+                await broker.close()
 
 
 def _connection_budget(config: Config) -> int:

@@ -22,6 +22,7 @@ from trio.testing import MockClock
 
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
+from tests.support.syncs import sync
 
 VIRTUAL_TIME = (
     "net",
@@ -48,7 +49,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No power fails while tests run; tests/support/disk.py looks at what is synced when.
-os.fsync = os.fdatasync = lambda fd: (os.fstat(fd), None)[1]  # type: ignore[assignment,arg-type]
+os.fsync = os.fdatasync = sync  # type: ignore[assignment]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -152,10 +152,10 @@ class Broker:
             for host in list(self.virtual_hosts.values()):
                 await host.expire()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Write what is pending and release all files."""
         for host in self.virtual_hosts.values():
-            host.close()
+            await host.close()
         self._resources.catalog.close()
         if self.poller is not None:
             self.poller.close()

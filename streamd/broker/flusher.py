@@ -32,8 +32,8 @@ class Flushed(Protocol):
         """Bytes that were written and may not be on the device."""
 
     @property
-    def has_unflushed_seals(self) -> bool:
-        """A segment was sealed that may not be on the device."""
+    def needs_upkeep(self) -> bool:
+        """A segment was sealed that may not be on the device, or its journal has grown large."""
 
     async def flush(self, *, only_sealed: bool = False) -> None:
         """Return once everything written is on the device, or the stream has failed."""
@@ -62,7 +62,7 @@ class Flusher:
                 self._work.set()
             if stream.unflushed_bytes >= FLUSH_BYTES:
                 self._hurry.set()
-        elif self.mode is FlushMode.OS and stream.has_unflushed_seals:
+        elif self.mode is FlushMode.OS and stream.needs_upkeep:
             self._dirty[stream] = None
             self._work.set()
 

@@ -48,13 +48,23 @@ class LogFigures(NamedTuple):
             log.size,
             next(times, 0),
             log.last_timestamp_ms or 0,
-            log.segments[0].last_timestamp_ms if len(log.segments) > 1 else None,
+            _oldest_ends_ms(log),
         )
 
     @property
     def num_messages(self) -> int:
         """Messages that are kept."""
         return self.next_offset - self.first_offset
+
+
+def _oldest_ends_ms(log: Log) -> int | None:
+    if len(log.segments) == 1:
+        return None
+    oldest, following = log.segments[:2]
+    ends, begins = oldest.last_timestamp_ms, following.first_timestamp_ms
+    if ends is None or begins is None:
+        return ends
+    return min(ends, begins)  # the clock was ahead if the next one begins before
 
 
 NO_FIGURES = LogFigures(0, 0, None, None, 0, 0, 1, 0, 0, 0, None)  # of a stream without files yet

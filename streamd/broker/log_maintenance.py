@@ -8,11 +8,11 @@ to a new stream that gets the same one, nobody of the old stream touches it any 
 
 While a flush runs that publishers wait for, the writer is paused. A flush that fails is not tried
 again, as the system may have dropped what it could not write, and would report success the next
-time: the stream fails.
+time: the stream fails. Only one that found no descriptor, say, is: its publishers wait meanwhile.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import trio
 
@@ -92,7 +92,10 @@ class LogMaintenance:
                 writer.resume()
             log.end_flush(flush, failure)
         if flush.fault:
-            logger.warning("stream %s: no checkpoint was written: %s", self._name, flush.fault)
+            logger.warning("stream %s: the next start may take longer: %s", self._name, flush.fault)
+        if log.awaits_flush and failure is not None:
+            writer.wait_for(failure)
+            return True
         if failure is not None:
             writer.fail(str(failure))
         if log.commits_on_flush:
@@ -117,7 +120,8 @@ class LogMaintenance:
         """Drop segments that have outlived the stream's limits; files go in a thread.
 
         Those whose index is being built stay until that is done, and those after them. What
-        consumers have asked for is written down as well.
+        consumers have asked for is written down as well. Flushes take turns with the parts of a
+        large removal.
         """
         log = self._log
         if log.has_outlived(self._now_ms()):
@@ -128,16 +132,26 @@ class LogMaintenance:
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             removal = log.expire(self._now_ms(), self._indexing)
             self._expires_again = bool(self._indexing) and log.has_outlived(self._now_ms())
-            if removal.segments:
-                await self._carry_out(removal.run, logging.ERROR)
+            parts = removal.parts()
+            has_more = await self._remove_next(parts)
+        while has_more:
+            async with self._turn:
+                has_more = not self._is_stopped and await self._remove_next(parts)
 
-    async def _carry_out(self, work: Callable[[], None], level: int) -> None:
-        """Do something with the files in a thread; a refusal is logged."""
+    async def _remove_next(self, parts: Iterator[Callable[[], None]]) -> bool:
+        """Do the next part of a removal; whether there may be more."""
+        part = next(parts, None)
+        return part is not None and await self._carry_out(part, logging.ERROR)
+
+    async def _carry_out(self, work: Callable[[], None], level: int) -> bool:
+        """Do something with the files in a thread; a refusal is logged, and False."""
         try:
             with trio.CancelScope(shield=True):
                 await threads.in_thread(work)
         except StorageError as error:
             logger.log(level, "stream %s: %s", self._name, error)
+            return False
+        return True
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index, built or opened in a thread.

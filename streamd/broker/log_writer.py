@@ -17,14 +17,16 @@ Otherwise a turn writes and settles at once.
 
 The states, and what each makes of the four things that happen to a writer:
 
-    state     publish           a turn                   append finds no room   refused otherwise
-    WRITING   queued            written                  -> FULL                -> FAILED
-    FULL      queued, slowly    tried again              stays                  -> FAILED
+    state     publish           a turn                   a shortage             refused otherwise
+    WRITING   queued            written                  -> WAITING             -> FAILED
+    WAITING   queued, slowly    tried again              stays                  -> FAILED
     FAILED    refused           nothing                  -                      -
     STOPPED   queued            nothing: the folder may be another stream's by now
 
-FULL -> WRITING when an append succeeds. Every state -> STOPPED by `stop`, when the stream is being
-deleted; `remove` then refuses what is queued. A paused writer takes no turn in any state.
+WAITING -> WRITING when a turn succeeds. A shortage is that of room on the disk, of descriptors, or
+of memory; a flush that could not be completed for one is tried again, too. Every state -> STOPPED
+by `stop`, when the stream is being deleted; `remove` then refuses what is queued. A paused writer
+takes no turn in any state.
 """
 
 import logging
@@ -36,6 +38,7 @@ import trio
 
 from segments import Log, StorageError
 from segments.entries import split
+from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
 from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.errors import Reason
@@ -51,7 +54,7 @@ class WriterState(Enum):
     """See the table above."""
 
     WRITING = "writing"
-    FULL = "the disk is full"
+    WAITING = "waiting"
     FAILED = "failed"
     STOPPED = "stopped"
 
@@ -69,6 +72,7 @@ class LogWriter:
     Attributes:
         state: see the table above.
         failure: why it accepts nothing more; None while it does.
+        shortage: what it waits for; empty while it does not.
         has_rolled: a new segment has begun since `take_rolled`.
         num_asked: see above.
     """
@@ -83,6 +87,7 @@ class LogWriter:
     ) -> None:
         self.state = WriterState.WRITING
         self.failure: str | None = None
+        self.shortage = ""
         self.has_rolled = False
         self._name = name
         self._log = log
@@ -140,15 +145,14 @@ class LogWriter:
         return not self._queue and self._num_settled == self.num_asked and not self._is_paused
 
     @property
-    def is_full(self) -> bool:
-        """The disk is full, and what was published waits."""
-        return self.state is WriterState.FULL
+    def is_waiting(self) -> bool:
+        """There is a shortage, and what was published waits."""
+        return self.state is WriterState.WAITING
 
     @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
-        is_full = self.state is WriterState.FULL
-        return self._queued_bytes > (0 if is_full else QUEUE_BYTES)
+        return self._queued_bytes > (0 if self.is_waiting else QUEUE_BYTES)
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
@@ -158,7 +162,7 @@ class LogWriter:
     async def settled(self) -> None:
         """Return when all input so far is stored or refused, or cannot be stored for now."""
         asked = self.num_asked
-        while self._num_settled < asked and not (self.is_full or self.failure):
+        while self._num_settled < asked and not (self.is_waiting or self.failure):
             await self._settled.park()
 
     # -- a turn
@@ -190,18 +194,22 @@ class LogWriter:
 
     def _append_all(self, *, has_offsets: bool) -> None:
         try:
+            self._log.check_obstacle()
             self._write_queue()
             if has_offsets:
                 self._log.write_tracking()
         except StorageError as error:
-            if error.is_full:
-                self._wait_for_room(error)
+            if error.is_temporary:
+                self.wait_for(error)
             else:
                 self.fail(str(error))
         else:
-            if self.state is WriterState.FULL:
-                logger.info("stream %s: there is room on the disk again", self._name)
-                self.state = WriterState.WRITING
+            if self.state is WriterState.WAITING:
+                over = (
+                    "there is room on the disk again" if self.shortage == FULL_DISK else "goes on"
+                )
+                logger.info("stream %s: %s", self._name, over)
+                self.state, self.shortage = WriterState.WRITING, ""
 
     def _write_queue(self) -> None:
         """Append everything queued; what is in the log leaves the queue, nothing else does.
@@ -247,10 +255,13 @@ class LogWriter:
             self._queued_bytes -= len(entries.data) + PUBLICATION_BYTES
             self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
 
-    def _wait_for_room(self, error: StorageError) -> None:
-        if not self.is_full:
+    def wait_for(self, error: StorageError) -> None:
+        """Nothing can be written or flushed before a shortage is over."""
+        if self.shortage != error.shortage:
             logger.error("stream %s: %s; its publishers wait", self._name, error)
-            self.state = WriterState.FULL
+        if self.state is WriterState.WRITING:
+            self.state = WriterState.WAITING
+        self.shortage = error.shortage
 
     # -- the outcome
 

@@ -24,9 +24,10 @@ While it is open three parts do the work, each knows only those below it:
 
 Writing needs no task of its own where a round is open (net/rounds.py): it is done at its end. The
 task here writes where there is none, and does what may take time: it waits for a flush with
-`flush = always`, drops segments when a new one has begun, and tries again every second while the
-disk is full. A full disk stops publishing to the stream, not the stream: what has been received
-stays queued in its order, and connections that would send more are not read.
+`flush = always`, has old segments dropped when a new one has begun, and tries again every second
+while the disk is full or descriptors are short. That stops publishing to the stream, not the
+stream: what has been received stays queued in its order, and connections that would send more are
+not read.
 """
 
 import errno
@@ -41,6 +42,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from segments import Log, SegmentsError, StorageError
+from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
 from segments.segment import Segment
 from streamd.broker import threads
@@ -167,7 +169,7 @@ class Stream:
         self._figures: LogFigures | None = None
         self._reason = ""  # why it is unavailable
         self._retry_at = 0.0
-        self._awaits_turn = self._disk_is_full = self._tries_again = False
+        self._awaits_turn = self._disk_is_full = self._tries_again = self._expires = False
         self._changed = trio.lowlevel.ParkingLot()
         self._running = trio.CancelScope()
         self._work = Wakeup()
@@ -202,7 +204,7 @@ class Stream:
                 raise Refused(Reason.NOT_AVAILABLE, self._reason)
             await self._changed.park()
             if self.state is StreamState.CLOSED and self._disk_is_full:
-                raise Refused(Reason.PRECONDITION_FAILED, WriterState.FULL.value)
+                raise Refused(Reason.PRECONDITION_FAILED, FULL_DISK)
         if self._services.keeper is not None:
             self._services.keeper.used(self)
 
@@ -323,7 +325,7 @@ class Stream:
             and not self._num_holds
             and not self.waiters
             and writer.is_settled
-            and writer.state is WriterState.WRITING  # not full, failed, or about to be deleted
+            and writer.state is WriterState.WRITING  # not waiting, failed, or about to be deleted
         )
 
     @property
@@ -351,7 +353,9 @@ class Stream:
                 else:
                     await threads.in_thread(log.close)
             except SegmentsError as error:
-                failure, is_final = f"{error}; look at the disk, then restart the server", True
+                is_final = not (isinstance(error, StorageError) and error.is_temporary)
+                advice = "; look at the disk, then restart the server" if is_final else ""
+                failure = f"{error}{advice}"
             except Exception as error:  # no thread, or a bug: nobody may wait for it for ever
                 logger.exception("stream %s: its log cannot be closed", self.name)
                 failure = str(error)
@@ -400,8 +404,8 @@ class Stream:
     @property
     def alarm(self) -> str:
         """Why it takes no messages at the moment; empty while it does."""
-        is_full = self._disk_is_full if self._writer is None else self._writer.is_full
-        return self.failed or (WriterState.FULL.value if is_full else "")
+        known = FULL_DISK if self._disk_is_full else ""
+        return self.failed or (known if self._writer is None else self._writer.shortage)
 
     @property
     def figures(self) -> LogFigures | None:
@@ -513,10 +517,25 @@ class Stream:
             if writer.take_rolled():
                 with self._services.rounds.open():
                     self.waiters.wake_all()
-                await self.expire()
-            if writer.is_full:
+                await self._expire_beside()
+            if writer.is_waiting:
                 await trio.sleep(FULL_DISK_SECONDS)
+                if self.log.awaits_flush:
+                    await self.flush()
                 self._work.set()
+
+    async def _expire_beside(self) -> None:
+        """Drop old segments in a task of its own: what is published meanwhile does not wait."""
+        supervisor = self._services.supervisor
+        if supervisor is None:
+            await self.expire()
+        elif not self._expires:
+            self._expires = True
+            supervisor.start_once("dropping old segments", self._expire_once, self.name)
+
+    async def _expire_once(self) -> None:
+        self._expires = False  # a segment that begins from now on is not seen for certain
+        await self.expire()
 
     @property
     def _waits_for_flush(self) -> bool:
@@ -527,9 +546,9 @@ class Stream:
         writer, log = self._writer, self._log
         if writer is None or log is None:
             return  # closed or deleted within the round
-        if writer.state is not WriterState.FULL:  # then the task tries, now and then
+        if writer.state is not WriterState.WAITING:  # then the task tries, now and then
             self._write()
-        if writer.has_rolled or writer.state is WriterState.FULL or log.commits_on_flush:
+        if writer.has_rolled or writer.state is WriterState.WAITING or log.commits_on_flush:
             self._work.set()
 
     def _write(self) -> None:
@@ -553,8 +572,11 @@ class Stream:
         has_run = await self._maintenance.flush(
             only_sealed=only_sealed, with_checkpoint=with_checkpoint
         )
-        if has_run and self._log is not None and self._log.commits_on_flush:
-            self._work.set()  # for what came meanwhile
+        log = self._log
+        if has_run and log is not None:
+            has_more = log.commits_on_flush or log.tracking.has_pending  # that came meanwhile
+            if has_more or log.awaits_flush:
+                self._work.set()
 
     @property
     def unflushed_bytes(self) -> int:
@@ -562,9 +584,9 @@ class Stream:
         return self._log.unflushed_bytes if self._log is not None else 0
 
     @property
-    def has_unflushed_seals(self) -> bool:
-        """A segment was sealed that may not be on the device."""
-        return self._log is not None and self._log.has_unflushed_seals
+    def needs_upkeep(self) -> bool:
+        """A segment was sealed that may not be on the device, or its journal has grown large."""
+        return self._log is not None and self._log.needs_upkeep
 
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
@@ -600,11 +622,12 @@ class Stream:
             self._log.abandon()
         self._changed.unpark_all()
 
-    def shut_down(self) -> None:
+    async def shut_down(self) -> None:
         """The server stops: write what is pending and release the files.
 
         Raises:
             SegmentsError: the system refused.
         """
+        await self.stop()
         if self._log is not None:
-            self._log.close()
+            await threads.in_thread(self._log.close)

@@ -485,11 +485,11 @@ class VirtualHost:
             return False
         return figures.oldest_ends_ms < self._resources.now_ms() - max_age_ms
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Write what is pending and release all files."""
         for stream in self.streams():
             try:
-                stream.shut_down()
+                await stream.shut_down()
             except SegmentsError as error:
                 logger.error("stream %s: %s", stream.name, error)
 
@@ -528,6 +528,15 @@ class _LogObserver(LogObserver):
             damage.position,
             lost,
             damage.first_offset,
+        )
+
+    def clock_was_ahead(self, _log: Log, ahead_ms: int) -> None:
+        """See LogObserver."""
+        logger.warning(
+            "stream %s: its newest message is %s s ahead of the clock, which was wrong then or is "
+            "wrong now; times of new messages follow the clock",
+            self._stream.name,
+            f"{ahead_ms // 1_000:,}",
         )
 
 

@@ -407,3 +407,42 @@ class TestFlushing:
         await wait_all_tasks_blocked()
         assert bench.num_flushes == 1
         assert not bench.log.has_unflushed_seals
+
+
+SHORTAGES = {errno.EMFILE: "too many files are open", errno.ENOMEM: "memory is short"}
+
+
+@pytest.mark.parametrize("code", SHORTAGES)
+@pytest.mark.parametrize("flush", ["os", "interval", "always"])
+@pytest.mark.parametrize("operation", ["create", "sync_folder"])
+async def test_a_shortage_during_a_roll_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, flush: str, code: int
+) -> None:
+    """A new segment needs two descriptors, syncing its folder one."""
+    original = getattr(OsDisk, operation)
+    is_short = False
+
+    def refuse(self: OsDisk, path: str) -> Any:
+        if is_short and f"/{BAD}" in path:
+            raise StorageError("open", path, OSError(code, os.strerror(code)))
+        return original(self, path)
+
+    monkeypatch.setattr(OsDisk, operation, refuse)
+    async with harness(tmp_path, flush=flush) as server:
+        peer = await server.peer()
+        await peer.create(BAD, stream_max_segment_size_bytes="100")
+        await peer.declare(BAD)
+        await peer.store([b"x" * 100], 1)
+        await trio.sleep(5)
+        is_short = True
+        await peer.publish([b"y" * 100], 2)
+        await trio.sleep(5)
+        assert server.host.alarms() == {BAD: SHORTAGES[code]}
+        is_short = False
+        confirm = await peer.expect(c.PublishConfirm)
+        assert (confirm.publisher_id, confirm.publishing_ids) == (1, (2,))
+        await trio.sleep(5)
+        assert not server.host.alarms()
+        await peer.store([b"z"], 3)
+        await peer.subscribe(BAD)
+        assert [body[:1] for body in await peer.bodies(3)] == [b"x", b"y", b"z"]

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from segments.filter_index import FilterFile, FilterIndex
-from streamd.broker import log_maintenance
+from segments.flush import Flush
+from streamd.broker import log_maintenance, threads
 from streamd.broker.indexer import Indexer
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.server import NEXT, OK, Harness, Peer, harness
+from tests.support.syncs import work_beside
 
 
 async def fill(peer: Peer, first_id: int, count: int) -> None:
@@ -153,7 +156,7 @@ async def test_an_index_of_a_deleted_stream_is_no_trouble(
             server.start(delete_and_create)
             await trio.sleep(10)  # as long as the disk likes
             assert codes == []  # the deletion waits for whoever works on the files
-        return work(*args)
+        return work_beside(work, *args)
 
     monkeypatch.setattr(log_maintenance.threads, "in_thread", delete_first)
     await peer.store([bytes(1200)], 1, values=[b"v"])
@@ -193,3 +196,30 @@ async def test_what_is_asked_for_is_counted(server: Harness, peer: Peer) -> None
     assert log.filter_demand.counts == {"HA": 2, "UA": 1}
     await server.host.expire()
     assert Path(log.folder, "asked.json").exists()
+
+
+async def test_a_consumer_that_comes_to_the_end_while_a_match_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for chunks that it cannot see yet: it is told of the one that was written before."""
+    may_end = trio.Event()
+    async with harness(tmp_path, flush="always") as server:
+        peer, reader = await server.peer(), await server.peer()
+        await peer.create("s")
+        await peer.declare("s")
+        await peer.store([b"before"], values=[b"other"])
+        inline = threads.in_thread
+
+        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+            if isinstance(getattr(work, "__self__", None), Flush):
+                await may_end.wait()
+            return await inline(work, *arguments)
+
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        await peer.publish([b"match"], 2, values=[b"v"])
+        await trio.sleep(1)
+        await reader.subscribe("s", offset=NEXT, filter__0="v")
+        await reader.silence(1)
+        may_end.set()
+        with trio.fail_after(5):
+            assert await reader.bodies(1) == [b"match"]

@@ -12,6 +12,7 @@ from segments.compression import GZIP, NO_COMPRESSION, pack
 from segments.format_constants import FILTER_VALUE
 from segments.message import Message
 from streamd.broker import threads
+from streamd.broker.catalog import CatalogError
 from streamd.broker.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -279,6 +280,34 @@ class TestStanding:
         may_go_on.set()
         assert (await peer.expect(c.ManageResponse)).code == OK
         assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
+
+    async def test_a_change_that_is_refused_leaves_no_gap_in_the_old_one(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await peer.create("s")
+        await register(peer)
+        other = await server.peer()
+        await other.declare("s")
+        is_committing, may_go_on = trio.Event(), trio.Event()
+
+        async def refuse(*_: object) -> Any:
+            is_committing.set()
+            await may_go_on.wait()
+            raise CatalogError("database or disk is full")
+
+        arguments = (Pair("stream", "s"), Pair("group", "g"), Pair("text", "d < 2"))
+        with monkeypatch.context() as patched:
+            patched.setattr(threads, "in_thread", refuse)
+            await peer.send(c.Manage(9, "selector.add", arguments))
+            await is_committing.wait()
+            await other.store([flight("HA", 9)])
+            may_go_on.set()
+            assert (await peer.expect(c.ManageResponse)).code != OK
+        await other.store([flight("HA", 1)], first_id=2)
+        await other.store([flight("HA", 8)], first_id=3)
+        with trio.fail_after(5):
+            got = await read_bodies(peer, 2, selector_group="g")
+        assert got == [flight("HA", 9), flight("HA", 8)]
 
     async def test_a_consumer_that_leaves_without_a_word(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")

@@ -1,7 +1,8 @@
 """A stream whose disk fills up or fails: what was confirmed stays, others go on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import trio
@@ -9,10 +10,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import Log, LogPolicy, StorageError
 from segments.flush import Flush
+from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream, StreamServices
+from streamd.broker.supervisor import Supervisor
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.rounds import Rounds
@@ -20,7 +23,7 @@ from streamd.net.wakeup import Wakeup
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.support.disk import FaultyDisk
-from tests.support.logs import read_bodies
+from tests.support.logs import append, read_bodies
 
 
 class Bench:
@@ -40,6 +43,7 @@ class Bench:
         *,
         commits_on_flush: bool = False,
         flushing: Flusher | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.disk = FaultyDisk()
         policy = LogPolicy(max_segment_chunks=50)
@@ -48,7 +52,8 @@ class Bench:
         self._begin_flush = self.log.begin_flush
         self.log.begin_flush = self._count_flush  # type: ignore[method-assign]
         self.rounds = Rounds()
-        self.stream = Stream("s", StreamServices(lambda: 0, self.rounds, flushing))
+        services = StreamServices(lambda: 0, self.rounds, flushing, supervisor=supervisor)
+        self.stream = Stream("s", services)
         self.stream.attach(self.log)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = StreamPublisher(1, reference, self.outbox)
@@ -215,3 +220,27 @@ async def test_a_deleted_stream_keeps_nobody_waiting(nursery: trio.Nursery) -> N
         await bench.stream.settled()
     answers = await bench.answers()
     assert answers == [c.PublishError(1, ((1, ResponseCode.STREAM_DOES_NOT_EXIST),))]
+
+
+async def test_what_is_published_does_not_wait_until_old_segments_are_removed(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+        await trio.sleep(1)
+        return work(*arguments)
+
+    monkeypatch.setattr(threads, "in_thread", slowly)
+    bench = Bench(nursery, commits_on_flush=True, supervisor=Supervisor(nursery))
+    bench.log.policy = LogPolicy(max_segment_chunks=1)
+    for _ in range(200):
+        append(bench.log, [b"m"])
+        bench.log.flush(with_checkpoint=True)
+    bench.log.policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
+    files = len(bench.disk.files)
+    for number in range(1, 4):
+        bench.publish(number)
+        await trio.sleep(4)
+        assert await bench.answers() == [c.PublishConfirm(1, (number,))]
+    assert len(bench.disk.files) > files / 2  # and they were being removed meanwhile
+    await trio.sleep(100)
+    assert len(bench.disk.files) < 10

@@ -31,6 +31,7 @@ from tests.churn.innocents import Innocents
 from tests.churn.network import Memory
 from tests.churn.server_log import is_unexplained
 from tests.support.server import Harness, harness
+from tests.support.syncs import work_beside
 
 _CLIENTS = (3, 6)  # from, to: the seed decides
 _STEPS = (2, 8)
@@ -101,7 +102,7 @@ class Interleaving:
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
             await trio.sleep(self._chance.choice(_DELAYS))
             try:
-                return work(*arguments)
+                return work_beside(work, *arguments)
             finally:
                 await trio.sleep(self._chance.choice(_DELAYS))
 

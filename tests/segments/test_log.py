@@ -22,6 +22,7 @@ from segments import (
 from segments.codec import INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
+from segments.log import LogObserver
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
@@ -332,6 +333,8 @@ class TestTracking:
         for n in range(9000):
             log.store_offset(b"c" * 200, n)
             log.write_tracking()
+            if n % 1000 == 0:
+                log.flush()
         assert (tmp_path / "tracking").stat().st_size < 1.2e6
         log.close()
         assert Log.open(str(tmp_path)).tracking.offset(b"c" * 200) == 8999
@@ -441,3 +444,161 @@ class TestRefusals:
         assert log.is_empty
         log.close()
         assert (tmp_path / "notes.txt").exists()
+
+
+def offset_after_reopening(disk: FaultyDisk) -> int | None:
+    return Log.open("s", disk=disk).tracking.offset(b"c")
+
+
+class TestJournalOnAFailingDisk:
+    def test_a_torn_record_on_a_full_disk_keeps_nobody_from_reading(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"x"])
+        log.store_offset(b"c", 1)
+        log.close()
+        del disk.files["s/tracking"].content[-1:]
+        disk.capacity = 0
+        log = Log.open("s", disk=disk)
+        assert read_bodies(log) == [b"x"]
+        disk.capacity = None
+        append(log, [b"y"])
+        log.store_offset(b"c", 2)
+        log.close()
+        assert offset_after_reopening(disk) == 2
+
+    def test_a_snapshot_of_lost_chunks_goes_before_others_take_their_offsets(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"x"], sequences={b"p": 1})
+        log.flush(with_checkpoint=True)
+        before = {path: bytes(inode.content) for path, inode in disk.files.items()}
+        append(log, [b"y"], sequences={b"p": 2})
+        log.store_offset(b"c", 1)
+        log.close()
+        for path in (f"s/{0:020d}.segment", f"s/{0:020d}.index", "s/checkpoint"):
+            disk.files[path].content[:] = before[path]  # the power has failed
+        disk.capacity = 0
+        log = Log.open("s", disk=disk)
+        assert read_bodies(log) == [b"x"]
+        assert log.tracking.sequence(b"p") == 1
+        disk.capacity = None
+        with pytest.raises(StorageError, match="No space left"):
+            append(log, [b"z"])
+        assert log.awaits_flush
+        log.flush()
+        append(log, [b"z"])
+        log.abandon()
+        log = Log.open("s", disk=disk)
+        assert log.tracking.sequence(b"p") == 1
+        assert log.tracking.offset(b"c") == 1
+
+    def test_a_journal_is_in_use_once_it_has_its_name(self) -> None:
+        """Its folder cannot be synced then: what is stored afterwards must not go elsewhere."""
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        log.store_offset(b"c", 1)
+        log.write_tracking()
+        log.flush()
+        log._journal.must_be_rewritten()
+        disk.failures = {"sync_folder": 1}
+        with pytest.raises(StorageError):
+            log.flush()
+        log.store_offset(b"c", 2)
+        log.write_tracking()
+        log.abandon()
+        assert offset_after_reopening(disk) == 2
+
+    def test_what_is_stored_while_the_journal_is_rewritten(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        log.store_offset(b"c", 1)
+        log.write_tracking()
+        log._journal.must_be_rewritten()
+        flush = log.begin_flush()
+        log.store_offset(b"c", 2)
+        log.write_tracking()
+        flush.run()
+        log.store_offset(b"c", 3)
+        log.write_tracking()
+        log.end_flush(flush)
+        assert log.tracking.has_pending
+        log.write_tracking()
+        log.abandon()
+        assert offset_after_reopening(disk) == 3
+
+
+class TestAClockThatWasAhead:
+    HOUR_MS = 3_600_000
+    NOW_MS = 1_700_000_000_000
+    AHEAD_MS = 30 * 24 * HOUR_MS
+
+    def fill(self, log: Log, minutes: int) -> None:
+        """A message a minute; in the third the clock is ahead."""
+        for minute in range(minutes):
+            ahead = self.AHEAD_MS if minute == 2 else 0
+            append(log, [b"%d" % minute], now_ms=self.NOW_MS + minute * 60_000 + ahead)
+
+    def test_times_follow_it_again(self, tmp_path: Path) -> None:
+        told = []
+
+        class Observer(LogObserver):
+            def clock_was_ahead(self, log: Log, ahead_ms: int) -> None:
+                told.append((log.next_offset, ahead_ms))
+
+        log = Log.open(str(tmp_path), observer=Observer())
+        self.fill(log, 10)
+        times = [chunk.header.timestamp_ms - self.NOW_MS for chunk in read_chunks(log)]
+        assert [t for n, t in enumerate(times) if n != 2] == [
+            n * 60_000 for n in range(10) if n != 2
+        ]
+        assert told == [(3, self.AHEAD_MS - 60_000)]
+        log.close()
+        log = Log.open(str(tmp_path), observer=Observer())
+        append(log, [b"x"], now_ms=self.NOW_MS + self.HOUR_MS)
+        assert log.last_timestamp_ms == self.NOW_MS + self.HOUR_MS
+        assert len(told) == 1
+        log.close()
+
+    @pytest.mark.parametrize("back_ms", [1, HOUR_MS])
+    def test_a_correction_is_none_of_it(self, log: Log, back_ms: int) -> None:
+        append(log, [b"x"], now_ms=self.NOW_MS)
+        append(log, [b"x"], now_ms=self.NOW_MS - back_ms)
+        assert log.last_timestamp_ms == self.NOW_MS
+        assert len(log.segments) == 1
+
+    @pytest.mark.parametrize("reopens", [False, True])
+    def test_age_counts(self, tmp_path: Path, reopens: bool) -> None:
+        policy = LogPolicy(max_segment_chunks=2, max_age_ms=self.HOUR_MS)
+        log = Log.open(str(tmp_path), policy)
+        self.fill(log, 70)
+        if reopens:
+            log.close()
+            log = Log.open(str(tmp_path), policy)
+        log.flush(with_checkpoint=True)
+        log.expire(self.NOW_MS + 70 * 60_000).run()
+        assert 8 <= log.first_offset <= 10
+        log.close()
+
+    def test_nothing_goes_too_early(self, tmp_path: Path) -> None:
+        """What was written while the clock was behind is as old as what is around it."""
+        policy = LogPolicy(max_segment_chunks=1, max_age_ms=self.HOUR_MS)
+        log = Log.open(str(tmp_path), policy)
+        for at in (0, 60_000, -self.AHEAD_MS, 120_000, 180_000):
+            append(log, [b"x"], now_ms=self.NOW_MS + at)
+        log.flush(with_checkpoint=True)
+        assert not log.expire(self.NOW_MS + 240_000).segments
+        log.close()
+
+    def test_messages_are_found_by_time(self, log: Log) -> None:
+        self.fill(log, 10)
+        for minute in range(10):  # none is missed: the one from the future may be first
+            found = log.find(at_time(self.NOW_MS + minute * 60_000)).offset
+            assert found == min(minute, 2)
+        assert log.find(at_time(self.NOW_MS + 10 * 60_000)).offset == 10
+
+    def test_messages_are_found_by_time_after_it_was_behind(self, log: Log) -> None:
+        for at in (0, 60_000, -self.AHEAD_MS, 120_000):
+            append(log, [b"x"], now_ms=self.NOW_MS + at)
+        assert log.find(at_time(self.NOW_MS + 1)).offset == 1
+        assert log.find(at_time(self.NOW_MS + 60_001)).offset == 3

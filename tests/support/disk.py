@@ -163,7 +163,7 @@ class FaultyDisk:
         self.files[new] = self.files.pop(old)
 
     def sync_folder(self, folder: str) -> None:
-        pass
+        self.maybe_fail("sync_folder", folder)
 
     def cut_power(self, kept: dict[str, int], torn: dict[str, int]) -> None:
         """The power fails: of each file's unsynced writes a prefix stays, its last one torn.

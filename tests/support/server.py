@@ -28,6 +28,7 @@ from streamd.server import STREAM, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
+from tests.support.syncs import none_on_the_loop, work_beside
 
 Answer = TypeVar("Answer")
 OK = ResponseCode.OK
@@ -424,7 +425,7 @@ class Harness:
 
 async def inline(work: Callable[..., Any], *arguments: object) -> Any:
     await trio.lowlevel.checkpoint()
-    return work(*arguments)
+    return work_beside(work, *arguments)
 
 
 @asynccontextmanager
@@ -432,6 +433,8 @@ async def harness(
     folder: Path, *, is_polled: bool = False, **settings: Any
 ) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads.
+
+    Its event loop must not wait for the device: that fails the test.
 
     Args:
         folder: of its data.
@@ -446,13 +449,14 @@ async def harness(
         clock = trio.current_time
         start = clock()
         now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
-        async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
-            server.addresses["stream"] = Address("127.0.0.1", 5552)
-            running = Harness(server, nursery, folder)
-            if is_polled:
-                running.poll()
-            yield running
-            nursery.cancel_scope.cancel()
+        with none_on_the_loop():
+            async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
+                server.addresses["stream"] = Address("127.0.0.1", 5552)
+                running = Harness(server, nursery, folder)
+                if is_polled:
+                    running.poll()
+                yield running
+                nursery.cancel_scope.cancel()
     finally:
         threads.in_thread = original
         passwords._COST = cost

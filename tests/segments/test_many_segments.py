@@ -1,0 +1,115 @@
+"""A log of many segments: work in proportion to their number, and few files open at a time."""
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from segments import Log, LogPolicy, StorageError
+from segments.checkpoint import CHECKPOINT_NAME
+from segments.recovery import examine
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append, read_bodies
+
+EACH_ITS_OWN = LogPolicy(max_segment_chunks=1)
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python `work` runs: its cost, the same on every machine."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def log_of(disk: FaultyDisk, number: int, *, flushes: bool = True) -> Log:
+    log = Log.open("s", EACH_ITS_OWN, disk)
+    for n in range(number):
+        append(log, [b"%d" % n])
+    if flushes:
+        log.flush(with_checkpoint=True)
+    return log
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_opening_costs_the_same_for_each_segment(has_checkpoint: bool) -> None:
+    def cost(number: int) -> int:
+        disk = FaultyDisk()
+        log_of(disk, number).close()
+        if not has_checkpoint:
+            del disk.files[f"s/{CHECKPOINT_NAME}"]
+        return lines_run(lambda: examine(disk, "s"))
+
+    assert cost(400) < 5 * cost(100)
+
+
+def test_dropping_costs_the_same_for_each_segment() -> None:
+    def cost(number: int) -> int:
+        disk = FaultyDisk()
+        log = log_of(disk, number)
+        log.policy = replace(EACH_ITS_OWN, max_length_bytes=1)
+        return lines_run(lambda: log.expire(0).run())
+
+    assert cost(400) < 5 * cost(100)
+
+
+@contextmanager
+def few_descriptors(number: int) -> Iterator[None]:
+    """So many files can be opened beside those that are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 1 + number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def num_open() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+class TestDescriptors:
+    def test_segments_without_a_checkpoint_are_opened_one_after_the_other(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log.open(str(tmp_path), EACH_ITS_OWN)
+        for n in range(50):
+            append(log, [b"%d" % n])
+        log.close()
+        (tmp_path / CHECKPOINT_NAME).unlink()
+        with few_descriptors(10):
+            log = Log.open(str(tmp_path), EACH_ITS_OWN)
+            assert len(read_bodies(log)) == 50
+            log.close()
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_a_log_that_finds_no_descriptor_keeps_none(self, tmp_path: Path, number: int) -> None:
+        log = Log.open(str(tmp_path), EACH_ITS_OWN)
+        append(log, [b"x"], sequences={b"p": 1})
+        log.store_offset(b"c", 1)
+        log.close()
+        before = num_open()
+        with few_descriptors(number):
+            refusal = suppress(StorageError) if number > 1 else pytest.raises(StorageError)
+            with refusal:
+                Log.open(str(tmp_path), EACH_ITS_OWN).close()
+        assert num_open() == before
