@@ -24,7 +24,7 @@ from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
 from tests.support.syncs import sync
 
-VIRTUAL_TIME = (
+VIRTUAL_TIME = {
     "net",
     "auth",
     "broker",
@@ -35,7 +35,7 @@ VIRTUAL_TIME = (
     "test_states.py",
     "test_cancellation.py",
     "test_limits_of_use.py",
-)
+}
 
 # No test here may fail because the machine is slow.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
