@@ -91,10 +91,10 @@ class StreamConnection(BaseConnection):
             with trio.fail_after(LOGIN_SECONDS):
                 step = connection.state
                 while connection.state is step:
+                    await trio.lowlevel.checkpoint()  # signs of life are not limited
                     command = await self._next_command()
                     answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
-                    await trio.lowlevel.checkpoint()  # signs of life are not limited
         connection.limit_frames(self._login.frame_max)
         name = self._login.properties.get("connection_name", "")
         logger.info("%s: connected%s", self._transport.peer, f" as {name}" if name else "")

@@ -35,8 +35,13 @@ def value_of(text: str) -> bytes:
 def shown(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The properties for people: bytes that are not UTF-8 as backslash escapes."""
     return {
-        key: value_of(text).decode("utf-8", "backslashreplace")
-        if key.startswith(FILTER_PREFIX)
-        else text
-        for key, text in properties
+        key: _escaped(text) if key.startswith(FILTER_PREFIX) else text for key, text in properties
     }
+
+
+def _escaped(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return value_of(text).decode("utf-8", "backslashreplace")
+    return text  # the same object: connections hold many of them
