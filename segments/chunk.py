@@ -51,7 +51,7 @@ class ChunkBuilder:
         data: bytes,
         num_entries: int,
         num_records: int,
-        filter_values: Sequence[bytes] | None,
+        filter_values: Sequence[bytes] | Counter[bytes] | None,
     ) -> None:
         """Take entries, encoded back to back as they will stand in the data section.
 
@@ -59,8 +59,8 @@ class ChunkBuilder:
             data: the entries.
             num_entries: how many there are.
             num_records: how many messages they hold, sub-batches counted through.
-            filter_values: one per entry, or per message, empty where there is none; None for none
-                at all.
+            filter_values: one per entry, empty where there is none, or how many messages have
+                which; None for none at all.
         """
         self._data.append(data)
         self.num_entries += num_entries

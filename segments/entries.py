@@ -1,6 +1,7 @@
 """Entries on their way into a chunk, and taking them apart: without duplicates, cut to a size."""
 
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from operator import ge
 from typing import NamedTuple
@@ -19,15 +20,15 @@ class Entries(NamedTuple):
         data: the entries back to back, as a chunk stores them.
         num_entries: how many.
         num_records: how many messages, sub-batches counted through.
-        filter_values: one per entry, of a sub-batch one per message, empty where there is none;
-            None when there are none at all.
+        filter_values: one per entry, empty where there is none; of a sub-batch how many of its
+            messages have which; None when there are none at all.
     """
 
     publishing_ids: bytes
     data: bytes
     num_entries: int
     num_records: int
-    filter_values: Sequence[bytes] | None
+    filter_values: Sequence[bytes] | Counter[bytes] | None
 
 
 def without_duplicates(entries: Entries, sequence: int | None) -> Entries | None:
@@ -55,6 +56,7 @@ def pick(entries: Entries, kept: Sequence[int]) -> Entries:
         return entries
     walked = list(walk_entries(entries.data))
     ids, values = entries.publishing_ids, entries.filter_values
+    assert not isinstance(values, Counter)  # noqa: S101 - a sub-batch is one entry
     return Entries(
         b"".join(ids[ID_SIZE * n : ID_SIZE * (n + 1)] for n in kept),
         b"".join(entries.data[walked[n].start : walked[n].end] for n in kept),
@@ -73,6 +75,7 @@ def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
     for data, num_entries, num_records in split_entries(entries.data, max_records, max_bytes):
         end = start + num_entries
         values = entries.filter_values
+        assert not isinstance(values, Counter)  # noqa: S101 - as above
         parts.append(
             Entries(
                 entries.publishing_ids[ID_SIZE * start : ID_SIZE * end],

@@ -35,6 +35,7 @@ VIRTUAL_TIME = {
     "test_states.py",
     "test_cancellation.py",
     "test_limits_of_use.py",
+    "test_turns.py",
 }
 
 # No test here may fail because the machine is slow.

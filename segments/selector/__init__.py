@@ -5,6 +5,7 @@ match, and its `push_down` which chunks of a stream can hold any that do. Synchr
 clocks; user text is parsed and compiled to closures, never executed.
 """
 
+from segments.selector.cost import Budget, Cost
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.fields import RowReader
@@ -26,6 +27,8 @@ from segments.selector.selector import (
 __all__ = [
     "EVERYTHING",
     "TAGS",
+    "Budget",
+    "Cost",
     "Dialect",
     "MatcherSet",
     "MessageMatcher",

@@ -1,9 +1,10 @@
 """Several selectors over the same messages: each message is read once for all of them."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from segments.errors import FormatError
+from segments.selector.cost import Budget, Cost, cost_of
 from segments.selector.evaluate import Clock, Condition
 from segments.selector.fields import RowReader
 from segments.selector.message_slices import body_at, holding
@@ -12,12 +13,15 @@ from segments.selector.selector import SCREEN_SHARE, Selector, condition_of
 
 Key = TypeVar("Key", bound=Hashable)
 
+_DAMAGED_UNITS = 50  # for each selector: it reads a damaged message by itself
+
 
 class _Member(NamedTuple):
     condition: Condition
     reader: RowReader  # of its own properties alone
     own_condition: Condition
     screen: Screen | None
+    cost: Cost
 
 
 class MatcherSet(Generic[Key]):
@@ -39,13 +43,22 @@ class MatcherSet(Generic[Key]):
                 RowReader(own),
                 condition_of(selector, own, Clock()),
                 screen_of(selector.node, selector.dialect),
+                cost_of(selector.node),
             )
 
-    def matching(self, bodies: Sequence[bytes]) -> set[Key]:
-        """The keys of the selectors that select one of the messages."""
-        return self._try(bodies, list(self._members))
+    @property
+    def keys(self) -> set[Key]:
+        """The keys of all selectors."""
+        return set(self._members)
 
-    def matching_in(self, data: bytes, ends: Sequence[int]) -> set[Key]:
+    def matching(self, bodies: Sequence[bytes], budget: Budget) -> set[Key]:
+        """The keys of the selectors that select one of the messages.
+
+        Those that the budget does not suffice for are among them, as they may.
+        """
+        return self._try(bodies, list(self._members), budget)
+
+    def matching_in(self, data: bytes, ends: Sequence[int], budget: Budget) -> set[Key]:
         """The same of the messages of a chunk; see selector.MessageMatcher.select_in."""
         found: set[Key] = set()
         rest: list[Key] = []
@@ -57,28 +70,39 @@ class MatcherSet(Generic[Key]):
                 rest.append(key)
             elif places:
                 some = [body_at(data, ends, n) for n in holding(ends, places)]
-                found |= self._try(some, [key])
+                found |= self._try(some, [key], budget)
         if rest:
-            found |= self._try([body_at(data, ends, n) for n in range(len(ends))], rest)
+            found |= self._try([body_at(data, ends, n) for n in range(len(ends))], rest, budget)
         return found
 
-    def _try(self, bodies: Sequence[bytes], keys: list[Key]) -> set[Key]:
-        """Those of `keys` whose selector selects one of the messages."""
+    def _try(self, bodies: Sequence[bytes], keys: list[Key], budget: Budget) -> set[Key]:
+        """Those of `keys` whose selector selects one of the messages, or may."""
         left = {key: self._members[key].condition for key in keys}
         found: set[Key] = set()
         read = self._reader.read
+        cost = self._cost(left)
         for raw in bodies:
+            if not budget.take(cost.units(len(raw))):
+                return found | left.keys()
             try:
                 row = read(raw)
                 hits = [key for key, condition in left.items() if condition(row) is True]
             except FormatError:  # what one selector does not read must not matter to it
+                if not budget.take(_DAMAGED_UNITS * len(left)):
+                    return found | left.keys()
                 hits = [key for key in left if self._selects(self._members[key], raw)]
             for key in hits:
                 del left[key]
                 found.add(key)
             if not left:
                 break
+            if hits:
+                cost = self._cost(left)
         return found
+
+    def _cost(self, keys: Iterable[Key]) -> Cost:
+        costs = [self._members[key].cost for key in keys]
+        return Cost(sum(c.parts for c in costs), sum(c.scans for c in costs))
 
     def _selects(self, member: _Member, raw: bytes) -> bool:
         try:

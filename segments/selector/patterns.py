@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 Test: TypeAlias = Callable[[str], bool]
 _ANY = "%"
 _ONE = "_"
-_MAX_PRODUCT = 1 << 18  # characters of a part times those of a string; beyond, use Shift-And
+_MAX_PRODUCT = 1 << 14  # characters of a part times those of a string; beyond, use bits
+_PIECE = 1 << 16  # places of a string that are looked at together
 
 
 class Pattern(NamedTuple):
@@ -120,16 +121,30 @@ def _finder(part: Sequence[str | None]) -> tuple[_Find, int]:
 
 
 def _find_by_bits(part: Sequence[str | None], text: str, start: int, end: int) -> int:
-    """The same, each character of the string looked at once (the Shift-And method)."""
-    everywhere = sum(1 << n for n, char in enumerate(part) if char is None)
-    masks: dict[str, int] = {}
-    for n, char in enumerate(part):
-        if char is not None:
-            masks[char] = masks.get(char, everywhere) | 1 << n
-    done = 1 << len(part) - 1
-    state = 0
-    for position in range(start, end):
-        state = (state << 1 | 1) & masks.get(text[position], everywhere)
-        if state & done:
-            return position - len(part) + 1
+    """The same, each character of the part looked for in many places of the string at once.
+
+    Bit n of a number stands for place n of the string, so a character is two operations on numbers
+    that are as long as a piece of the string, and the time does not depend on what they find.
+    """
+    wanted = [(n, char) for n, char in enumerate(part) if char is not None]
+    for at in range(start, end - len(part) + 1, _PIECE):
+        piece = text[at : min(end, at + _PIECE + len(part) - 1)][::-1]  # the last digit is bit 0
+        found = (1 << len(piece) - len(part) + 1) - 1
+        where: dict[str, int] = {}
+        for n, char in wanted:
+            if char not in where:
+                where[char] = int(piece.translate(_Digits({ord(char): "1"})), 2)
+            found &= where[char] >> n
+            if not found:
+                break
+        if found:
+            return at + (found & -found).bit_length() - 1
     return -1
+
+
+class _Digits(dict[int, str]):
+    """One character as 1, all others as 0."""
+
+    def __missing__(self, char: int) -> str:
+        self[char] = "0"  # the next time it costs less
+        return "0"

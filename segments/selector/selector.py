@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from segments.errors import FormatError
 from segments.selector import nodes as n, tags
 from segments.selector.check import check
+from segments.selector.cost import cost_of
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.evaluate import Clock, Compiler, Condition, properties_of
@@ -122,6 +123,7 @@ class MessageMatcher:
     """Tells which messages a selector selects.
 
     Attributes:
+        cost: of each message.
         tested: messages that were looked at, or ruled out with their chunk.
         matched: of them, selected ones.
         undecodable: of them, not AMQP 1.0 as far as was read; they match nothing.
@@ -130,6 +132,7 @@ class MessageMatcher:
     def __init__(self, selector: Selector) -> None:
         properties = selector.properties
         self.clock = Clock()
+        self.cost = cost_of(selector.node)
         self.tested = self.matched = self.undecodable = 0
         self._read = RowReader(properties).read
         self._condition = condition_of(selector, properties, self.clock)

@@ -10,16 +10,15 @@ the server, so clients with many connections do not pay for each.
 
 import hmac
 import logging
-import re
 import secrets
 from collections.abc import Collection, Sequence
 from enum import IntEnum
-from functools import lru_cache
 from typing import Protocol
 
 import trio
 
 from streamd.auth.passwords import check_password, hash_password, is_own
+from streamd.auth.patterns import MOST_LETTERS, PatternError, compiled, matches
 from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog
@@ -30,15 +29,10 @@ from streamd.broker.names import Name, check_new
 
 logger = logging.getLogger(__name__)
 
-# A part of a pattern in which "$" is no end, or such an end.
-_END_IN_PATTERN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
-
 ADMINISTRATOR = "administrator"
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
-_PATTERNS_KEPT = 1_000
-_ANSWERS_KEPT = 4096
 
 
 class Right(IntEnum):
@@ -111,7 +105,7 @@ class Rights:
         if not account.exists:
             return False
         row = self._directory.permission(account.name, self._virtual_host)
-        return row is not None and _matches(row[2 + right], name)
+        return row is not None and matches(row[2 + right], name[:MOST_LETTERS])
 
     def allows_any(self, name: Name, *rights: Right) -> bool:
         """Whether the user has one of these rights on the resource `name`."""
@@ -133,22 +127,6 @@ class Rights:
         for partition in partitions:
             self.require(Right.CONFIGURE, partition)
             self.require(Right.WRITE, partition)
-
-
-@lru_cache(_PATTERNS_KEPT)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    re.compile(pattern)  # an error shows the pattern as it was given
-    return re.compile(_END_IN_PATTERN.sub(_last_end, pattern))
-
-
-def _last_end(found: re.Match[str]) -> str:
-    """Python's "$" also matches before a line end at the end; "\\Z" does not."""
-    return r"\Z" if found[0] == "$" else found[0]
-
-
-@lru_cache(_ANSWERS_KEPT)
-def _matches(pattern: str, name: str) -> bool:
-    return bool(pattern) and _compiled(pattern).search(name) is not None
 
 
 class UserDirectory:
@@ -374,8 +352,8 @@ class UserDirectory:
         """
         for pattern in row[2:]:
             try:
-                _compiled(pattern)
-            except (re.error, OverflowError, RecursionError) as error:
+                compiled(pattern)
+            except PatternError as error:
                 details = f"{pattern[:40]!r} is not a regular expression: {error}"
                 raise Refused(Reason.PRECONDITION_FAILED, details) from error
         async with self._catalog.turn(check) as turn:

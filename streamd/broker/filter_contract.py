@@ -6,6 +6,7 @@ the message where the publisher gave none, and it refuses messages that break it
 Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is ours.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
 from segments.selector import Property, filter_value_reader, parse_property
 from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
+
+MAX_VALUES_BYTES = 1 << 20  # of the different filter values of a sub-batch
+VALUE_BYTES = 128  # counted for each besides its own
 
 
 class Checked(NamedTuple):
@@ -44,7 +48,11 @@ class FilterContract:
         self._derives = derives
 
     def check(self, entries: Entries) -> Checked:
-        """Fill in missing filter values, and find the entries that break the promise."""
+        """Fill in missing filter values, and find the entries that break the promise.
+
+        Args:
+            entries: messages, none of them packed.
+        """
         given = entries.filter_values
         if not self._is_strict and given is not None and all(given):
             return Checked(entries)
@@ -58,14 +66,31 @@ class FilterContract:
         checked = entries._replace(filter_values=values if values and any(values) else None)
         return self._keep_sound(checked, values, own) if self._is_strict else Checked(checked)
 
+    def check_sub_batch(self, entries: Entries) -> Checked:
+        """The same for one sub-batch: all of it is stored, or nothing.
+
+        Nothing is, too, when its filter values are larger than MAX_VALUES_BYTES together. It may
+        take seconds: call it from a thread.
+        """
+        values: Counter[bytes] = Counter()
+        size = 0
+        for raw in _unpacked(entries.data):
+            value = self._own_value(raw)
+            if value not in values:
+                size += len(value) + VALUE_BYTES
+                if size > MAX_VALUES_BYTES:
+                    return Checked(None, entries.publishing_ids)
+            values[value] += 1
+        if not any(values):
+            return Checked(entries)
+        if self._derives:
+            return Checked(entries._replace(filter_values=values))
+        return Checked(None, entries.publishing_ids)
+
     def _keep_sound(
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
     ) -> Checked:
         given = [b""] * len(own) if values is None else values
-        if entries.num_entries == 1:  # also of a sub-batch: all of it or nothing
-            if list(given) == list(own):
-                return Checked(entries)
-            return Checked(None, entries.publishing_ids)
         kept = [
             n for n, (theirs, ours) in enumerate(zip(given, own, strict=True)) if theirs == ours
         ]
@@ -92,6 +117,11 @@ def own_value_reader(arguments: Mapping[str, Value]) -> Callable[[bytes], bytes]
     """
     name = arguments.get(FILTER_PROPERTY)
     return None if name is None else filter_value_reader(parse_property(str(name)))
+
+
+def unpacked_size(data: bytes) -> int:
+    """How many bytes the sub-batches among entries announce to have when unpacked."""
+    return sum(entry.uncompressed_size for entry in walk_entries(data))
 
 
 def messages_of(data: bytes) -> list[bytes]:

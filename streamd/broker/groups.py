@@ -8,7 +8,7 @@ becomes active once the old one has answered or is gone.
 Source: rabbitmq/rabbitmq-server, rabbit_stream_sac_coordinator.erl.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from streamd.broker.errors import Reason, Refused
@@ -123,6 +123,6 @@ class Groups:
         if not group.members:
             del self._groups[key]
 
-    def stream_is_gone(self, stream: str) -> None:
-        """No member takes over in groups of this stream any more."""
-        self._groups = {key: g for key, g in self._groups.items() if key.stream != stream}
+    def streams_are_gone(self, streams: Collection[str]) -> None:
+        """No member takes over in groups of these streams any more."""
+        self._groups = {key: g for key, g in self._groups.items() if key.stream not in streams}

@@ -40,12 +40,13 @@ from segments import Log, StorageError
 from segments.entries import split
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
+from segments.selector import Budget
 from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.errors import Reason
-from streamd.broker.publication import PendingEntries, Publisher
-from streamd.broker.standing_selectors import StandingSelectors
+from streamd.broker.publication import PendingEntries, Publisher, queued_size
+from streamd.broker.standing_selectors import MARK_UNITS, StandingSelectors
 from streamd.broker.waiters import Waiters
-from streamd.config import PUBLICATION_BYTES, QUEUE_BYTES
+from streamd.config import QUEUE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class LogWriter:
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
             self._queue.append(PendingEntries(publisher, part))
-            self._queued_bytes += len(part.data) + PUBLICATION_BYTES
+            self._queued_bytes += queued_size(part)
         return True
 
     def store_offset(self, reference: bytes, offset: int) -> None:
@@ -223,8 +224,9 @@ class LogWriter:
         chunk_end = self._log.next_offset
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
+            budget = Budget(MARK_UNITS)
             for builder in builders:
-                self._standing.mark(builder)
+                self._standing.mark(builder, budget)
                 # A consumer may come to wait while this is being flushed.
                 if self._waiters.by_key or self._log.commits_on_flush:
                     self._waiters.note(builder.keys)
@@ -252,7 +254,7 @@ class LogWriter:
     def _take_off_queue(self, chunk: ChunkAssembly) -> None:
         for publisher, entries in chunk.taken:
             self._queue.popleft()
-            self._queued_bytes -= len(entries.data) + PUBLICATION_BYTES
+            self._queued_bytes -= queued_size(entries)
             self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
 
     def wait_for(self, error: StorageError) -> None:

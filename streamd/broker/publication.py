@@ -1,9 +1,12 @@
 """What connections hand to streams: entries, and the publisher that learns their outcome."""
 
+from collections import Counter
 from typing import NamedTuple, Protocol
 
 from segments.entries import Entries
 from streamd.broker.errors import Reason
+from streamd.broker.filter_contract import VALUE_BYTES
+from streamd.config import PUBLICATION_BYTES
 
 
 class Publisher(Protocol):
@@ -30,3 +33,11 @@ class PendingEntries(NamedTuple):
 
     publisher: Publisher
     entries: Entries
+
+
+def queued_size(entries: Entries) -> int:
+    """The bytes that are counted for entries while they wait to be written."""
+    size, values = len(entries.data) + PUBLICATION_BYTES, entries.filter_values
+    if type(values) is Counter:  # those of a sub-batch were unpacked
+        size += sum(map(len, values)) + VALUE_BYTES * len(values)
+    return size

@@ -17,6 +17,7 @@ from segments import ChunkBuilder, ChunkMatcher
 from segments.codec import simple_ends
 from segments.selector import (
     TAGS,
+    Budget,
     Dialect,
     MatcherSet,
     Selector,
@@ -24,12 +25,14 @@ from segments.selector import (
     parse_selector,
 )
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.filter_contract import messages_of
+from streamd.broker.filter_contract import messages_of, unpacked_size
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
 MAX_PARTS = 100  # properties, values and operators of one: each costs, too
 TOKEN_PREFIX = b"\0selector\0"
+MARK_UNITS = 100_000  # of work for the chunks that are written together: some 40 ms
 _TOKEN_HASH_BYTES = 16
+_BYTES_A_UNIT = 8  # of a sub-batch that is unpacked
 
 
 class StandingSelector(NamedTuple):
@@ -188,15 +191,24 @@ class StandingSelectors:
             raise Refused(Reason.PRECONDITION_FAILED, details)
         return ChunkMatcher([row.token], since=row.since)
 
-    def mark(self, builder: ChunkBuilder) -> None:
-        """Put the tokens of all selectors that match in a chunk into its filter."""
+    def mark(self, builder: ChunkBuilder, budget: Budget) -> None:
+        """Put the tokens of all selectors that match in a chunk into its filter.
+
+        When that would take too long, the others' as well: then no consumer skips the chunk.
+
+        Args:
+            builder: of the chunk.
+            budget: what the chunks that are written together may cost.
+        """
         if self._matchers is None:
             return
         data = builder.data
         ends = simple_ends(data)
-        if ends is None:
-            found = self._matchers.matching(messages_of(data))
+        if ends is not None:
+            found = self._matchers.matching_in(data, ends, budget)
+        elif budget.take(unpacked_size(data) // _BYTES_A_UNIT):
+            found = self._matchers.matching(messages_of(data), budget)
         else:
-            found = self._matchers.matching_in(data, ends)
+            found = self._matchers.keys
         for token in found:
             builder.add_token(token)

@@ -52,11 +52,11 @@ from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.log_maintenance import LogMaintenance
 from streamd.broker.log_writer import LogWriter, WriterState
 from streamd.broker.names import Name
-from streamd.broker.publication import PendingEntries
+from streamd.broker.publication import PendingEntries, queued_size
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.waiters import Waiters
-from streamd.config import FULL_DISK_SECONDS, PUBLICATION_BYTES, QUEUE_BYTES
+from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 
@@ -459,7 +459,7 @@ class Stream:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         else:
             self._early.append(pending)
-            self._early_bytes += len(pending.entries.data) + PUBLICATION_BYTES
+            self._early_bytes += queued_size(pending.entries)
 
     @property
     def num_queued(self) -> int:

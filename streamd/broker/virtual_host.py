@@ -33,6 +33,7 @@ from streamd.broker.routing.partitions import bindings_of, new_super_stream, par
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream, StreamServices, StreamState
 from streamd.broker.stream_settings import StreamSettings
 from streamd.broker.stream_table import StreamTable
@@ -40,6 +41,8 @@ from streamd.broker.stream_table import StreamTable
 logger = logging.getLogger(__name__)
 
 _TRASH = "trash"
+_STREAMS_A_TURN = 20  # that come or go before others have a turn
+_TOLD_A_TURN = 200  # observers
 
 
 def _permitted(_names: object) -> None:
@@ -334,7 +337,7 @@ class VirtualHost:
         except Refused as refused:
             logger.error("cannot create stream %s: %s", rows[0].name, refused)
             raise
-        for row in rows:
+        async for row in in_turns(rows, _STREAMS_A_TURN):
             self.load_stream(row)
 
     # -- deleting
@@ -402,13 +405,13 @@ class VirtualHost:
         try:
             answer()
         finally:  # others have to know even if the peer that asked can get no answer
-            self._tell(gone)
+            await self._tell(gone)
             await self._take_away(names)
 
     async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""
         gone = []
-        for name in names:
+        async for name in in_turns(names, _STREAMS_A_TURN):
             stream = self._streams.get(name)
             if stream is not None:
                 await stream.stop()
@@ -445,19 +448,19 @@ class VirtualHost:
                 moved.append(str(place))
         return moved
 
-    def _tell(self, gone: Iterable[Stream]) -> None:
-        for stream in gone:
-            self.groups.stream_is_gone(stream.name)
-            for observer in self.observers:
-                with _reported(observer):
-                    observer.stream_is_gone(stream)
+    async def _tell(self, gone: Sequence[Stream]) -> None:
+        self.groups.streams_are_gone({stream.name for stream in gone})
+        pairs = itertools.product(gone, self.observers)
+        async for stream, observer in in_turns(pairs, _TOLD_A_TURN):
+            with _reported(observer):
+                observer.stream_is_gone(stream)
 
     async def remove(self) -> None:
         """Drop everything in it: the virtual host is out of the catalog."""
         self._streams.close()
         self.exchanges.clear()
         names = self.names()
-        self._tell(await self._end_all(names))
+        await self._tell(await self._end_all(names))
         for observer in self.observers:
             with _reported(observer):
                 observer.host_is_gone()
@@ -467,7 +470,7 @@ class VirtualHost:
 
     async def expire(self) -> None:
         """Apply age limits to streams that nobody writes to."""
-        for stream in self.streams():
+        async for stream in in_turns(self.streams(), _STREAMS_A_TURN):
             if stream.is_open:
                 await stream.expire()
             elif self._has_outlived(stream):

@@ -29,7 +29,7 @@ import trio
 
 from streamd.net.duplex import Duplex
 
-_REQUESTS_A_TURN = 64  # carried out before others have a turn: a megabyte holds 30,000
+_REQUESTS_A_TURN = 8  # carried out before others have a turn: a megabyte holds 30,000
 
 Command = TypeVar("Command")
 

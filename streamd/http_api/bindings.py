@@ -18,6 +18,7 @@ from starlette.routing import Route
 from streamd.auth.users import Right, Rights
 from streamd.broker.catalog_writer import Check
 from streamd.broker.routing.matching import Binding, arguments_text
+from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.exchanges import exchange_part
@@ -40,6 +41,7 @@ _BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _KINDS = {"q": False, "e": True}  # the letter before a destination: whether it is an exchange
 _NAMES = {False: "queue", True: "exchange"}
 _HASH_BYTES = 9
+_ROWS_A_TURN = 100
 
 
 class BindingPaths:
@@ -95,7 +97,7 @@ class BindingPaths:
 
     async def _one(self, request: Request) -> Response:
         host, wanted = self._ends(request)
-        return json_answer(binding_row(_find(host, wanted, part(request, "key"))))
+        return json_answer(binding_row(await _find(host, wanted, part(request, "key"))))
 
     # -- changing
 
@@ -111,7 +113,7 @@ class BindingPaths:
         host, ends = self._ends(request)
         check = partial(_check_ends, caller_of(request).rights(host.name), ends)
         check()
-        await host.exchanges.unbind(_find(host, ends, part(request, "key")), check)
+        await host.exchanges.unbind(await _find(host, ends, part(request, "key")), check)
         return done()
 
     def _ends(self, request: Request) -> tuple[VirtualHost, Binding]:
@@ -146,14 +148,14 @@ def _between(host: VirtualHost, ends: Binding) -> list[Binding]:
     return [binding for binding in bindings if binding[:4] == ends[:4]]
 
 
-def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
+async def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
     """The binding with that properties_key, or the only one with that routing key.
 
     Raises:
         NotFound: there is none.
     """
     bindings = _between(host, ends)
-    for binding in bindings:
+    async for binding in in_turns(bindings, _ROWS_A_TURN):
         if properties_key(binding) == key:
             return binding
     same_key = [binding for binding in bindings if binding.key == key]

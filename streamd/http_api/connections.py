@@ -1,6 +1,6 @@
 """/api/connections and /api/stream: connections, publishers, consumers; ending connections."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
+from streamd.broker.steps import in_turns
 from streamd.connections.registry import (
     STREAM_PROTOCOL,
     ConsumerFacts,
@@ -22,6 +23,7 @@ from streamd.http_api.service import NODE, Service
 Facts = TypeVar("Facts")
 
 _MAX_REASON = 200
+_CONNECTIONS_A_TURN = 10
 _ONE = "/api/stream/connections/{vhost}/{name}"
 
 
@@ -119,31 +121,32 @@ class ConnectionPaths:
 
     async def _publishers(self, request: Request) -> Response:
         stream = part(request, "stream") if "stream" in request.path_params else None
-        pairs = _pairs(self._visible(request), lambda c: c.publishers())
-        chosen = (pair for pair in pairs if stream in (None, pair[1].stream))
+        pairs = pairs_of(self._visible(request), lambda c: c.publishers())
+        chosen = (pair async for pair in pairs if stream in (None, pair[1].stream))
         return await listing(request, chosen, _publisher_row, lambda pair: pair[1].reference)
 
     async def _publishers_of_one(self, request: Request) -> Response:
-        pairs = _pairs([self._find(request)], lambda c: c.publishers())
+        pairs = pairs_of([self._find(request)], lambda c: c.publishers())
         return await listing(request, pairs, _publisher_row, lambda pair: pair[1].reference)
 
     async def _consumers(self, request: Request) -> Response:
-        pairs = _pairs(self._visible(request), lambda c: c.consumers())
+        pairs = pairs_of(self._visible(request), lambda c: c.consumers())
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
     async def _consumers_of_one(self, request: Request) -> Response:
-        pairs = _pairs([self._find(request)], lambda c: c.consumers())
+        pairs = pairs_of([self._find(request)], lambda c: c.consumers())
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
     async def _amqp_consumers(self, request: Request) -> Response:
-        pairs = _pairs(self._visible(request), lambda c: c.consumers())
+        pairs = pairs_of(self._visible(request), lambda c: c.consumers())
         return await listing(request, pairs, amqp_consumer_row, lambda pair: pair[1].stream)
 
 
-def _pairs(
+async def pairs_of(
     connections: Iterable[LiveConnection], facts_of: Callable[[LiveConnection], list[Facts]]
-) -> Iterator[tuple[LiveConnection, Facts]]:
-    for connection in connections:
+) -> AsyncIterator[tuple[LiveConnection, Facts]]:
+    """Publishers or consumers of some connections, each with its connection."""
+    async for connection in in_turns(connections, _CONNECTIONS_A_TURN):
         for facts in facts_of(connection):
             yield connection, facts
 

@@ -18,6 +18,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.routing.matching import NO_HEADERS, Binding
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
+from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.bindings import bind, declared_binding
 from streamd.http_api.caller import Caller, caller_of
@@ -28,7 +29,7 @@ from streamd.http_api.messages import (
     NotServed,
     Row,
     done,
-    json_answer,
+    large_answer,
     name_in,
     read_body,
 )
@@ -43,6 +44,7 @@ from streamd.http_api.users import (
     user_row,
 )
 
+_ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
 _OURS = ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
 
@@ -84,19 +86,21 @@ class DefinitionPaths:
         for host in hosts:
             for name, rows in (await _declared(host)).items():
                 document[name] += rows
-        return json_answer(document)
+        return await large_answer(document)
 
     async def _export_host(self, request: Request) -> Response:
         caller_of(request).require_administrator()
         host = host_of(self._service.broker.virtual_hosts, request)
         rows = await _declared(host)
-        for row in (row for part_of in rows.values() for row in part_of):
+        all_rows = (row for part_of in rows.values() for row in part_of)
+        async for row in in_turns(all_rows, _VISITED_A_TURN):
             del row["vhost"]
-        about = {
+        about: Row = {
             "rabbitmq_definition_format": "single_virtual_host",
             "original_vhost_name": host.name,
         }
-        return json_answer({**PRODUCT_FIELDS, **about, "parameters": [], "policies": [], **rows})
+        about |= {"parameters": [], "policies": []}
+        return await large_answer({**PRODUCT_FIELDS, **about, **rows})
 
     # -- import
 
@@ -124,7 +128,7 @@ class DefinitionPaths:
             "bindings": lambda row: self._take_binding(check, row),
         }
         for name in _OURS:
-            for row in _rows(document, name):
+            async for row in in_turns(await _rows(document, name), _ROWS_A_TURN):
                 if virtual_host is not None:
                     row["vhost"] = virtual_host
                 try:
@@ -134,7 +138,7 @@ class DefinitionPaths:
                         raise  # not about this row: the caller may not do it any more
                     reason = error.details if isinstance(error, Refused) else error
                     raise BadRequest(f"{name}, {_shown(row)!r}: {reason}") from error
-        return json_answer({"left_out": left_out}) if left_out else done()
+        return await large_answer({"left_out": left_out}) if left_out else done()
 
     async def _take_host(self, caller: Caller, row: Row) -> str:
         await put_host(self._service, caller, name_in(row, "name"))
@@ -203,19 +207,23 @@ def _shown(row: Row) -> object:
 
 
 async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
-    queues = []
-    for name in host.names():
-        if host.has_stream(name):  # not deleted meanwhile
-            queues.append(_queue_row(host, name))
-        await trio.lowlevel.checkpoint()  # thousands of streams must not stop the messages
+    queues = [
+        _queue_row(host, name)
+        async for name in in_turns(host.names(), _ROWS_A_TURN)
+        if host.has_stream(name)  # not deleted meanwhile
+    ]
     exchanges: list[Row] = []
     bindings: list[Row] = []
     for exchange in host.exchanges.rows():
         if exchange.is_durable and not is_built_in(exchange.name):
             exchanges.append(exchange_row(host, exchange))
         if exchange.name != DEFAULT_EXCHANGE:
-            kept = filter(host.exchanges.is_kept, host.exchanges.bindings_from(exchange.name))
-            bindings += map(declared_binding, kept)
+            found = host.exchanges.bindings_from(exchange.name)
+            bindings += [
+                declared_binding(binding)
+                async for binding in in_turns(found, _ROWS_A_TURN)
+                if host.exchanges.is_kept(binding)  # its end may be deleted meanwhile
+            ]
         await trio.lowlevel.checkpoint()
     return {"queues": queues, "exchanges": exchanges, "bindings": bindings}
 
@@ -231,8 +239,11 @@ def _queue_row(host: VirtualHost, name: Name) -> Row:
     }
 
 
-def _rows(document: Row, name: str) -> list[dict[str, Any]]:
+async def _rows(document: Row, name: str) -> list[dict[str, Any]]:
     rows = document.get(name, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    is_sound = isinstance(rows, list)
+    async for row in in_turns(rows if is_sound else (), _VISITED_A_TURN):
+        is_sound = is_sound and isinstance(row, dict)
+    if not is_sound:
         raise BadRequest(f"{name} is not a list of JSON objects")
-    return rows
+    return rows  # type: ignore[no-any-return]  # it was just looked at

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -13,6 +13,8 @@ from starlette.responses import Response
 
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
+from streamd.broker.steps import in_turns
+from streamd.http_api.large_json import read_large
 
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")
@@ -21,7 +23,8 @@ MAX_BODY_BYTES = 256 << 10  # JSON takes up to 50 times its size in memory
 MAX_DEFINITIONS_BYTES = 16 << 20  # of a large cluster; from administrators only
 BODY_SECONDS = 30  # a request's body has to arrive within
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
-_ROWS_A_TURN = 50  # long lists are made in pieces, so that messages flow meanwhile
+_ROWS_A_TURN = 10  # long lists are made in pieces, so that messages flow meanwhile
+_NAMES_A_TURN = 1_000
 _NO_CONTENT, _CREATED = 204, 201
 
 
@@ -65,6 +68,19 @@ def not_found_answer() -> Response:
 def json_answer(value: object, status: int = 200) -> Response:
     """An answer with a value."""
     return Response(_dumps(value), status, media_type="application/json")
+
+
+async def large_answer(value: Row) -> Response:
+    """An answer with an object that may hold long lists; others have their turn meanwhile."""
+    fields = []
+    for name, field in value.items():
+        if isinstance(field, list):
+            rows = [_dumps(item) async for item in in_turns(field, _ROWS_A_TURN)]
+            fields.append(_dumps(name) + b":[" + b",".join(rows) + b"]")
+        else:
+            fields.append(_dumps(name) + b":" + _dumps(field))
+    data = b"{" + b",".join(fields) + b"}"
+    return Response(data, media_type="application/json")
 
 
 def done(*, is_new: bool = False, location: str | None = None) -> Response:
@@ -128,6 +144,8 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     if not data.strip():
         return {}
     try:
+        if len(data) > MAX_BODY_BYTES:
+            return await read_large(data, MAX_BODY_BYTES)
         value = json.loads(data)
         if b"\\u" in data:  # may be lone surrogates, which are not Unicode
             json.dumps(value, ensure_ascii=False).encode()
@@ -203,7 +221,7 @@ def flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 async def listing(
     request: Request,
-    items: Iterable[Item],
+    items: Iterable[Item] | AsyncIterable[Item],
     make_row: Callable[[Item], Row | None],
     name_of: Callable[[Item], str] | None = None,
 ) -> Response:
@@ -219,7 +237,8 @@ async def listing(
         BadRequest: there is no such page, or a parameter cannot be understood.
     """
     query = request.query_params
-    chosen = total = list(items)
+    total = [item async for item in items] if isinstance(items, AsyncIterable) else list(items)
+    chosen = total
     if "page" not in query:
         return _joined(await _encoded(request, chosen, make_row))
     page, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
@@ -227,7 +246,7 @@ async def listing(
     if query.get("use_regex", "false") != "false":
         raise BadRequest("use_regex is not supported: rows are found by a part of their name")
     if wanted and name_of is not None:
-        chosen = [item for item in total if wanted in name_of(item)]
+        chosen = [item async for item in in_turns(total, _NAMES_A_TURN) if wanted in name_of(item)]
     num_pages = max(1, math.ceil(len(chosen) / size))
     if not 1 <= page <= num_pages or not 1 <= size <= _MAX_PAGE_SIZE:
         raise BadRequest(f"page {page} of {size} rows: there are {num_pages} pages")
@@ -259,12 +278,10 @@ async def _encoded(
     ]
     keep = {column for column in columns if column}
     rows = []
-    for number, item in enumerate(items, 1):
+    async for item in in_turns(items, _ROWS_A_TURN):
         row = make_row(item)
         if row is not None:
             rows.append(_dumps({k: v for k, v in row.items() if k in keep} if keep else row))
-        if number % _ROWS_A_TURN == 0:
-            await trio.lowlevel.checkpoint()
     return rows
 
 

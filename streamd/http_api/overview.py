@@ -11,11 +11,14 @@ from starlette.routing import Route
 
 from streamd import __version__
 from streamd.broker.routing.matching import ExchangeType
+from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.service import NODE, Service
+
+_CONNECTIONS_A_TURN = 10
 
 PRODUCT_FIELDS = {  # clients choose their requests by these
     "rabbitmq_version": COMPATIBLE_VERSION,
@@ -68,6 +71,9 @@ class OverviewPaths:
                     for protocol, at in self._service.listeners()
                 ],
             }
+        num_consumers = 0
+        async for connection in in_turns(connections, _CONNECTIONS_A_TURN):
+            num_consumers += len(connection.consumers())
         return json_answer(
             {
                 **PRODUCT_FIELDS,
@@ -81,7 +87,7 @@ class OverviewPaths:
                 "object_totals": {
                     "channels": 0,
                     "connections": len(connections),
-                    "consumers": sum(len(c.consumers()) for c in connections),
+                    "consumers": num_consumers,
                     "exchanges": sum(1 + h.exchanges.num_exchanges() for h in hosts),
                     "queues": sum(len(h.names()) for h in hosts),
                 },

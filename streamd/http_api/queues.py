@@ -17,17 +17,18 @@ from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.partitions import SuperStreamRow
+from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
-from streamd.connections.registry import ConsumerFacts, LiveConnection
 from streamd.http_api.caller import Caller, caller_of
-from streamd.http_api.connections import amqp_consumer_row
+from streamd.http_api.connections import amqp_consumer_row, pairs_of
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
     Row,
     done,
     json_answer,
+    large_answer,
     listing,
     mapping,
     part,
@@ -41,6 +42,7 @@ TYPE = "x-queue-type"
 STREAM = "stream"
 _PREFIX = "x-"
 _LOOKED_AT_ONCE = 8  # streams
+_NAMES_A_TURN, _CONSUMERS_A_TURN, _SUPER_STREAMS_A_TURN = 100, 100, 5
 _ONE = "/api/queues/{vhost}/{name}"
 _SUPER = "/api/stream/super-streams"
 
@@ -71,7 +73,7 @@ class QueuePaths:
     # -- streams
 
     async def _list(self, request: Request) -> Response:
-        readers = self._readers()
+        readers = await self._readers()
         names = [
             (host, name)
             for host in hosts_of(self._broker.virtual_hosts, request)
@@ -92,14 +94,21 @@ class QueuePaths:
     async def _one(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        if name not in host.names():
+        if not host.has_stream(name):
             raise NotFound
         await _know_all([(host, name)])
         if not host.has_stream(name):
             raise NotFound
-        consumers = self._consumers(host.name, name)
+        consumers = [
+            pair
+            async for pair in pairs_of(self._connections, lambda c: c.consumers())
+            if pair[0].virtual_host == host.name and pair[1].stream == name
+        ]
+        if not host.has_stream(name):  # deleted meanwhile
+            raise NotFound
         row = _row(caller_of(request), host, name, len(consumers))
-        return json_answer(row | {"consumer_details": list(map(amqp_consumer_row, consumers))})
+        details = [amqp_consumer_row(pair) async for pair in in_turns(consumers, _CONSUMERS_A_TURN)]
+        return await large_answer(row | {"consumer_details": details})
 
     async def _create(self, request: Request) -> Response:
         host = host_of(self._broker.virtual_hosts, request)
@@ -116,21 +125,11 @@ class QueuePaths:
         await host.delete(name, lambda: None, check)
         return done()
 
-    def _readers(self) -> Counter[tuple[str, str]]:
-        return Counter(
-            (connection.virtual_host, facts.stream)
-            for connection in self._connections
-            for facts in connection.consumers()
-        )
-
-    def _consumers(self, host: str, name: str) -> list[tuple[LiveConnection, ConsumerFacts]]:
-        return [
-            (connection, facts)
-            for connection in self._connections
-            if connection.virtual_host == host
-            for facts in connection.consumers()
-            if facts.stream == name
-        ]
+    async def _readers(self) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        async for connection, facts in pairs_of(self._connections, lambda c: c.consumers()):
+            found[connection.virtual_host, facts.stream] += 1
+        return found
 
     # -- super streams
 
@@ -138,7 +137,7 @@ class QueuePaths:
         rows = [
             row
             for host in hosts_of(self._broker.virtual_hosts, request)
-            for row in host.super_streams.rows()
+            async for row in in_turns(host.super_streams.rows(), _SUPER_STREAMS_A_TURN)
         ]
         return await listing(request, rows, _super_stream_row, lambda row: row.name)
 
@@ -300,18 +299,18 @@ def _figures(caller: Caller, stream: Stream) -> Row:
 
 async def _know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
     """Look at streams whose size nobody knows since the start, some at a time."""
-    limiter = trio.CapacityLimiter(_LOOKED_AT_ONCE)
+    left = iter(names)
 
-    async def know(stream: Stream) -> None:
-        async with limiter:
-            with suppress(Refused):  # its row says why
-                await stream.read_figures()
-
-    async with trio.open_nursery() as nursery:
-        for host, name in names:
+    async def know() -> None:
+        async for host, name in in_turns(left, _NAMES_A_TURN):
             stream = host.get_stream(name)
             if stream is not None and stream.figures is None:
-                nursery.start_soon(know, stream)
+                with suppress(Refused):  # its row says why
+                    await stream.read_figures()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_LOOKED_AT_ONCE):
+            nursery.start_soon(know)
 
 
 def _super_stream_row(row: SuperStreamRow) -> Row:

@@ -38,7 +38,7 @@ def state(server: Harness) -> dict[str, Any]:
     return {
         "streams": [row._replace(has_files=False) for row in rows],
         "exchanges": {n: host.exchanges.rows() for n, host in hosts.items()},
-        "super streams": {n: host.super_streams.rows() for n, host in hosts.items()},
+        "super streams": {n: list(host.super_streams.rows()) for n, host in hosts.items()},
         "bindings": {
             n: [
                 sorted(map(str, host.exchanges.bindings_from(row.name)))

@@ -14,6 +14,7 @@ from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
 from streamd.broker.checks import check_stream_name, checked_key
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
+from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.matching import (
     NO_HEADERS,
     Binding,
@@ -21,7 +22,6 @@ from streamd.broker.routing.matching import (
     ExchangeType,
     Headers,
     arguments_text,
-    follows,
 )
 from streamd.broker.routing.partitions import placed
 from streamd.broker.routing.rules import (
@@ -34,6 +34,7 @@ from streamd.broker.routing.rules import (
     check_same,
     could_be_super_stream,
 )
+from streamd.broker.steps import Steps
 from streamd.broker.stream_table import StreamTable
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ _BUILT_IN = (
 MAX_EXCHANGES = 10_000  # of a virtual host, super streams included
 MAX_BINDINGS = 100_000  # of all of them
 _MAX_BINDINGS_FROM_ONE = 10_000
+_EXCHANGES_A_STEP = 100
 
 _Identity: TypeAlias = tuple[Name, bool, str, str]
 
@@ -70,6 +72,7 @@ class Exchanges:
         self._streams = streams
         self._catalog = catalog
         self._bindings: dict[Name, dict[_Identity, Binding]] = {}
+        self._indexes: dict[Name, BindingIndex] = {}  # of exchanges that messages came to
         self._rows: dict[Name, ExchangeRow] = {
             name: ExchangeRow(virtual_host, name, exchange_type, True, False, False, NO_ALTERNATE)
             for name, exchange_type in _BUILT_IN
@@ -82,11 +85,18 @@ class Exchanges:
             # Older versions left bindings to super streams that were deleted.
             if not binding.to_exchange or self.has(binding.destination):
                 self._bindings.setdefault(binding.source, {})[self._identity(binding)] = binding
+        self._indexes.clear()
         self.note_change()
 
     def note_change(self) -> None:
         """Messages may go elsewhere from now on."""
         self.version += 1
+
+    def _rewire(self, *sources: Name) -> None:
+        """The bindings of some exchanges have changed."""
+        for source in sources:
+            self._indexes.pop(source, None)
+        self.note_change()
 
     # -- finding
 
@@ -128,8 +138,10 @@ class Exchanges:
             return [Binding(host, name, s, False, s, NO_HEADERS) for s in self._streams.names()]
         return list(self._bindings.get(name, {}).values())
 
-    def reach(self, name: Name, keys: Collection[str], headers: Headers) -> list[Name]:
-        """The streams that a message published to an exchange goes to, each once.
+    def reach(self, name: Name, keys: Collection[str], headers: Headers) -> Steps[list[Name]]:
+        """Find the streams that a message published to an exchange goes to, each once.
+
+        Bindings that are made or removed between two steps may count or not.
 
         Raises:
             Refused: there is no such exchange.
@@ -137,6 +149,7 @@ class Exchanges:
         if name == DEFAULT_EXCHANGE:
             return [as_sent(key) for key in dict.fromkeys(keys)]
         self.find(name)
+        keys = dict.fromkeys(keys)
         found: dict[Name, None] = {}
         seen: set[Name] = set()
         waiting = [name]
@@ -145,13 +158,14 @@ class Exchanges:
             if current in seen:
                 continue
             seen.add(current)
-            exchange_type, alternate = self._rule(current)
-            bindings = self.bindings_from(current)
-            followed = [b for b in bindings if follows(exchange_type, b, keys, headers)]
+            followed = yield from self._index(current).followed(keys, headers)
             found.update(dict.fromkeys(b.destination for b in followed if not b.to_exchange))
             waiting += [b.destination for b in followed if b.to_exchange]
-            if not followed and alternate:
-                waiting.append(alternate)
+            row = self._rows.get(current)
+            if not followed and row is not None and row.alternate:
+                waiting.append(row.alternate)
+            if len(seen) % _EXCHANGES_A_STEP == 0:
+                yield
         return list(found)
 
     def looks_at_headers(self, name: Name) -> bool:
@@ -159,11 +173,16 @@ class Exchanges:
         row = self._rows.get(name)
         if row is not None and (row.alternate or row.type == ExchangeType.HEADERS):
             return True
-        return any(binding.to_exchange for binding in self._bindings.get(name, {}).values())
+        return name != DEFAULT_EXCHANGE and self._index(name).leads_to_exchanges
 
-    def _rule(self, name: Name) -> tuple[str, Name]:
-        row = self._rows.get(name)
-        return (row.type, row.alternate) if row else (ExchangeType.DIRECT, NO_ALTERNATE)
+    def _index(self, name: Name) -> BindingIndex:
+        index = self._indexes.get(name)
+        if index is None:
+            row = self._rows.get(name)
+            exchange_type = row.type if row is not None else ExchangeType.DIRECT
+            index = BindingIndex(exchange_type, self.bindings_from(name))
+            self._indexes[name] = index
+        return index
 
     # -- exchanges
 
@@ -213,7 +232,7 @@ class Exchanges:
         self._rows[row.name] = row
         for binding in bindings:
             self._bindings.setdefault(row.name, {})[self._identity(binding)] = binding
-        self.note_change()
+        self._rewire(row.name)
 
     def check_room(self) -> None:
         """Raise Refused when there cannot be another exchange or super stream."""
@@ -294,7 +313,7 @@ class Exchanges:
             self._rows.pop(name, None)
             self._bindings.pop(name, None)
         self._drop_bindings_to(set(names), to_exchange=True)
-        self.note_change()
+        self._rewire(*names)
 
     # -- bindings
 
@@ -344,7 +363,7 @@ class Exchanges:
         if binding.position is not None:
             ordered = sorted(bindings.items(), key=lambda item: _place(item[1]))
             self._bindings[binding.source] = dict(ordered)
-        self.note_change()
+        self._rewire(binding.source)
 
     async def unbind(self, wanted: Binding, check: Check = permitted) -> None:
         """Remove the binding between these ends, if it exists.
@@ -368,6 +387,7 @@ class Exchanges:
 
             await turn.commit(remove)
             del bindings[identity]
+            self._rewire(source)
             self.forget(emptied)
 
     def _check_ends(self, binding: Binding) -> None:
@@ -389,9 +409,10 @@ class Exchanges:
         return binding.destination, binding.to_exchange, binding.key, arguments
 
     def is_kept(self, binding: Binding) -> bool:
-        """Whether a binding survives a restart: both its ends do."""
+        """Whether a binding survives a restart: both its ends are there, and do."""
         ends = [binding.source, *([binding.destination] if binding.to_exchange else [])]
-        return all(self.find(name).is_durable for name in ends)
+        rows = map(self._rows.get, ends)
+        return all(row is not None and row.is_durable for row in rows)
 
     def forget_streams(self, names: Collection[Name]) -> None:
         """Drop the bindings to streams that are gone, in the catalog too."""
@@ -403,15 +424,20 @@ class Exchanges:
         built_in = {name for name, _ in _BUILT_IN}
         self._rows = {name: row for name, row in self._rows.items() if name in built_in}
         self._bindings.clear()
+        self._indexes.clear()
         self.note_change()
 
     def _drop_bindings_to(self, names: set[Name], *, to_exchange: bool) -> None:
         for source, bindings in self._bindings.items():
-            self._bindings[source] = {
-                identity: binding
+            over = [
+                identity
                 for identity, binding in bindings.items()
-                if binding.to_exchange != to_exchange or binding.destination not in names
-            }
+                if binding.destination in names and binding.to_exchange == to_exchange
+            ]
+            for identity in over:
+                del bindings[identity]
+            if over:
+                self._rewire(source)
 
 
 def _place(binding: Binding) -> tuple[bool, int]:

@@ -1,10 +1,10 @@
-"""Which bindings of an exchange a message follows. Plain functions over rows.
+"""Exchanges and bindings as rows, and which headers match. Plain functions over rows.
 
 Source: rabbitmq/rabbitmq-server, rabbit_exchange.erl and rabbit_exchange_type_*.erl.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -76,40 +76,6 @@ class Binding(NamedTuple):
 def arguments_text(arguments: Headers) -> str:
     """Arguments as one string; equal for equal ones, but 1, 1.0 and true are different."""
     return json.dumps(dict(arguments), sort_keys=True)
-
-
-def follows(exchange_type: str, binding: Binding, keys: Collection[str], headers: Headers) -> bool:
-    """Whether a message with these routing keys and headers follows a binding."""
-    if exchange_type == ExchangeType.DIRECT:
-        return binding.key in keys
-    if exchange_type == ExchangeType.TOPIC:
-        return any(topic_matches(binding.key, key) for key in keys)
-    if exchange_type == ExchangeType.HEADERS:
-        return headers_match(binding.arguments, headers)
-    return True
-
-
-def topic_matches(pattern: str, key: str) -> bool:
-    """Whether a key's words, with dots between, match: `*` is one word, `#` any number of them."""
-    words = key.split(".") if key else []
-    parts = pattern.split(".") if pattern else []
-    # Positions in the pattern that can be reached with the words so far: no pattern is slow.
-    reached = _past_hashes({0}, parts)
-    for word in words:
-        following = {n + 1 for n in reached if n < len(parts) and parts[n] in ("*", word)}
-        following |= {n for n in reached if n < len(parts) and parts[n] == "#"}
-        reached = _past_hashes(following, parts)
-    return len(parts) in reached
-
-
-def _past_hashes(reached: set[int], parts: list[str]) -> set[int]:
-    found = set(reached)
-    for n in reached:
-        at = n
-        while at < len(parts) and parts[at] == "#":
-            at += 1
-            found.add(at)
-    return found
 
 
 def headers_match(wanted: Headers, headers: Headers) -> bool:

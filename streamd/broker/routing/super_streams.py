@@ -1,5 +1,7 @@
 """The super streams of one virtual host, as the stream protocol asks for them."""
 
+from collections.abc import Iterator
+
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import NO_PARTITION
 from streamd.broker.names import Name
@@ -23,9 +25,10 @@ class SuperStreams:
         """Whether there is a super stream of that name."""
         return self._exchanges.is_super_stream(name)
 
-    def rows(self) -> list[SuperStreamRow]:
-        """All of them, by name."""
-        return [self.find(row.name) for row in self._exchanges.rows() if row.is_super_stream]
+    def rows(self) -> Iterator[SuperStreamRow]:
+        """Those that there are now, by name."""
+        names = [row.name for row in self._exchanges.rows() if row.is_super_stream]
+        return (self.find(name) for name in names if name in self)
 
     def find(self, name: Name) -> SuperStreamRow:
         """The super stream `name`.

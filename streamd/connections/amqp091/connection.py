@@ -8,7 +8,6 @@ else.
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 
 import trio
 
@@ -36,7 +35,7 @@ from streamd.wire.amqp091.states import State
 
 logger = logging.getLogger(__name__)
 
-_MOST_AT_ONCE = 512  # messages and acknowledgements
+_MOST_AT_ONCE = 512  # messages, for each of their streams, and acknowledgements
 
 
 class AmqpConnection(BaseConnection):
@@ -158,7 +157,7 @@ class AmqpConnection(BaseConnection):
             connection.frame_max,
             session,
             deliveries,
-            CommandLoop(self._duplex, self).run,
+            CommandLoop[Request | Content](self._duplex, self).run,
             deliveries.flush_delayed,
             partial(self._check, session),
         )
@@ -170,17 +169,21 @@ class AmqpConnection(BaseConnection):
         """Takes what has arrived."""
         return self._connection.receive_data
 
-    def do_at_once(self) -> Request | Pending:
+    def do_at_once(self) -> Request | Content | Pending:
         """Publish and acknowledge what has been received, up to a request that needs waiting."""
         session = self._open_session
         taken = 0
         try:
-            for event in islice(self._connection.events(), _MOST_AT_ONCE):
+            for event in self._connection.events():
                 if isinstance(event, Content):
-                    session.publish(event)
-                elif not session.handle_at_once(event):
+                    work = session.publish(event)
+                else:
+                    work = int(session.handle_at_once(event))
+                if not work:
                     return event
-                taken += 1
+                taken += work
+                if taken >= _MOST_AT_ONCE:
+                    break
             session.flush()
         except ConnectionFault as fault:
             self.fail(fault)
@@ -189,13 +192,15 @@ class AmqpConnection(BaseConnection):
         self._pause = session.take_pause()
         if self._pause or self._outbox.is_full or not session.has_room():
             return Pending.HELD
-        return Pending.MORE if taken == _MOST_AT_ONCE else Pending.NEED_DATA
+        return Pending.MORE if taken >= _MOST_AT_ONCE else Pending.NEED_DATA
 
-    async def carry_out(self, command: Request) -> None:
-        """Carry out a request that needs waiting."""
+    async def carry_out(self, command: Request | Content) -> None:
+        """Carry out a request that needs waiting, or the rest of a message."""
         session = self._open_session
         try:
-            if command.channel:
+            if isinstance(command, Content):
+                await session.go_on(command)
+            elif command.channel:
                 await session.handle(command)
             else:
                 await self._handle_own(session, command.method)

@@ -14,6 +14,7 @@ from segments.amqp10_codes import Section
 from segments.errors import FormatError
 from segments.message import walk_sections
 from segments.selector import (
+    Cost,
     MessageMatcher,
     Selector,
     SelectorError,
@@ -51,6 +52,9 @@ _REMEMBERED_BYTES = 512  # of the beginning of a message
 Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
 
 
+_EXACT_COST = Cost(10, 1)  # of ExactValues
+
+
 class ConsumerArguments(NamedTuple):
     """What a consumer asks for.
 
@@ -59,12 +63,14 @@ class ConsumerArguments(NamedTuple):
         first_offset: messages before it are not delivered.
         matcher: which chunks, None for all.
         choices: which messages of them; all have to agree.
+        cost: of the choices.
     """
 
     start: OffsetSpec
     first_offset: int
     matcher: ChunkMatcher | None
     choices: tuple[Choice, ...]
+    cost: Cost
 
 
 def read_offset(field: Field | None, now_ms: int) -> OffsetSpec:
@@ -110,15 +116,18 @@ def read_wanted(
     """
     matcher = _filter(arguments)
     choices: list[Choice] = []
+    parts, scans = _EXACT_COST
     if matcher is not None:
         choices.append(ExactValues(matcher, declared).places)
     selector = _selector(arguments)
     if selector is not None:
         if matcher is None:
             matcher = _pushed_down(selector, declared)
-        choices.append(_Selection(selector.matcher(), now_ms).places)
+        own = selector.matcher()
+        choices.append(_Selection(own, now_ms).places)
+        parts, scans = parts + own.cost.parts, scans + own.cost.scans
     first_offset = start.value if start.start is Start.OFFSET else 0
-    return ConsumerArguments(start, first_offset, matcher, tuple(choices))
+    return ConsumerArguments(start, first_offset, matcher, tuple(choices), Cost(parts, scans))
 
 
 def ignored(arguments: Table) -> Iterator[str]:

@@ -8,7 +8,7 @@ HELD_BYTES, and a consumer that finds these used up reads again later.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
 
@@ -17,7 +17,8 @@ from segments.codec import simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
 from segments.format_constants import NO_COMPRESSION
-from segments.selector import body_at
+from segments.selector import Budget, body_at
+from streamd.broker import threads
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel
@@ -35,6 +36,7 @@ _TURN_BYTES = 64 << 10
 _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
+_CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
 _MESSAGE_BYTES = 160  # a message takes in memory besides its own
 
@@ -153,7 +155,7 @@ class AmqpConsumer(QueuedConsumer):
         self._read.clear()
         self._hold(-self.held)
 
-    def read(self) -> None:
+    async def read(self) -> None:
         """Read on if everything that was read has been sent.
 
         Raises:
@@ -161,13 +163,16 @@ class AmqpConsumer(QueuedConsumer):
         """
         if self._read:
             return
+        budget = Budget(_CHOICE_UNITS)
         for chunk in self.reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS):
             try:
-                self._choose(chunk)
+                await self._choose(chunk, budget)
             except FormatError as error:
                 logger.error("stream %s: a chunk is skipped: %s", self.stream.name, error)
+            if self.is_closed:  # meanwhile
+                return
 
-    def _choose(self, chunk: StoredChunk) -> None:
+    async def _choose(self, chunk: StoredChunk, budget: Budget) -> None:
         data = chunk.data
         raw = chunk.file.read(chunk.header.data_size, chunk.data_position) if data is None else data
         plain = bytes(raw)
@@ -175,10 +180,26 @@ class AmqpConsumer(QueuedConsumer):
         offsets: list[int] | range = range(chunk.header.chunk_id, chunk.header.next_offset)
         if ends is None:
             plain, ends, offsets = self._unpack(plain, chunk.header.chunk_id)
+        if not self.wanted.choices:
+            places: Collection[int] = range(len(ends))
+        elif budget.take(self.wanted.cost.units(len(plain), len(ends))):
+            places = self._chosen(plain, ends)
+        else:
+            places = await threads.in_thread(self._chosen, plain, ends)
+            if self.is_closed:
+                return
+        self._keep(plain, ends, offsets, places)
+
+    def _chosen(self, plain: bytes, ends: list[int]) -> Collection[int]:
         places: Collection[int] = range(len(ends))
         for number, choice in enumerate(self.wanted.choices):
             chosen = choice(plain, ends)
             places = chosen if not number else sorted(set(places).intersection(chosen))
+        return places
+
+    def _keep(
+        self, plain: bytes, ends: list[int], offsets: Sequence[int], places: Iterable[int]
+    ) -> None:
         first = self._first_offset
         size = 0
         for place in places:
@@ -327,7 +348,7 @@ class Deliveries:
         if consumer is None:
             return
         try:
-            consumer.read()
+            await consumer.read()
             frames = self._frames(consumer)
             if self.held > HELD_BYTES:
                 consumer.drop_read()

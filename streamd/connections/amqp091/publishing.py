@@ -4,9 +4,11 @@ Messages that arrive in one read from the socket are gathered, for each channel 
 given to the stream together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from weakref import WeakSet
+
+import trio
 
 from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Right, Rights
@@ -17,8 +19,10 @@ from streamd.broker.names import Name, as_sent
 from streamd.broker.publication import PendingEntries
 from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
+from streamd.broker.steps import Steps, Stepwise
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
+from streamd.config import MAX_NAME_BYTES
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
@@ -33,6 +37,10 @@ from streamd.wire.amqp091.values import Field
 
 _MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
 _DEFAULT_IN_RIGHTS = Name("amq.default")  # RabbitMQ's name for the default exchange
+_TARGETS_A_TURN = 100  # streams that a message is given to before others have a turn
+_BYTES_A_TURN = 4 << 20  # of its copies
+_ROUTED = 16  # finding them takes as long as publishing so many messages
+_MAX_KEYS = 1_000  # of a message, in CC and BCC
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
@@ -71,6 +79,28 @@ class _Gathered(NamedTuple):
     values: list[bytes]
 
 
+class _Message(NamedTuple):
+    """A message that has been checked."""
+
+    channel: Channel
+    content: Content
+    body: bytes
+    head: StoredHead
+
+    @property
+    def targets_a_turn(self) -> int:
+        """To how many streams it is given before others have a turn; each keeps a copy."""
+        return max(1, min(_TARGETS_A_TURN, _BYTES_A_TURN // (len(self.body) or 1)))
+
+    def stored(self) -> bytes:
+        """As streams keep it.
+
+        Raises:
+            ChannelFault: its body is not what its type says.
+        """
+        return self.head.sections + stored_body(self.body, is_encoded=self.head.is_encoded)
+
+
 class Publishing:
     """What one connection publishes.
 
@@ -100,13 +130,18 @@ class Publishing:
         self._fail = fail
         self._hears_of_blocking = hears_of_blocking
         self._gathered: dict[tuple[Channel, Stream], _Gathered] = {}
-        self._places: dict[tuple[str, str], list[_Target]] = {}
+        self._places: dict[tuple[Name, str], list[_Target]] = {}
         self._version = -1
+        self._unfinished: tuple[Stepwise[list[_Target]], _Message] | None = None
         self._written: set[Stream] = set()
         self._used: WeakSet[Stream] = WeakSet()
 
-    def publish(self, channel: Channel, content: Content) -> None:
+    def publish(self, channel: Channel, content: Content) -> int:
         """Take a message; `flush` gives it to its streams.
+
+        Returns:
+            How much work that was, as much as so many messages for one stream; 0 when it has only
+            been begun, see `go_on`.
 
         Raises:
             ChannelFault, ConnectionFault: it cannot be published.
@@ -126,14 +161,65 @@ class Publishing:
                 f"user_id property set to '{head.user_id}' but authenticated user was "
                 f"'{self._rights.user}'"
             )
-        targets = self._targets(exchange, key, head, content.properties)
-        tag = 0
-        if channel.publisher.confirms is not None:
-            tag = channel.publisher.confirms.next_tag(len(targets))
+        _check_keys(head.more_keys)
+        message = _Message(channel, content, content.body, head)
+        known = None if head.more_keys else self._known(exchange, key)
+        if known is not None and len(known) <= 1:
+            self._publish_to(known, message)
+            return 1
+        work = Stepwise(self._targets(exchange, key, head, content.properties, known))
+        if not work.is_done or len(work.result) > message.targets_a_turn:
+            self._unfinished = work, message
+            return 0
+        self._publish_to(work.result, message)
+        return len(work.result) if known is not None else len(work.result) + _ROUTED
+
+    async def go_on(self) -> None:
+        """Do the rest of a message that `publish` has begun, others have their turn meanwhile.
+
+        Raises:
+            ChannelFault, ConnectionFault: it cannot be published.
+        """
+        assert self._unfinished is not None  # noqa: S101 - it is called then
+        (work, message), self._unfinished = self._unfinished, None
+        self.flush()
+        targets = await work.finish()
+        raw, most = message.stored(), message.targets_a_turn
+        values: list[bytes] = []  # of all, before one of the streams has it
+        for target in targets:
+            values.append(target.filter_value(message.head.filter_value, raw))
+            if len(values) % most == 0:
+                await trio.lowlevel.checkpoint()
+        tag = self._next_tag(targets, message)
+        for at in range(0, len(targets), most):
+            places = slice(at, at + most)
+            self._gather(
+                message.channel, tag, raw, zip(targets[places], values[places], strict=True)
+            )
+            self.flush()
+            await self.room()
+            await trio.lowlevel.checkpoint()
+        if not targets:
+            self._publish_nowhere(tag, message)
+
+    def _publish_to(self, targets: list[_Target], message: _Message) -> None:
         if targets:
-            self._gather(channel, tag, targets, head, content.body)
-            return
-        if method.mandatory:
+            raw, given = message.stored(), message.head.filter_value
+            values = [target.filter_value(given, raw) for target in targets]
+        tag = self._next_tag(targets, message)
+        if targets:
+            self._gather(message.channel, tag, raw, zip(targets, values, strict=True))
+        else:
+            self._publish_nowhere(tag, message)
+
+    def _next_tag(self, targets: list[_Target], message: _Message) -> int:
+        """The number of a message whose publisher wants to know, 0 of others."""
+        confirms = message.channel.publisher.confirms
+        return 0 if confirms is None else confirms.next_tag(len(targets))
+
+    def _publish_nowhere(self, tag: int, message: _Message) -> None:
+        channel, content, _, head = message
+        if content.method.mandatory:
             self._return(channel, content, has_hidden_keys=head.has_hidden_keys)
         if tag:
             channel.publisher.settle((tag,))
@@ -198,45 +284,60 @@ class Publishing:
                     f"cannot publish to internal exchange '{exchange}' in vhost '{self._host.name}'"
                 )
 
-    def _targets(
-        self, exchange: Name, key: str, head: StoredHead, properties: bytes
-    ) -> list[_Target]:
-        exchanges = self._host.exchanges
-        if self._version != exchanges.version:
+    def _known(self, exchange: Name, key: str) -> list[_Target] | None:
+        """Where messages with this key went since anything was declared or bound."""
+        version = self._host.exchanges.version
+        if self._version != version:
             self._places.clear()
-            self._version = exchanges.version
-        known = None if head.more_keys else self._places.get((exchange, key))
+            self._version = version
+        return self._places.get((exchange, key))
+
+    def _targets(
+        self,
+        exchange: Name,
+        key: str,
+        head: StoredHead,
+        properties: bytes,
+        known: list[_Target] | None,
+    ) -> Steps[list[_Target]]:
         if known is not None:
             return known
-        keys = (key, *head.more_keys)
+        exchanges = self._host.exchanges
         if exchanges.looks_at_headers(exchange):
-            return self._resolve(exchange, keys, _plain_headers(properties))
+            keys = (key, *head.more_keys)
+            return (yield from self._resolve(exchange, keys, _plain_headers(properties)))
         if head.more_keys:
-            return self._resolve(exchange, keys, NO_HEADERS)
-        if len(self._places) >= _MAX_PLACES:
-            self._places.clear()
-        found = self._places[exchange, key] = self._resolve(exchange, keys, NO_HEADERS)
+            return (yield from self._resolve(exchange, (key, *head.more_keys), NO_HEADERS))
+        version = exchanges.version
+        found = yield from self._resolve(exchange, (key,), NO_HEADERS)
+        if version == self._version == exchanges.version and len(found) <= _TARGETS_A_TURN:
+            if len(self._places) >= _MAX_PLACES:
+                self._places.clear()
+            self._places[exchange, key] = found
         return found
 
-    def _resolve(self, exchange: Name, keys: tuple[str, ...], headers: Headers) -> list[_Target]:
+    def _resolve(
+        self, exchange: Name, keys: tuple[str, ...], headers: Headers
+    ) -> Steps[list[_Target]]:
         targets = []
-        for name in self._host.exchanges.reach(exchange, keys, headers):
+        names = yield from self._host.exchanges.reach(exchange, keys, headers)
+        for number, name in enumerate(names, 1):
             try:
                 targets.append(_Target(self._host, self._host.find(name)))
             except Refused as refused:
                 if refused.reason == Reason.NOT_AVAILABLE:
                     reason = f"stream '{name}' is not available: {refused.details}"
                     raise ConnectionFault(ReplyCode.RESOURCE_ERROR, reason) from refused
+            if number % _TARGETS_A_TURN == 0:
+                yield
         return targets
 
     def _gather(
-        self, channel: Channel, tag: int, targets: list[_Target], head: StoredHead, body: bytes
+        self, channel: Channel, tag: int, raw: bytes, targets: Iterable[tuple[_Target, bytes]]
     ) -> None:
-        raw = head.sections + stored_body(body, is_encoded=head.is_encoded)
-        values = [target.filter_value(head.filter_value, raw) for target in targets]
         entry = len(raw).to_bytes(4, "big") + raw
         number = tag.to_bytes(ID_SIZE, "big")
-        for target, value in zip(targets, values, strict=True):
+        for target, value in targets:
             place = (channel, target.stream)
             gathered = self._gathered.get(place)
             if gathered is None:
@@ -258,6 +359,20 @@ class Publishing:
             channel.number, told, properties, content.body or b"", self._frame_max
         )
         self._outbox.put(frames)
+
+
+def _check_keys(more_keys: tuple[str, ...]) -> None:
+    """Raise ChannelFault when a message has too many routing keys, or one that is too long."""
+    if len(more_keys) > _MAX_KEYS:
+        raise precondition_failed(
+            f"CC and BCC have {len(more_keys):,} routing keys, expected at most {_MAX_KEYS:,}"
+        )
+    for key in more_keys:
+        size = len(key.encode())
+        if size > MAX_NAME_BYTES:
+            raise precondition_failed(
+                f"a routing key in CC or BCC has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
+            )
 
 
 def _plain_headers(properties: bytes) -> Mapping[str, Scalar]:

@@ -100,8 +100,11 @@ class Session:
         """How long acknowledgements are left to gather before more is read, in seconds."""
         return self._pacer.take_pause()
 
-    def publish(self, content: Content) -> None:
+    def publish(self, content: Content) -> int:
         """Take a message; `flush` hands it on.
+
+        Returns:
+            How much work that was, 0 when `go_on` has to do the rest; see Publishing.
 
         Raises:
             ConnectionFault: it ends the connection.
@@ -109,7 +112,20 @@ class Session:
         channel = self._channels[content.channel]
         self._pacer.published()
         try:
-            self._context.publishing.publish(channel, content)
+            return self._context.publishing.publish(channel, content)
+        except Fault as fault:
+            self._has_failed(channel, content.method, fault)
+            return 1
+
+    async def go_on(self, content: Content) -> None:
+        """Do the rest of a message that `publish` has begun.
+
+        Raises:
+            ConnectionFault: it ends the connection.
+        """
+        channel = self._channels[content.channel]
+        try:
+            await self._context.publishing.go_on()
         except Fault as fault:
             self._has_failed(channel, content.method, fault)
 

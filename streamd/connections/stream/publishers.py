@@ -2,9 +2,14 @@
 
 import logging
 
-from segments.entries import Entries
+import trio
+
+from segments.entries import Entries, split
+from segments.format_constants import SUB_BATCH_BIT
 from streamd.auth.users import Right
+from streamd.broker import threads
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.filter_contract import Checked
 from streamd.broker.names import as_sent
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream
@@ -20,11 +25,16 @@ from streamd.connections.stream.publisher import StreamPublisher
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import (
+    Decoded,
     decode_entries,
     decode_filtered_entries,
     encode_refusal,
+    has_sub_batches,
     publishing_ids_of,
 )
+
+_CHECKED_A_TURN = 100  # messages whose filter property is looked for before others have a turn
+_CHECKED_BYTES_A_TURN = 64 << 10  # of them
 
 logger = logging.getLogger(__name__)
 
@@ -82,16 +92,53 @@ class Publishers:
             publisher.is_deleted = True
         self._publishers.clear()
 
-    async def room(self, publisher_id: int) -> None:
-        """Return when a publisher's stream can take more."""
-        found = self._publishers.get(publisher_id)
+    async def publish_in_turns(self, command: c.Publish | c.PublishFiltered) -> None:
+        """Give a frame to its stream as room and other connections allow.
+
+        Raises:
+            RemoteProtocolError: the frame is malformed.
+        """
+        found = self._publishers.get(command.publisher_id)
         if found is not None:
             await found[1].room()
+        if found is None or not _takes_long(found[1], command):
+            self._store_all(command)
+            return
+        publisher, stream = found
+        decoded = self._decode(publisher, command)
+        for entries in decoded.groups:
+            if entries.data[0] & SUB_BATCH_BIT:
+                await self._store_sub_batch(publisher, stream, entries)
+            else:
+                for part in split(entries, _CHECKED_A_TURN, _CHECKED_BYTES_A_TURN):
+                    await self._store_part(publisher, stream, part)
+            await stream.room()
+        if decoded.refused_ids:
+            publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
+
+    async def _store_sub_batch(
+        self, publisher: StreamPublisher, stream: Stream, entries: Entries
+    ) -> None:
+        assert stream.contract is not None  # noqa: S101 - see `_takes_long`
+        async with self._context.broker.unpacking:
+            checked = await threads.in_thread(stream.contract.check_sub_batch, entries)
+        self._give(publisher, stream, checked)
+
+    async def _store_part(
+        self, publisher: StreamPublisher, stream: Stream, entries: Entries
+    ) -> None:
+        assert stream.contract is not None  # noqa: S101 - see `_takes_long`
+        if len(entries.data) > _CHECKED_BYTES_A_TURN:  # one message: its properties may be many
+            checked = await threads.in_thread(stream.contract.check, entries)
+        else:
+            checked = stream.contract.check(entries)
+            await trio.lowlevel.checkpoint()
+        self._give(publisher, stream, checked)
 
     def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
-        """Give a frame to its stream; False, and nothing done, when there is no room."""
+        """Give a frame to its stream; False, and nothing done, when that may take a while."""
         found = self._publishers.get(command.publisher_id)
-        if found is not None and found[1].is_crowded:
+        if found is not None and (found[1].is_crowded or _takes_long(found[1], command)):
             return False
         self._store_all(command)
         return True
@@ -105,23 +152,32 @@ class Publishers:
             self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
             return
         publisher, stream = found
-        decode = decode_filtered_entries if filtered else decode_entries
-        decoded = decode(command.entries, command.num_entries)
-        publisher.published += command.num_entries
+        decoded = self._decode(publisher, command)
         for entries in decoded.groups:
             self._store(publisher, stream, entries)
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
 
+    def _decode(
+        self, publisher: StreamPublisher, command: c.Publish | c.PublishFiltered
+    ) -> Decoded:
+        is_filtered = isinstance(command, c.PublishFiltered)
+        decode = decode_filtered_entries if is_filtered else decode_entries
+        decoded = decode(command.entries, command.num_entries)
+        publisher.published += command.num_entries
+        return decoded
+
     def _store(self, publisher: StreamPublisher, stream: Stream, entries: Entries) -> None:
-        if stream.contract is not None:
-            checked = stream.contract.check(entries)
-            if checked.refused_ids:
-                publisher.refuse(checked.refused_ids, Reason.PRECONDITION_FAILED)
-            if checked.entries is None:
-                return
-            entries = checked.entries
-        stream.publish(PendingEntries(publisher, entries))
+        if stream.contract is None:
+            stream.publish(PendingEntries(publisher, entries))
+        else:
+            self._give(publisher, stream, stream.contract.check(entries))
+
+    def _give(self, publisher: StreamPublisher, stream: Stream, checked: Checked) -> None:
+        if checked.refused_ids:
+            publisher.refuse(checked.refused_ids, Reason.PRECONDITION_FAILED)
+        if checked.entries is not None:
+            stream.publish(PendingEntries(publisher, checked.entries))
 
     async def _declare(self, command: c.DeclarePublisher) -> None:
         try:
@@ -169,3 +225,15 @@ class Publishers:
         if found:
             found[0].is_deleted = True
         self._context.answer(c.DeletePublisherResponse(command.correlation_id, code))
+
+
+def _takes_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:
+    """Whether looking into the messages of a frame keeps others waiting."""
+    if stream.contract is None:
+        return False
+    entries = command.entries
+    return (
+        command.num_entries > _CHECKED_A_TURN
+        or len(entries) > _CHECKED_BYTES_A_TURN
+        or (isinstance(command, c.Publish) and has_sub_batches(entries, command.num_entries))
+    )

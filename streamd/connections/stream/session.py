@@ -85,7 +85,8 @@ class Session:
                         return
                 else:
                     assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
-                    await self._publishers.room(command.publisher_id)
+                    await self._publishers.publish_in_turns(command)
+                    return
             return
         handler = self._handlers.get(type(command))
         if handler is not None:  # heartbeats need none

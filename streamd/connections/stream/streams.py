@@ -1,10 +1,8 @@
 """Streams and super streams: creating, deleting, looking at them."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-
-import trio
 
 from segments import SegmentsError, Start
 from segments.filter_stats import newest
@@ -16,6 +14,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.log_figures import LogFigures
 from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.partitions import partitions_of
+from streamd.broker.steps import in_turns
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 _NO_CHUNK = -1
 _MOST_FILTERS = 1000  # chunks whose filters are looked at
 _MILLION = 1_000_000
-_NAMES_A_TURN = 100
+_NAMES_A_TURN = 100  # a frame holds 100,000 of them
 
 
 class Streams:
@@ -127,10 +126,10 @@ class Streams:
         super_stream = as_sent(command.super_stream)
         try:
             self._require_any(super_stream)
-            found = self._context.host.super_streams.find(super_stream)
-            for name in partitions_of(found):
+            found = partitions_of(self._context.host.super_streams.find(super_stream))
+            async for name in in_turns(found, _NAMES_A_TURN):
                 self._require_any(name)
-            streams = tuple(partitions_of(found))
+            streams = tuple(found)
         except Refused as refused:
             code = code_of(refused)
         self._context.answer(c.PartitionsResponse(command.correlation_id, code, streams))
@@ -159,7 +158,7 @@ class Streams:
 
     async def _metadata(self, command: c.Metadata) -> None:
         streams = []
-        async for name in _unhurried(dict.fromkeys(map(as_sent, command.streams))):
+        async for name in in_turns(dict.fromkeys(map(as_sent, command.streams)), _NAMES_A_TURN):
             code = self._code(name)
             streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
         brokers = (BrokerAddress(0, *self._context.address),)
@@ -205,7 +204,10 @@ class Streams:
         names = list(map(as_sent, command.streams)) or [
             n for n in host.names() if rights.allows(Right.READ, n)
         ]
-        streams = [await self._describe(name) async for name in _unhurried(dict.fromkeys(names))]
+        streams = [
+            await self._describe(name)
+            async for name in in_turns(dict.fromkeys(names), _NAMES_A_TURN)
+        ]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
         self._context.answer(answer)
 
@@ -234,14 +236,6 @@ class Streams:
             for key, value in self._context.host.row(name).effective.items()
         )
         return StreamDescription(name, OK, arguments, _description(figures))
-
-
-async def _unhurried(names: Iterable[Name]) -> AsyncIterator[Name]:
-    """Names, a few at a time: a frame holds 100,000 of them, and others have their turn."""
-    for number, name in enumerate(names, 1):
-        yield name
-        if number % _NAMES_A_TURN == 0:
-            await trio.lowlevel.checkpoint()
 
 
 def _refusal(command: c.Create, refused: Refused) -> ResponseCode:

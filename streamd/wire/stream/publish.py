@@ -72,6 +72,18 @@ def _is_message(entries: bytes) -> bool:
     return bool(_SIMPLE.unpack_from(entries)[1] == len(entries) - _SIMPLE.size)
 
 
+def has_sub_batches(entries: bytes, count: int) -> bool:
+    """Whether one of the entries of a frame may be a sub-batch; looks at what is not damaged."""
+    position = 0
+    for _ in range(count):
+        if position + _SIMPLE.size > len(entries):
+            return False
+        if entries[position + ID_SIZE] & SUB_BATCH_BIT:
+            return True
+        position += _SIMPLE.size + _SIMPLE.unpack_from(entries, position)[1]
+    return False
+
+
 def publishing_ids_of(entries: bytes, count: int, *, filtered: bool) -> bytes:
     """The publishing ids alone, for a frame that is refused as a whole."""
     decoded = (decode_filtered_entries if filtered else decode_entries)(entries, count)

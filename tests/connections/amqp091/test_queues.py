@@ -450,7 +450,7 @@ class TestExchanges:
         await amqp.ask(exchange("taken", "topic"), m.ExchangeDeclareOk)
         code = await peer.code(c.CreateSuperStream, "taken", ("p",), ("a",), ())
         assert code == ResponseCode.STREAM_EXISTS
-        assert not server.host.super_streams.rows()
+        assert not list(server.host.super_streams.rows())
 
     async def test_a_deleted_super_stream_leaves_no_bindings(
         self, server: Harness, amqp: AmqpPeer

@@ -6,7 +6,7 @@ import pytest
 
 from segments.errors import FormatError
 from segments.message import Message, Properties
-from segments.selector import MatcherSet, RowReader, parse_property, parse_sql
+from segments.selector import Budget, MatcherSet, RowReader, parse_property, parse_sql
 from segments.selector.fields import Row
 from tests.segments.selector.strategies import chunk
 
@@ -45,6 +45,6 @@ def test_damage_to_what_one_selector_reads_is_nothing_to_the_others() -> None:
     selectors = {text: parse_sql(text) for text in texts}
     for raw in damaged():
         expected = {text for text, one in selectors.items() if one.matcher().matches(raw)}
-        assert MatcherSet(selectors).matching([raw]) == expected, raw
+        assert MatcherSet(selectors).matching([raw], Budget(10**9)) == expected, raw
         data, ends = chunk([b"other", raw])
-        assert MatcherSet(selectors).matching_in(data, ends) == expected, raw
+        assert MatcherSet(selectors).matching_in(data, ends, Budget(10**9)) == expected, raw

@@ -10,6 +10,7 @@ from segments.amqp10 import Opaque, Symbol
 from segments.errors import FormatError
 from segments.message import Message, MessageView
 from segments.selector import (
+    Budget,
     Dialect,
     MatcherSet,
     RowReader,
@@ -173,9 +174,13 @@ def test_several_together_find_what_each_finds(dialect: Dialect, data: st.DataOb
     bodies = data.draw(st.lists(st.one_of(messages(), st.sampled_from(MEETING)), max_size=5))
     together = MatcherSet(selectors)
     expected = {text for text, one in selectors.items() if one.matcher().select(bodies)}
-    assert together.matching(bodies) == expected
+    assert together.matching(bodies, Budget(10**9)) == expected
     raw, ends = chunk(bodies)
-    assert together.matching_in(raw, ends) == expected
+    assert together.matching_in(raw, ends, Budget(10**9)) == expected
+    # With less work than it takes more may be named, never fewer.
+    for units in (0, 1, 10, 100, 1_000):
+        assert expected <= together.matching(bodies, Budget(units)) <= together.keys
+        assert expected <= together.matching_in(raw, ends, Budget(units)) <= together.keys
 
 
 @given(messages(), st.lists(st.sampled_from(NAMES), min_size=1, unique=True))

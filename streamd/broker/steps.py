@@ -1,0 +1,83 @@
+"""Work that can be put aside: done in steps, so that others have their turn between two of them.
+
+How much a request costs may depend on what others have declared: bindings, the contents of a
+compressed batch. Such work is a generator that yields every millisecond or so. Most of it is done
+within one step, in place; what is not is finished by the task of the connection that asked, which
+reads nothing meanwhile.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Generic, TypeAlias, TypeVar
+
+import trio
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Steps: TypeAlias = Generator[None, None, Result]
+
+STEP_UNITS = 1_000  # comparisons or other small pieces of work in a step
+
+
+class Stepwise(Generic[Result]):
+    """Work in steps, the first of which is done at once.
+
+    Args:
+        steps: yields after each step but the last, and returns the result.
+
+    Attributes:
+        is_done: it has a result.
+        result: what the work has come to; there once it is done.
+    """
+
+    result: Result
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps = steps
+        self.is_done = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do one step.
+
+        Raises:
+            Exception: what the work raises.
+        """
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self.result, self.is_done = end.value, True
+
+    async def finish(self) -> Result:
+        """Do the rest, others have their turn before each step.
+
+        Raises:
+            Exception: see `go_on`.
+        """
+        while not self.is_done:
+            await trio.lowlevel.checkpoint()
+            self.go_on()
+        return self.result
+
+
+class in_turns(Generic[Item]):  # noqa: N801 - used as a function
+    """Yield items; others have their turn after each `most` of them.
+
+    No generator: a loop over it may be left at any time.
+    """
+
+    def __init__(self, items: Iterable[Item], most: int) -> None:
+        self._items = iter(items)
+        self._most = self._left = most
+
+    def __aiter__(self) -> "in_turns[Item]":
+        return self
+
+    async def __anext__(self) -> Item:
+        if not self._left:
+            self._left = self._most
+            await trio.lowlevel.checkpoint()
+        self._left -= 1
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise StopAsyncIteration from None

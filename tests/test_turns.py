@@ -1,0 +1,343 @@
+"""No request keeps the others waiting: each kind at its limits, and the longest turn that it takes.
+
+The kinds are those of the tables that the server goes by. One that is new has no example here, and
+fails until it has.
+"""
+
+import typing
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from segments.compression import GZIP, pack
+from segments.message import Message
+from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
+from streamd.broker.standing_selectors import StandingSelector
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.stream import codec, commands as c
+from streamd.wire.stream.fields import CommandVersions, OffsetSpecification, Pair
+from streamd.wire.stream.publish import encode_sub_batch
+from tests.support.amqp import STREAM, AmqpPeer, declare, fields, open_peer
+from tests.support.http import Http
+from tests.support.server import FIRST, OK, Harness, frame, harness
+from tests.support.watchdog import MOST_UNITS, Watchdog, watchdog
+
+NAMES = tuple(f"{n:05}" for n in range(5_000))
+PARTITIONS = tuple(f"p{n}" for n in range(1_000))
+PAIRS = tuple(Pair(f"{n}", "x" * 20) for n in range(200))
+PATTERNS = [f"#.{n}.#" for n in range(2_000)]
+KEYS = [".".join(map(str, range(n, n + 20))) for n in range(5)]
+DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
+_CONNECTION_CLASS = 10  # of methods: these are sent on channel 0
+LIKES = " OR ".join(f"carrier LIKE '%b_{n}%'" for n in range(24))
+
+
+def flight(carrier: str) -> bytes:
+    return Message(b"", application_properties={"carrier": carrier}).encode()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Harness]:
+    """A server in which much was declared."""
+    async with harness(tmp_path) as running:
+        host = running.host
+        peer = await running.peer()
+        await peer.create("s")
+        await peer.create("t")
+        await peer.create("d", **DERIVE)
+        for n in range(16):
+            await host.settings.put_selector("d", StandingSelector(f"g{n}", "union", LIKES, 0))
+        assert await peer.code(c.CreateSuperStream, "big", PARTITIONS, PARTITIONS, ()) == OK
+        bound(running, "topic", "topic", [("s", pattern) for pattern in PATTERNS])
+        bound(running, "all", "fanout", [(name, "") for name in PARTITIONS])
+        for _ in range(4):
+            other = await running.peer()
+            for n in range(256):
+                await other.subscribe("s", subscription_id=n)
+        yield running
+
+
+def bound(server: Harness, name: str, kind: str, ends: list[tuple[str, str]]) -> None:
+    row = ExchangeRow("/", name, kind, False, False, False, "")
+    bindings = [Binding("/", name, stream, False, key, NO_HEADERS) for stream, key in ends]
+    server.host.exchanges.add(row, bindings)
+
+
+def judge(longest: dict[str, tuple[int, str]]) -> None:
+    """Show the longest turns, and fail when one is too long."""
+    for what, (units, where) in sorted(longest.items(), key=lambda item: -item[1][0]):
+        print(f"{units:9,} {what} in {where}")
+    assert {what for what, (units, _) in longest.items() if units > MOST_UNITS} == set()
+
+
+# -- the stream protocol
+
+
+def sub_batches() -> c.Publish:
+    bodies = [flight("x" * 20)] * 65_535
+    packed, size = pack(bodies, GZIP)
+    entries = (encode_sub_batch(n, 65_535, GZIP, size, packed) for n in range(2))
+    return c.Publish(1, 2, b"".join(entries))
+
+
+STREAM_KINDS: dict[type[Any], list[Any]] = {
+    c.DeclarePublisher: [c.DeclarePublisher(1, 1, "r" * 255, "d")],
+    c.Publish: [
+        frame([b""] * 10_000),
+        frame([flight("UA")] * 2_000),
+        frame([flight("b" * 500_000)]),
+        sub_batches(),
+    ],
+    c.PublishFiltered: [frame([b""] * 10_000, values=[b"%d" % n for n in range(10_000)])],
+    c.QueryPublisherSequence: [c.QueryPublisherSequence(1, "r" * 255, "s")],
+    c.DeletePublisher: [c.DeletePublisher(1, 1)],
+    c.Subscribe: [c.Subscribe(1, 1, "d", FIRST, 10, PAIRS)],
+    c.Credit: [c.Credit(1, 65_535)] * 10_000,
+    c.StoreOffset: [c.StoreOffset(f"{n:0255}", "s", 1) for n in range(2_000)],
+    c.QueryOffset: [c.QueryOffset(1, "r" * 255, "s")] * 100,
+    c.Unsubscribe: [c.Unsubscribe(1, 1)],
+    c.Create: [c.Create(1, f"new{n}") for n in range(300)],
+    c.Delete: [c.Delete(1, "t")],
+    c.Metadata: [c.Metadata(1, NAMES)],
+    c.PeerProperties: [c.PeerProperties(1, PAIRS)],
+    c.SaslHandshake: [c.SaslHandshake(1)],
+    c.SaslAuthenticate: [c.SaslAuthenticate(1, "PLAIN", b"x" * 10_000)],
+    c.Tune: [c.Tune(1 << 20, 60)],
+    c.Open: [c.Open(1, "x" * 30_000)],
+    c.Close: [c.Close(1, 1, "x" * 30_000)],
+    c.CloseResponse: [c.CloseResponse(1, 1)],
+    c.Heartbeat: [c.Heartbeat()] * 10_000,
+    c.Route: [c.Route(1, "p7", "big")] * 64,
+    c.Partitions: [c.Partitions(1, "big")] * 20,
+    c.ConsumerUpdateResponse: [c.ConsumerUpdateResponse(1, 1, OffsetSpecification(1))] * 1_000,
+    c.ExchangeCommandVersions: [
+        c.ExchangeCommandVersions(1, tuple(CommandVersions(n, 1, 1) for n in range(5_000)))
+    ],
+    c.StreamStats: [c.StreamStats(1, "s")] * 100,
+    c.CreateSuperStream: [
+        c.CreateSuperStream(1, "more", tuple(f"m{n}" for n in range(1_000)), PARTITIONS, ())
+    ],
+    c.DeleteSuperStream: [c.DeleteSuperStream(1, "big")],
+    c.ResolveOffsetSpec: [c.ResolveOffsetSpec(1, "s", FIRST, PAIRS)],
+    c.DescribeStreams: [c.DescribeStreams(1, PARTITIONS)],
+    c.DescribeSubscription: [c.DescribeSubscription(1, 1, 0)],
+    c.DescribeFilters: [c.DescribeFilters(1, "d")],
+    c.Manage: [c.Manage(1, "permission.list"), c.Manage(2, "none", PAIRS)],
+}
+
+
+def test_all_commands_have_an_example() -> None:
+    assert set(STREAM_KINDS) == set(typing.get_args(c.ClientCommand))
+
+
+@pytest.mark.parametrize("first", range(2))
+async def test_commands(server: Harness, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = {}
+    with watchdog(monkeypatch) as dog:
+        for kind in sorted(STREAM_KINDS, key=_deletes_last)[first::2]:
+            peer = await server.peer()
+            await peer.declare("d")
+            await peer.subscribe("s", subscription_id=1, credit=0)
+            dog.reset()
+            for group in _apart(STREAM_KINDS[kind]):
+                await peer.stream.send_all(group)
+                await wait_all_tasks_blocked()
+            longest[kind.__name__] = dog.longest, dog.where
+            await peer.vanish()
+    judge(longest)
+
+
+def _deletes_last(kind: type[Any]) -> tuple[bool, str]:
+    return "Delete" in kind.__name__, kind.__name__
+
+
+def _apart(commands: list[Any]) -> list[bytes]:
+    """Large commands one by one, small ones together."""
+    frames = [codec.encode(command) for command in commands]
+    return frames if len(frames) < 10 else [b"".join(frames)]
+
+
+# -- AMQP 0-9-1
+
+
+def copies(peer: AmqpPeer) -> bytes:
+    return peer.message("0", b"x", "topic", headers=fields(CC=KEYS))
+
+
+AMQP_KINDS: dict[type[Any], Any] = {
+    type(method): method
+    for method in (
+        m.ConnectionStartOk({}, "PLAIN", b"x"),
+        m.ConnectionSecureOk(b"x"),
+        m.ConnectionTuneOk(0, 0, 0),
+        m.ConnectionOpen("/"),
+        m.ConnectionClose(200, "", 0, 0),
+        m.ConnectionCloseOk(),
+        m.ConnectionUpdateSecret(b"x" * 10_000, ""),
+        m.ChannelOpen(),
+        m.ChannelFlow(True),
+        m.ChannelFlowOk(True),
+        m.ChannelClose(200, "", 0, 0),
+        m.ChannelCloseOk(),
+        m.AccessRequest("/"),
+        m.ExchangeDeclare(0, "x", "topic", False, True, False, False, False, {}),
+        m.ExchangeDelete(0, "all", False, False),
+        m.ExchangeBind(0, "amq.fanout", "topic", "a.#", False, {}),
+        m.ExchangeUnbind(0, "amq.fanout", "topic", "a.#", False, {}),
+        declare("q", STREAM | fields(x="x" * 100_000)),
+        m.QueueBind(0, "s", "topic", "#." * 100 + "z", False, {}),
+        m.QueuePurge(0, "s", False),
+        m.QueueDelete(0, "t", False, False, False),
+        m.QueueUnbind(0, "s", "topic", PATTERNS[-1], {}),
+        m.BasicQos(0, 65_535, False),
+        m.BasicConsume(0, "d", "c", False, False, False, False, fields(x_stream_sql=LIKES)),
+        m.BasicCancel("c", False),
+        m.BasicCancelOk("c"),
+        m.BasicGet(0, "s", False),
+        m.BasicAck(0, True),
+        m.BasicReject(1),
+        m.BasicRecoverAsync(True),
+        m.BasicRecover(True),
+        m.BasicNack(0, True),
+        m.ConfirmSelect(False),
+        m.TxSelect(),
+        m.TxCommit(),
+        m.TxRollback(),
+    )
+}
+
+
+def example(kind: type[Any], peer: AmqpPeer) -> bytes:
+    if kind is not m.BasicPublish:
+        return method_frame(int(m.IDS[kind][0] > _CONNECTION_CLASS), AMQP_KINDS[kind])
+    messages = [
+        *(peer.message(f"{n}.{n}", b"x", "topic") for n in range(30)),
+        *(copies(peer) for _ in range(2)),
+        peer.message("", b"x", "all"),
+        *(peer.message("s", b"x") for _ in range(5_000)),
+    ]
+    return b"".join(messages)
+
+
+def test_all_methods_have_an_example() -> None:
+    assert {*AMQP_KINDS, m.BasicPublish} == m.SENT_BY_CLIENT
+
+
+async def test_methods(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = {}
+    publisher = await server.peer()
+    await publisher.declare("d")
+    await publisher.store([flight("b" * 900_000)])
+    with watchdog(monkeypatch) as dog:
+        for kind in sorted(m.SENT_BY_CLIENT, key=_deletes_last):
+            peer = await open_peer(server)
+            dog.reset()
+            await peer.send_bytes(example(kind, peer))
+            await wait_all_tasks_blocked()
+            longest[kind.__name__] = dog.longest, dog.where
+            await peer.stream.aclose()
+    judge(longest)
+
+
+async def test_a_message_for_many_streams_reaches_all_of_them(server: Harness) -> None:
+    peer = await open_peer(server)
+    await peer.confirm()
+    await peer.send_bytes(peer.message("", b"x", "all"))
+    assert (await peer.expect(m.BasicAck)).delivery_tag == 1
+    for name in PARTITIONS[::100]:
+        assert (await server.host.find(name).read_figures()).num_messages == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [(["k"] * 1_001, "1,001 routing keys, expected at most 1,000"), (["k" * 1_025], "1,025 bytes")],
+)
+async def test_too_many_copies(server: Harness, keys: list[str], expected: str) -> None:
+    peer = await open_peer(server)
+    message = peer.message("s", b"x", headers=fields(CC=keys))
+    assert expected in await peer.channel_fails(message, 406)
+
+
+# -- HTTP
+
+PARTS = {
+    "vhost": "%2F",
+    "kind": "q",
+    "source": "topic",
+    "destination": "s",
+    "key": "0",
+    "user": "guest",
+    "port": "1",
+    "stream": "s",
+}
+BODIES: dict[tuple[str, str], Any] = {}
+
+
+def definitions(count: int) -> dict[str, Any]:
+    rows = [{"vhost": "/", "source": "none", "destination": "s"} for _ in range(count)]
+    queues = [{"vhost": "/", "name": f"c{n}", "type": "classic"} for n in range(count)]
+    return {"bindings": rows, "queues": queues, "parameters": [{"n": n} for n in range(count)]}
+
+
+BODIES = {
+    ("POST", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"): {"routing_key": "k.#"},
+    ("POST", "/api/definitions"): definitions(5_000),
+    ("POST", "/api/definitions/{vhost}"): definitions(5_000),
+    ("PUT", "/api/exchanges/{vhost}/{name}"): {"type": "topic"},
+    ("PUT", "/api/queues/{vhost}/{name}"): {"arguments": {"x-queue-type": "stream"}},
+    ("PUT", "/api/stream/super-streams/{vhost}/{name}"): {"partitions": 1_000},
+    ("PUT", "/api/users/{user}"): {"password": "guest", "tags": "administrator"},
+    ("PUT", "/api/permissions/{vhost}/{user}"): dict.fromkeys(("configure", "write", "read"), ".*"),
+    ("PUT", "/api/vhosts/{vhost}"): {},
+}
+_CHANGES = ("GET", "POST", "PUT", "DELETE")
+
+
+def routes(server: Harness) -> list[tuple[str, str]]:
+    """Methods and paths of all requests, those that delete last."""
+    app = server.server.http_app()
+    while not hasattr(app, "routes"):
+        app = app._app
+    found = {(method, r.path) for r in app.routes for method in r.methods if method in _CHANGES}
+    return sorted(found, key=lambda item: (_CHANGES.index(item[0]), item[1]))
+
+
+def path_of(method: str, path: str) -> str:
+    if path.startswith("/api/vhosts/") and method in ("PUT", "DELETE"):
+        path = path.replace("{vhost}", "other")
+    if path.startswith("/api/users/") and method == "DELETE":
+        path = path.replace("{user}", "nobody")
+    name = "topic" if "exchanges" in path else "big" if "super" in path else "s"
+    if method == "PUT":
+        name = "new"
+    return path.format(name=name, **PARTS).removeprefix("/api/")
+
+
+async def test_requests(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    http = Http(server)
+    assert await Http(server).code("PUT", "vhosts/other", {}) == 201
+    other = await server.peer(virtual_host="other")
+    names = tuple(f"o{n}" for n in range(500))
+    assert await other.code(c.CreateSuperStream, "o", names, names, ()) == OK
+    longest = {}
+    kinds = routes(server)
+    assert {kind for kind in kinds if kind[0] in ("POST", "PUT")} == set(BODIES)
+    await http.get("whoami")
+    with watchdog(monkeypatch) as dog:
+        for method, path in kinds:
+            longest[f"{method} {path}"] = await asked(http, dog, method, path)
+    judge(longest)
+
+
+async def asked(http: Http, dog: Watchdog, method: str, path: str) -> tuple[int, str]:
+    dog.reset()
+    async with trio.open_nursery() as nursery:  # the API runs in the task that asks
+        body = BODIES.get((method, path))
+        nursery.start_soon(http.ask, method, path_of(method, path), body)
+    await wait_all_tasks_blocked()
+    return dog.longest, dog.where
