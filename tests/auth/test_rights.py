@@ -299,6 +299,7 @@ async def test_paths(tmp_path: Path, route: str) -> None:
         http, name = Http(server), NAMES.get(route, "s")
         if "connections" in route and "{name}" in route:
             await server.peer()
+            await wait_all_tasks_blocked()  # it is open before it is listed
             (connection,) = server.server.connections
             name = connection.name.replace(" ", "%20")
         path = path_of(template, name)
