@@ -18,7 +18,7 @@ from clients.filters import (
 )
 from clients.producer import FilterValue, Producer
 from clients.reconnecting import open_reconnecting
-from clients.selection import selector_filter
+from clients.selection import number_rule, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
     ProducerOptions,
@@ -103,7 +103,8 @@ class Client(Administration):
             match_unfiltered: and messages without a filter value.
             filter_value: finds the filter value of a message, as the producer did, or names the
                 property that it is the value of, such as "region" or "properties.subject"; with
-                it only messages come out that match exactly.
+                it only messages come out that match exactly. A number or a boolean is its JSON
+                text: 5, 2.5, true; see `segments.selector.filter_values`.
             sql: a SQL92 selector: only messages whose properties it is true for come out, and only
                 chunks that can hold one are asked for.
             tags: a tag expression instead, "a || b", for the property TAGS.
@@ -136,7 +137,11 @@ class Client(Administration):
         if until_end and not connection.is_streamd:
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
-        wanted: ConsumerFilter = Filter(filter_values, match_unfiltered, filter_value)
+        by_value = Filter(filter_values, match_unfiltered, filter_value)
+        if by_value.finds_values:
+            name_of = filter_value if isinstance(filter_value, str) else None
+            by_value.numbers = await number_rule(self, stream, name_of)
+        wanted: ConsumerFilter = by_value
         if sql is not None or tags is not None or group:
             if filter_values:
                 raise ValueError("filter values or a selector, not both")

@@ -212,6 +212,15 @@ class Consumer:
         wanted = self._wanted
         return wanted.matcher.undecodable if isinstance(wanted, SelectorFilter) else 0
 
+    @property
+    def num_others(self) -> int:
+        """Messages that the server sees without a filter value although their property has one.
+
+        A time or a list, say, or a number where the stream declares a filter property.
+        """
+        wanted = self._wanted
+        return 0 if isinstance(wanted, SelectorFilter) else wanted.num_others
+
     async def progress(self, awaited_offset: int = 0) -> dict[str, int]:
         """How far the server has come with this consumer, skipped chunks included.
 

@@ -16,12 +16,16 @@ from segments.message import MessageView
 from segments.selector import (
     TAGS,
     Dialect,
+    NumberRule,
+    PropertyValue,
     Pushdown,
     Selector,
+    WantedValues,
     body_at,
     filter_value_of,
-    filter_value_reader,
     parse_property,
+    property_value_of,
+    property_value_reader,
 )
 from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.fields import Pair
@@ -123,6 +127,12 @@ class Filter:
         value_of: finds the filter value of a message, or names the property that it is the value
             of; with it only matching messages come out.
 
+    Attributes:
+        numbers: what numbers are on the stream, as `number_rule` of `clients.selection` finds out.
+        finds_values: it looks into messages.
+        num_others: messages that the server sees without a filter value although the property
+            has one.
+
     Raises:
         SelectorError: there is no property of that name.
     """
@@ -137,6 +147,9 @@ class Filter:
         self._match_unfiltered = match_unfiltered
         read = None if value_of is None else _reader(value_of)
         self._read = read if values else None
+        self.finds_values = self._read is not None
+        self.numbers = NumberRule.TEXT
+        self.num_others = 0
 
     def properties(self) -> tuple[Pair, ...]:
         """As Subscribe takes them."""
@@ -152,10 +165,13 @@ class Filter:
         read = self._read
         if read is None:
             return Picked(len(asked), asked)
-        return Picked(len(asked), [message for message in asked if self._wants(read(message))])
-
-    def _wants(self, value: bytes) -> bool:
-        return value in self._values if value else self._match_unfiltered
+        found = list(map(read, asked))
+        knows_property = self.numbers is not NumberRule.TEXT
+        self.num_others += sum(v.is_other or (knows_property and v.is_number) for v in found)
+        wanted = WantedValues(
+            self._values, match_unfiltered=self._match_unfiltered, numbers=self.numbers
+        )
+        return Picked(len(asked), [m for m, v in zip(asked, found, strict=True) if wanted.has(v)])
 
     def explain(self) -> list[str]:
         """What is asked for, in lines for people."""
@@ -231,17 +247,17 @@ class SelectorFilter:
 ConsumerFilter: TypeAlias = Filter | SelectorFilter
 
 
-def _reader(value_of: FilterValue) -> Callable[[ReceivedMessage], bytes]:
-    """Finds the filter value of a message, empty for none: also of one that cannot be read."""
+def _reader(value_of: FilterValue) -> Callable[[ReceivedMessage], PropertyValue]:
+    """Finds the filter value of a message; one that cannot be read has none."""
     if isinstance(value_of, str):
-        read_raw = filter_value_reader(parse_property(value_of))
+        read_raw = property_value_reader(parse_property(value_of))
         return lambda message: read_raw(message.raw)
 
-    def read(message: ReceivedMessage) -> bytes:
+    def read(message: ReceivedMessage) -> PropertyValue:
         try:
-            return filter_value_of(value_of(message))
+            return property_value_of(value_of(message))
         except FormatError:
-            return b""
+            return property_value_of(None)
 
     return read
 

@@ -5,6 +5,7 @@ from clients.errors import PreconditionFailed
 from clients.filters import SelectorFilter, SelectorRequest
 from segments.selector import (
     EVERYTHING,
+    NumberRule,
     Property,
     parse_property,
     parse_selector,
@@ -38,6 +39,30 @@ async def selector_filter(
         contract = "every message has it" if is_strict else "some messages may have none"
         basis = f"filter values are those of {name}; {contract}"
     return SelectorFilter(selector, selector.push_down(declared, is_strict=is_strict), basis)
+
+
+async def number_rule(
+    client: Administration, stream: str, filter_property: str | None
+) -> NumberRule:
+    """What numbers are on a stream, to who reads or gives filter values.
+
+    Args:
+        client: asks the server, which may be none that describes streams.
+        stream: its name.
+        filter_property: whose values are compared or given; None when a program finds them.
+
+    Raises:
+        StreamDoesNotExist: there is no such stream.
+    """
+    if not client.is_streamd:
+        return NumberRule.TEXT
+    (info,) = await client.describe(stream)
+    declared = info.arguments.get(_PROPERTY)
+    if declared is None:
+        return NumberRule.TEXT
+    is_strict = info.arguments.get(_CONTRACT) == "strict"
+    is_same = declared == filter_property
+    return NumberRule.NO_VALUE if is_strict and is_same else NumberRule.EITHER
 
 
 async def _of_group(client: Administration, stream: str, asked: SelectorRequest) -> SelectorFilter:

@@ -2,8 +2,8 @@
 
 Python types stand for AMQP types both ways: None, bool, int, float, str, bytes, datetime
 (timestamp), UUID, Symbol, list and dict. An int is written as long, or as ulong where it does not
-fit; widths of numbers are not kept. Values of other types (decimals, described values) are read
-as Opaque and written back unchanged.
+fit, a Char as string; widths of numbers are not kept. Values of other types (decimals, described
+values) are read as Opaque and written back unchanged.
 
 Source: OASIS AMQP 1.0 part 1 (types).
 """
@@ -24,6 +24,12 @@ MAX_DEPTH = 32  # lists in lists: deeper nesting is an attack on the stack
 
 class Symbol(str):
     """A name from a fixed vocabulary, in ASCII."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """A single character; half of one is read as U+FFFD."""
 
     __slots__ = ()
 
@@ -164,9 +170,9 @@ def _uuid(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
 def _character(raw: bytes, position: int, _depth: int) -> tuple[Value, int]:
     code, end = _number("I")(raw, position, 0)
     if code in _SURROGATES:
-        return _REPLACEMENT, end
+        return Char(_REPLACEMENT), end
     try:
-        return chr(code), end  # type: ignore[arg-type]
+        return Char(chr(code)), end  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         raise FormatError(f"character at byte {position} is {code!r}") from None
 

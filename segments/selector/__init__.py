@@ -9,7 +9,15 @@ from segments.selector.cost import Budget, Cost
 from segments.selector.dialects import Dialect
 from segments.selector.errors import SelectorError
 from segments.selector.fields import RowReader
-from segments.selector.filter_values import filter_value_of, filter_value_reader
+from segments.selector.filter_values import (
+    NumberRule,
+    PropertyValue,
+    WantedValues,
+    filter_value_of,
+    filter_value_reader,
+    property_value_of,
+    property_value_reader,
+)
 from segments.selector.matcher_set import MatcherSet
 from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
@@ -32,11 +40,14 @@ __all__ = [
     "Dialect",
     "MatcherSet",
     "MessageMatcher",
+    "NumberRule",
     "Property",
+    "PropertyValue",
     "Pushdown",
     "RowReader",
     "Selector",
     "SelectorError",
+    "WantedValues",
     "body_at",
     "filter_value_of",
     "filter_value_reader",
@@ -44,4 +55,6 @@ __all__ = [
     "parse_selector",
     "parse_sql",
     "parse_tags",
+    "property_value_of",
+    "property_value_reader",
 ]

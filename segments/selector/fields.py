@@ -36,6 +36,8 @@ class RowReader:
 
     Args:
         properties: what to read, in the order of the row.
+        reads_times: a time is its milliseconds, as selectors compare it; else it is OTHER, and a
+            number is one for certain.
 
     Attributes:
         read: gives the values in a message. Raises FormatError when it is not an AMQP 1.0
@@ -44,7 +46,8 @@ class RowReader:
 
     read: Callable[[bytes], Row]
 
-    def __init__(self, properties: Sequence[Property]) -> None:
+    def __init__(self, properties: Sequence[Property], *, reads_times: bool = True) -> None:
+        self._fixed = _SIMPLE if reads_times else _SIMPLE_WITHOUT_TIMES
         self._slots: dict[bytes, int] = {}
         self._lists: dict[int, dict[int, int]] = {}
         self._blank: Row = [None] * len(properties)
@@ -59,7 +62,7 @@ class RowReader:
                 self._blank[n] = _DEFAULT_PRIORITY
         self._wanted = frozenset((*self._lists, *((_APPLICATION,) if self._slots else ())))
         if self._slots and not self._lists:
-            self.read = _simple_reader(self._slots, self._blank, self._read_any)
+            self.read = _simple_reader(self._slots, self._blank, self._fixed, self._read_any)
         else:
             self.read = self._read_any
 
@@ -86,9 +89,9 @@ class RowReader:
                 raise FormatError(f"section code is {code}")
             if code in missing:
                 if code == _APPLICATION:
-                    _read_map(raw, position, self._slots, row)
+                    _read_map(raw, position, self._slots, row, self._fixed)
                 else:
-                    _read_list(raw, position, self._lists[code], row)
+                    _read_list(raw, position, self._lists[code], row, self._fixed)
                 missing -= {code}
             if code >= _BODY or not missing:
                 return
@@ -96,14 +99,14 @@ class RowReader:
 
 
 def _simple_reader(  # noqa: C901 - see below
-    slots: dict[bytes, int], blank: Row, read_any: Callable[[bytes], Row]
+    slots: dict[bytes, int], blank: Row, simple: "_Fixed", read_any: Callable[[bytes], Row]
 ) -> Callable[[bytes], Row]:
     """Reads a message that begins with a short map of application properties, as most do.
 
     The same as `_read_map` without a call in it: this is done for every message. Other
     forms, and damaged messages, are left to `read_any`.
     """
-    get, simple, wanted = slots.get, _SIMPLE, len(slots)
+    get, wanted = slots.get, len(slots)
 
     def read(raw: bytes) -> Row:
         if raw[:4] != _SIMPLE_HEAD:
@@ -142,7 +145,9 @@ def _simple_reader(  # noqa: C901 - see below
     return read
 
 
-def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> None:
+def _read_map(
+    raw: bytes, position: int, slots: dict[bytes, int], row: Row, fixed: "_Fixed"
+) -> None:
     """The wanted values of a map of properties, the first of each name."""
     if raw[position] == _SHORT_MAP:
         end, count, at = position + 2 + raw[position + 1], raw[position + 2], position + 3
@@ -159,7 +164,7 @@ def _read_map(raw: bytes, position: int, slots: dict[bytes, int], row: Row) -> N
         if slot is None or row[slot] is not None:  # where a name comes twice the first counts
             at = skip_value(raw, at)
             continue
-        row[slot], at = _read_value(raw, at)
+        row[slot], at = _read_value(raw, at, fixed)
         missing -= row[slot] is not None
         if not missing:
             break
@@ -175,7 +180,7 @@ def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]
     return slots.get(raw[at + (2 if code < codes.FIRST_LONG else 5) : end]), end
 
 
-def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> None:
+def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row, fixed: "_Fixed") -> None:
     """The wanted items of a list of fields."""
     width = codes.LISTS.get(raw[position])
     if width is None:
@@ -187,20 +192,22 @@ def _read_list(raw: bytes, position: int, slots: dict[int, int], row: Row) -> No
     at += width
     for index in range(min(count, max(slots) + 1)):
         if index in slots:
-            value, at = _read_value(raw, at)
+            value, at = _read_value(raw, at, fixed)
             if value is not None:
                 row[slots[index]] = value
         else:
             at = skip_value(raw, at)
 
 
-def _fixed(form: str) -> tuple[int, Callable[[bytes, int], tuple[Value]]]:
+def _of_form(form: str) -> tuple[int, Callable[[bytes, int], tuple[Value]]]:
     layout = struct.Struct(f">{form}")
     return 1 + layout.size, layout.unpack_from
 
 
-_SIMPLE: dict[int, tuple[int, Callable[[bytes, int], tuple[Value]]]] = {
-    code: _fixed(form)
+# How values of fixed size are read, by their type code.
+_Fixed: TypeAlias = dict[int, tuple[int, Callable[[bytes, int], tuple[Value]]]]
+_SIMPLE: _Fixed = {
+    code: _of_form(form)
     for code, form in {
         **codes.INTEGERS,
         **codes.FRACTIONS,
@@ -209,6 +216,7 @@ _SIMPLE: dict[int, tuple[int, Callable[[bytes, int], tuple[Value]]]] = {
         codes.UUID: "16s",
     }.items()
 }
+_SIMPLE_WITHOUT_TIMES = {code: how for code, how in _SIMPLE.items() if code != codes.TIMESTAMP}
 _CONSTANTS: dict[int, Value] = {
     codes.NULL: None,
     codes.TRUE: True,
@@ -219,13 +227,13 @@ _CONSTANTS: dict[int, Value] = {
 _BYTES_CODES = frozenset(codes.BINARIES)
 
 
-def _read_value(raw: bytes, at: int) -> tuple[Value, int]:
+def _read_value(raw: bytes, at: int, fixed: _Fixed) -> tuple[Value, int]:
     """Any value, and the position after it."""
     code = raw[at]
     if code in _CONSTANTS:
         return _CONSTANTS[code], at + 1
-    if code in _SIMPLE:
-        size, unpack = _SIMPLE[code]
+    if code in fixed:
+        size, unpack = fixed[code]
         return unpack(raw, at + 1)[0], at + size
     end = skip_value(raw, at)
     if code in _TEXT_CODES or code in _BYTES_CODES:

@@ -20,8 +20,8 @@ from segments.selector import (
     Property,
     RowReader,
     SelectorError,
-    filter_value_reader,
     parse_property,
+    property_value_reader,
 )
 from segments.selector.nodes import PropertySection
 from segments.spark.entries import MessageBlock
@@ -186,9 +186,21 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def filter_values_of(block: MessageBlock, filter_property: Property) -> pa.Array:
-    """The filter value of each message as binary, null for none; see selector.filter_values."""
-    return _Batch(block).property_bytes(filter_property)
+class PropertyValues(NamedTuple):
+    """What a property of some messages is worth to a reader; see selector.filter_values.
+
+    Attributes:
+        values: as binary, null for none; numbers and booleans as their JSON text.
+        is_number: which of them are such a text.
+    """
+
+    values: pa.Array
+    is_number: pa.Array
+
+
+def filter_values_of(block: MessageBlock, filter_property: Property) -> PropertyValues:
+    """The filter values of messages, taken from a property."""
+    return _Batch(block).property_values(filter_property)
 
 
 class _Batch:
@@ -286,25 +298,38 @@ class _Batch:
         others = _array_of([READINGS[column.kind](value) for value in values], column.kind)
         return replaced(found, odd, others)
 
-    def property_bytes(self, prop: Property) -> pa.Array:
+    def property_values(self, prop: Property) -> PropertyValues:
         """See filter_values_of."""
         texts, odd = self._usual(prop, "string")
         binaries, _ = self._usual(prop, "binary")
-        read = filter_value_reader(prop)
+        numbers, _ = self._usual(prop, "json")
+        read = property_value_reader(prop)
         rows = np.flatnonzero(odd).tolist()
-        others = pa.array([read(self._view(row).raw) for row in rows], pa.binary())
-        found = replaced(pc.coalesce(texts.cast(pa.binary()), binaries), odd, others)
-        return pc.if_else(pc.equal(pc.binary_length(found), 0), None, found)
+        others = [read(self._view(row).raw) for row in rows]
+        usual = pc.coalesce(texts.cast(pa.binary()), binaries, numbers.cast(pa.binary()))
+        found = replaced(usual, odd, pa.array([other.value for other in others], pa.binary()))
+        is_number = replaced(
+            pc.is_valid(numbers), odd, pa.array([other.is_number for other in others], pa.bool_())
+        )
+        return PropertyValues(
+            pc.if_else(pc.equal(pc.binary_length(found), 0), None, found), is_number
+        )
 
     def _usual(self, prop: Property, kind: str) -> tuple[pa.Array, Mask]:
-        """A property's values of one type, and which messages have to be read one by one."""
+        """A property's values of one type, and which messages have to be read one by one.
+
+        Args:
+            prop: the property.
+            kind: see `as_column`.
+        """
         odd = self._entries.odd | self._sections.odd
-        missing = pa.nulls(len(odd), _TYPES[kind])
+        arrow_type = _TYPES.get(kind, pa.string())
+        missing = pa.nulls(len(odd), arrow_type)
         if prop.section is not PropertySection.APPLICATION:
             return missing, odd | (self._sections.properties >= 0)
         try:
             entries = named(self.block.buffer, self._entries, prop.name)
-            return as_column(self.block.buffer, entries, kind, _TYPES[kind]), odd
+            return as_column(self.block.buffer, entries, kind, arrow_type), odd
         except pa.ArrowInvalid:  # not UTF-8 somewhere
             return missing, np.ones_like(odd)
 
@@ -331,12 +356,23 @@ def known_values(trailer: bytes) -> list[str] | None:
     Returns:
         None where the trailer says nothing of them.
     """
+    return [text_of(value) or "" for value in value_counts(trailer)] or None
+
+
+def value_counts(trailer: bytes) -> dict[bytes, int]:
+    """How many messages of a chunk have each filter value, as its trailer lists them.
+
+    Empty where it says nothing of them.
+    """
     try:
         blocks = codec.decode_blocks(trailer)
     except FormatError:
-        return None
-    values = [b.id for b in blocks if b.kind == FILTER_VALUE and not b.id.startswith(TOKEN_PREFIX)]
-    return [text_of(value) or "" for value in values] or None
+        return {}
+    return {
+        block.id: block.value
+        for block in blocks
+        if block.kind == FILTER_VALUE and not block.id.startswith(TOKEN_PREFIX)
+    }
 
 
 def _array_of(values: Sequence[Any], kind: str) -> pa.Array:

@@ -126,7 +126,7 @@ def _from_messages(piece: Piece, first_ordinal: int, prop: str) -> Iterator[Hist
     for found in read_piece(piece):
         if not isinstance(found, MessageBlock):
             raise found.error()
-        encoded = filter_values_of(found, filter_property).dictionary_encode()
+        encoded = filter_values_of(found, filter_property).values.dictionary_encode()
         values = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         has_value = values >= 0
         width = len(encoded.dictionary) + 1

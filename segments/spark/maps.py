@@ -4,6 +4,7 @@ Maps with keys and values of the usual types only; the others are `odd` and left
 `segments.message.MessageView` and `segments.selector.RowReader`, which define the right answer.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -200,7 +201,7 @@ def as_column(buffer: Bytes, found: MapEntries, kind: str, arrow_type: pa.DataTy
     Args:
         buffer: see read_entries.
         found: from `named`.
-        kind: as in DDL.
+        kind: as in DDL; or "json", the text of numbers and booleans.
         arrow_type: of the column.
 
     Raises:
@@ -245,6 +246,19 @@ def _times(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
     return rows[fits], pa.array(values[fits] * 1000)
 
 
+def _number_texts(buffer: Bytes, found: MapEntries) -> tuple[Numbers, pa.Array]:
+    """Numbers and booleans, as in JSON."""
+    whole, integral = integers(buffer, found)
+    real, fractions = doubles(buffer, found)
+    either, booleans = truths(found)
+    texts = (
+        pa.array(integral).cast(pa.string()),
+        pa.array([json.dumps(number) for number in fractions.tolist()], pa.string()),
+        pa.array(booleans).cast(pa.string()),
+    )
+    return np.concatenate((whole, real, either)), pa.concat_arrays(texts)
+
+
 _COLUMNS: dict[str, Callable[[Bytes, MapEntries], tuple[Numbers, pa.Array]]] = {
     "string": _strings,
     "bigint": _longs,
@@ -252,6 +266,7 @@ _COLUMNS: dict[str, Callable[[Bytes, MapEntries], tuple[Numbers, pa.Array]]] = {
     "boolean": _booleans,
     "binary": _binaries,
     "timestamp": _times,
+    "json": _number_texts,
 }
 
 

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from segments.selector import Property
-from segments.spark.columns import Column, Decoder, filter_values_of
+from segments.spark.columns import Column, Decoder, filter_values_of, value_counts
 from segments.spark.entries import MessageBlock, read_piece
-from segments.spark.headers import Numbers
+from segments.spark.headers import Mask, Numbers
 from segments.spark.options import Options
 from segments.spark.plan import Piece, deal
 
@@ -79,6 +79,7 @@ class Picker:
         self._property = None if options.filter_values is None else options.declared()
         self._values = pa.array(options.filter_values or (), pa.binary())
         self._match_unfiltered = options.match_unfiltered
+        self._is_strict = options.filter_contract == "strict"
         selector = options.selector()
         self._matcher = None if selector is None else selector.matcher()
         if self._matcher is not None:
@@ -86,6 +87,8 @@ class Picker:
 
     def pick(self, block: MessageBlock) -> MessageBlock:
         """The block with the messages that are wanted."""
+        if self._property is not None:
+            block = self._with_values(block, self._property)  # looks at whole chunks
         rows: Numbers | None = None
         if self._start is not None or self._end is not None:
             keep = np.ones(len(block.offsets), np.bool_)
@@ -95,8 +98,6 @@ class Picker:
                 keep &= block.offsets < self._end
             rows = np.flatnonzero(keep)
         block = block if rows is None else block.rows(rows)
-        if self._property is not None:
-            block = self._with_values(block, self._property)
         if self._matcher is None:
             return block
         raw = block.buffer.tobytes()
@@ -108,8 +109,44 @@ class Picker:
 
     def _with_values(self, block: MessageBlock, filter_property: Property) -> MessageBlock:
         """The block with the messages that have one of the filter values."""
-        values = filter_values_of(block, filter_property)
-        keep = pc.is_in(values, self._values)  # false where there is none
+        values, is_number = filter_values_of(block, filter_property)
+        if self._is_strict:
+            values, is_number = pc.if_else(is_number, None, values), pc.and_(is_number, False)
+        found = pc.is_in(values, self._values)  # false where there is none
+        keep: Mask = found.to_numpy(zero_copy_only=False)
         if self._match_unfiltered:
-            keep = pc.or_(keep, pc.is_null(values))
-        return block.rows(np.flatnonzero(keep.to_numpy(zero_copy_only=False)))
+            keep = keep | pc.is_null(values).to_numpy(zero_copy_only=False)
+            keep |= _may_lack_value(block, values, is_number)
+        return block.rows(np.flatnonzero(keep))
+
+
+def _may_lack_value(block: MessageBlock, values: pa.Array, is_number: pa.Array) -> Mask:
+    """Messages with a number that were, or may have been, published without a filter value.
+
+    The chunks tell: one without a filter holds no filter value at all; and a trailer counts the
+    messages with each value. If that is fewer than have the text, or a number of that text, some
+    number lacks it. Where trailers say nothing, numbers have their values.
+
+    Args:
+        block: all messages of some chunks.
+        values: see PropertyValues.
+        is_number: see PropertyValues.
+    """
+    numeric: Mask = is_number.to_numpy(zero_copy_only=False)
+    encoded = values.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    places = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    width = len(names) + 1
+    keys = block.chunks * width + places
+    pairs, rows, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    lacks = np.zeros(len(pairs), np.bool_)
+    listed: dict[int, dict[bytes, int]] = {}
+    for n in np.unique(rows[numeric]).tolist():
+        chunk, place = divmod(int(pairs[n]), width)
+        if chunk not in listed:
+            listed[chunk] = value_counts(block.trailers[chunk])
+        known = listed[chunk]
+        is_fewer = bool(known) and known.get(names[place], 0) < counts[n]
+        lacks[n] = is_fewer or not block.headers[chunk].filter_size
+    found: Mask = lacks[rows] & numeric
+    return found

@@ -48,8 +48,8 @@ _MAX_DIGITS = 20  # of an offset
 @click.option(
     "--filter-property",
     metavar="P",
-    help="With --filter: only messages whose property P, a text or bytes, is one of the values, "
-    "not whole chunks.",
+    help="With --filter: only messages whose property P, a text, bytes, or a number as in JSON, is "
+    "one of the values, not whole chunks.",
 )
 @click.option(
     "--sql",
@@ -111,7 +111,7 @@ def consume(  # noqa: PLR0913 - each an option
             offset=start,
             filter_values=[os.fsencode(value) for value in values],
             match_unfiltered=match_unfiltered,
-            filter_value=declared.for_consumer,
+            filter_value=declared.name,
             sql=asked.sql,
             tags=asked.tags,
             dialect=asked.dialect,
@@ -130,7 +130,9 @@ def consume(  # noqa: PLR0913 - each an option
                         note(_DAMAGED)
                     if printed == limit:
                         break
-            received = messages.counts
+            received, declared.num_others = messages.counts, messages.num_others
+            if declared.num_others:
+                await declared.learn(client, name)
             if explain:
                 _tell(await _summary(messages, client))
         if values or asked != _NO_SELECTOR:

@@ -1,13 +1,12 @@
 """`--filter-property` of `publish` and `consume`: filter values as the server sees them."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd.cli.common import count
 from streamd.cli.terminal import BadSelector, note, shown
 
 if TYPE_CHECKING:
-    from clients import ReceivedMessage
+    from clients import Client
 
 
 class FilterProperty:
@@ -16,56 +15,63 @@ class FilterProperty:
     Args:
         name: of the property, None for no property.
 
+    Attributes:
+        name: see above.
+        num_others: messages whose property has a value that is no filter value.
+
     Raises:
-        Misused: there is no such property.
+        BadSelector: there is no such property.
     """
 
     def __init__(self, name: str | None) -> None:
-        self._name = name
-        self._others = 0
+        self.name = name
+        self.num_others = 0
+        self._takes_numbers = True
         if name is None:
             return
         from segments.selector import (  # noqa: PLC0415 - not needed to show the help
-            RowReader,
             SelectorError,
-            filter_value_reader,
             parse_property,
+            property_value_reader,
         )
 
         try:
-            found = parse_property(name)
+            self._read = property_value_reader(parse_property(name))
         except SelectorError as error:
             raise BadSelector(f"--filter-property: {error}") from error
-        self._read = filter_value_reader(found)
-        self._read_row = RowReader([found]).read
+
+    async def learn(self, client: "Client", stream: str) -> None:
+        """Ask the server whether a number is a filter value on a stream.
+
+        Raises:
+            StreamDoesNotExist: there is no such stream.
+        """
+        from clients.selection import number_rule  # noqa: PLC0415 - as above
+        from segments.selector import NumberRule  # noqa: PLC0415 - as above
+
+        if self.name is not None:
+            rule = await number_rule(client, stream, self.name)
+            self._takes_numbers = rule is NumberRule.TEXT
 
     def value(self, raw: bytes) -> bytes | None:
-        """The filter value of an encoded message, None for none."""
-        if self._name is None:
+        """The filter value to publish an encoded message with, None for none."""
+        if self.name is None:
             return None
-        value = self._read(raw)
-        if not value:
-            self._others += self._has_another(raw)
-        return value or None
-
-    @property
-    def for_consumer(self) -> "Callable[[ReceivedMessage], bytes | None] | None":
-        """What a consumer takes as `filter_value`."""
-        return None if self._name is None else lambda message: self.value(message.raw)
-
-    def _has_another(self, raw: bytes) -> bool:
-        from segments import FormatError  # noqa: PLC0415 - as above
-
-        try:
-            return self._read_row(raw)[0] not in (None, "", b"")
-        except FormatError:
-            return False
+        found = self._read(raw)
+        is_left_out = found.is_number and not self._takes_numbers
+        self.num_others += found.is_other or is_left_out
+        return None if is_left_out else found.value or None
 
     def tell(self) -> None:
-        """Say how many messages had another value than a text or bytes."""
-        if self._others:
-            note(
-                f"{count(self._others, 'message')} with a number, or another value that is no "
-                f"text, as {shown(self._name or '')}: that is no filter value; "
+        """Say how many messages had a value that is no filter value."""
+        if not self.num_others:
+            return
+        messages, name = count(self.num_others, "message"), shown(self.name or "")
+        if self._takes_numbers:
+            what = f"a time, a list or the like as {name}: that is no filter value"
+        else:
+            what = (
+                f"a number, or another value that is no text, as {name}: that is no filter value; "
                 "consume --sql finds numbers"
             )
+        note(f"{messages} with {what}")

@@ -34,8 +34,8 @@ _FLUSH_SECONDS = 5  # after Ctrl-C
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Publish each message with the value of its property P as its filter value, if it is a "
-    "text; a number is none.",
+    help="Publish each message with the value of its property P as its filter value: a text, or a "
+    "number as in JSON. Where the stream declares a filter property, a number is none.",
 )
 @click.option(
     "--producer",
@@ -75,6 +75,7 @@ def publish(
     publication = _Publication(name, producer, declared)
 
     async def work(client: "Client") -> None:
+        await declared.learn(client, name)
         async with client.producer(name, name=producer) as sink:
             await publication.run(sink, file)
 

@@ -224,8 +224,8 @@ class TestFilters:
             arguments = {"stream-filter-property": name, "stream-filter-derive": "true"}
             await client.create(stream, arguments=arguments)
             async with client.producer(stream) as producer:
-                for raw, _ in found:
-                    await producer.send_encoded(raw)
+                for odd in found:
+                    await producer.send_encoded(odd.raw)
             for unfiltered in (False, True):
                 messages = await read(
                     client,
@@ -236,9 +236,55 @@ class TestFilters:
                 )
                 assert [m.offset for m in messages] == [
                     n
-                    for n, (_, value) in enumerate(found)
-                    if value in wanted or (unfiltered and not value)
+                    for n, odd in enumerate(found)
+                    if odd.derived in wanted or (unfiltered and not odd.derived)
                 ]
+
+        run(work)
+
+    @pytest.mark.parametrize("unfiltered", [False, True])
+    @pytest.mark.parametrize(
+        ("arguments", "published", "expected"),
+        [
+            # (offsets with 5), (offsets that come besides with match_unfiltered)
+            ({}, "5", ([0, 2], [4])),
+            ({}, None, ([2], [4])),
+            ({"stream-filter-property": "n"}, "5", ([0, 2], [1, 4])),
+            ({"stream-filter-property": "n"}, None, ([2], [0, 1, 4])),
+            ({"stream-filter-property": "other"}, "5", ([0, 2], [1, 4])),
+            (
+                {"stream-filter-property": "n", "stream-filter-contract": "strict"},
+                None,
+                ([2], [0, 1, 4]),
+            ),
+        ],
+    )
+    def test_numbers(  # noqa: PLR0913, PLR0917 - a table
+        self,
+        run: Runner,
+        stream: str,
+        arguments: dict[str, str],
+        published: str | None,
+        expected: tuple[list[int], list[int]],
+        unfiltered: bool,
+    ) -> None:
+        """By the property's name; a chunk for each message, so that the server's view counts."""
+        numbers_given = {5: published, 6: published and "6"}
+
+        async def work(client: Client) -> None:
+            await client.create(stream, arguments=arguments)
+            for value in (5, 6, "5", "6", None):
+                given = numbers_given.get(value, value)  # type: ignore[call-overload]
+                properties = {} if value is None else {"n": value}
+                async with client.producer(stream) as producer:
+                    message = Message(b"", application_properties=properties)
+                    await producer.send(message, filter_value=given)
+            messages = await read(
+                client, stream, filter_values=["5"], filter_value="n", match_unfiltered=unfiltered
+            )
+            wanted, others = expected
+            found = [m.offset for m in messages]
+            assert found == sorted((*wanted, *(others if unfiltered else ())))
 
         run(work)
 

@@ -173,19 +173,19 @@ class TestMessages:
                     arguments = {"stream-filter-property": name, "stream-filter-derive": "true"}
                     await client.create(name, arguments=arguments)
                     async with client.producer(name) as producer:
-                        for raw, _ in odd_messages(name):
-                            await producer.send_encoded(raw)
+                        for odd in odd_messages(name):
+                            await producer.send_encoded(odd.raw)
                 await client.create("char")
                 async with client.producer("char") as producer:
                     (half,) = (n for n, kind in enumerate(VALUES) if kind == "half a char")
-                    await producer.send_encoded(odd_messages("region")[half][0])
+                    await producer.send_encoded(odd_messages("region")[half].raw)
 
         anyio.run(fill)
         for name in ("region", "properties.subject"):
             found = streamd.lines(
                 name, "--filter", "EU", "--filter", "é", "--filter-property", name
             )
-            values = [value.decode(errors="replace") for _, value in odd_messages(name)]
+            values = [odd.derived.decode(errors="replace") for odd in odd_messages(name)]
             expected = [n for n, value in enumerate(values) if value in ("EU", "é")]
             assert [row["offset"] for row in found] == expected
         assert streamd.lines("char")[0]["properties"] == {"other": "EU", "region": "\ufffd"}
@@ -195,6 +195,20 @@ class TestMessages:
         found = CliRunner().invoke(main, [*command, "--filter-property", "properties.color"])
         assert found.exit_code == 2
         assert "properties has message_id, user_id, to, subject" in found.stderr
+
+    def test_a_number_is_its_text(self, streamd: Shell) -> None:
+        """Where no filter property is declared, as JSON has it."""
+        streamd("stream", "create", "s")
+        lines = [{"n": n} for n in (5, 2.5, True, "5", None, 6)]
+        text = "\n".join(map(json.dumps, lines))
+        streamd("publish", "s", "--filter-property", "n", stdin=text)
+        assert streamd.notes == "published 6 messages to s\n"
+        for value, offsets in {"5": [0, 3], "2.5": [1], "true": [2], "7": []}.items():
+            found = streamd.lines("s", "--filter", value, "--filter-property", "n")
+            assert [row["offset"] for row in found] == offsets
+        both = streamd.lines("s", "--filter", "5", "--filter-property", "n", "--match-unfiltered")
+        assert [row["offset"] for row in both] == [0, 3, 4]
+        assert "no filter value" not in streamd.notes
 
     def test_a_number_is_no_filter_value(self, streamd: Shell) -> None:
         """As the server sees it: where it insists on its own reading, numbers are published."""

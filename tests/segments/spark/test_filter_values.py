@@ -1,11 +1,13 @@
 """Everybody who asks for the filter value of a message gets the same one.
 
-The server's contract, the client library, the command line, the Spark source and tuning; and a
-selector that asks for the value finds the same messages.
+The server's contract, and a selector that asks for the value; and by the rule for readers, who
+take numbers as well, the client library, the command line, the Spark source and tuning.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +16,13 @@ from clients.filters import ArrivedChunk, Filter
 from segments import Log, LogPolicy, bloom
 from segments.entries import Entries
 from segments.message import MessageView
-from segments.selector import MatcherSet, filter_value_of, parse_property, parse_sql
+from segments.selector import (
+    MatcherSet,
+    NumberRule,
+    filter_value_of,
+    parse_property,
+    parse_sql,
+)
 from segments.spark.options import values_text
 from segments.spark.scanning import scan
 from segments.spark.tuning import tune
@@ -23,10 +31,11 @@ from streamd.cli.filter_property import FilterProperty
 from tests.segments.spark.test_decoding import rows
 from tests.segments.spark.test_tuning import histories, sets_of
 from tests.support.logs import append, entry
-from tests.support.odd_messages import LONG, VALUES, WANTED, odd_messages
+from tests.support.odd_messages import LONG, VALUES, WANTED, OddMessage, odd_messages
 
 NAMES = ("region", "properties.subject")
 MODES = [(name, unfiltered) for name in NAMES for unfiltered in (False, True)]
+Streams: TypeAlias = dict[tuple[str, bool, bool], str]
 REPEATED = 9  # Spark's source looks at messages together where there are enough of a kind
 
 
@@ -45,52 +54,88 @@ def sql_for(name: str, value: bytes) -> str:
     return f"{name} = 0x{value.hex()}"
 
 
+def is_wanted(odd: OddMessage, wanted: bytes, *, unfiltered: bool, numbers: NumberRule) -> bool:
+    """The rule for readers, in other words than theirs."""
+    value = odd.derived if numbers is NumberRule.NO_VALUE else odd.text
+    has_none = not value or (odd.is_number and numbers is NumberRule.EITHER)
+    return value == wanted or (unfiltered and has_none)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_server_and_the_command_line_read_what_is_written_down(name: str) -> None:
+def test_the_server_derives_what_is_written_down(name: str) -> None:
     found = odd_messages(name)
-    raws, expected = [raw for raw, _ in found], [value for _, value in found]
-    assert of_server(name, raws) == expected
-    assert [FilterProperty(name).value(raw) or b"" for raw in raws] == expected
+    assert of_server(name, [odd.raw for odd in found]) == [odd.derived for odd in found]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_line_publishes_what_readers_compare_with(name: str) -> None:
+    for odd in odd_messages(name):
+        assert (FilterProperty(name).value(odd.raw) or b"") == odd.text
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strict_contract_takes_these_values_and_no_others(name: str) -> None:
     contract = FilterContract(parse_property(name), is_strict=True, derives=False)
-    for raw, value in odd_messages(name):
+    for raw, value, _ in odd_messages(name):
         right = Entries(bytes(8), entry(raw), 1, 1, [value])
         assert not contract.check(right).refused_ids
         assert contract.check(right._replace(filter_values=[value + b"!"])).refused_ids
 
 
+@pytest.mark.parametrize("numbers", NumberRule)
 @pytest.mark.parametrize(("name", "unfiltered"), MODES)
-def test_the_client_hands_out_the_messages_with_a_value(name: str, unfiltered: bool) -> None:
+def test_the_client_hands_out_the_messages_with_a_value(
+    name: str, unfiltered: bool, numbers: NumberRule
+) -> None:
     found = odd_messages(name)
-    data = b"".join(entry(raw) for raw, _ in found)
+    data = b"".join(entry(odd.raw) for odd in found)
     chunk = ArrivedChunk("s", 0, 0, data, 0, len(found))
-    by_program = (
-        (lambda m: m.application_property("region"))
-        if name == "region"
-        else (lambda m: m.properties.subject)
-    )
     for wanted in WANTED:
-        expected = [n for n, (_, v) in enumerate(found) if v == wanted or (unfiltered and not v)]
-        picked = Filter([wanted], unfiltered, name).pick(chunk)
+        expected = [
+            n
+            for n, odd in enumerate(found)
+            if is_wanted(odd, wanted, unfiltered=unfiltered, numbers=numbers)
+        ]
+        chosen = Filter([wanted], unfiltered, name)
+        chosen.numbers = numbers
+        picked = chosen.pick(chunk)
         assert [message.offset for message in picked.wanted] == expected
         assert picked.asked == len(found)
-        Filter([wanted], unfiltered, by_program).pick(chunk)  # whatever it gives or raises
+
+
+@pytest.mark.parametrize("numbers", NumberRule)
+@pytest.mark.parametrize("unfiltered", [False, True])
+def test_a_function_is_taken_as_the_property_would_be(
+    unfiltered: bool, numbers: NumberRule
+) -> None:
+    """And a character, which is a text to the program and none to the server, as a number is."""
+    messages = dict(zip(VALUES, odd_messages("region"), strict=False))
+    messages["char"] = messages["char"]._replace(text=b"E")
+    messages["half a char"] = messages["half a char"]._replace(text="\ufffd".encode())
+    data = b"".join(entry(odd.raw) for odd in messages.values())
+    chunk = ArrivedChunk("s", 0, 0, data, 0, len(messages))
+    for wanted in (*WANTED, b"E", "\ufffd".encode()):
+        chosen = Filter([wanted], unfiltered, lambda m: m.application_property("region"))
+        chosen.numbers = numbers
+        expected = [
+            n
+            for n, odd in enumerate(messages.values())
+            if is_wanted(odd, wanted, unfiltered=unfiltered, numbers=numbers)
+        ]
+        assert [message.offset for message in chosen.pick(chunk).wanted] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_selectors_find_the_same_messages(name: str) -> None:
     found = odd_messages(name)
-    raws = [raw for raw, _ in found]
+    raws = [odd.raw for odd in found]
     selectors = {value: parse_sql(sql_for(name, value)) for value in WANTED}
     for value, selector in selectors.items():
-        expected = [n for n, (_, v) in enumerate(found) if v == value]
+        expected = [n for n, odd in enumerate(found) if odd.derived == value]
         assert selector.matcher().select(raws) == expected
         pushed = selector.push_down(parse_property(name), is_strict=True)
         assert pushed.values == {value}
-    for raw, value in found:
+    for raw, value, _ in found:
         assert MatcherSet(selectors).matching([raw]) == ({value} if value else set())
 
 
@@ -98,19 +143,19 @@ def test_a_set_of_selectors_finds_what_each_of_them_finds() -> None:
     """Together they read more of a message than each by itself."""
     texts = ("header.priority = 9", "region = 'EU'", "properties.subject = 'no'")
     selectors = {text: parse_sql(text) for text in texts}
-    for raw, _ in odd_messages("region"):
+    for raw, _, _ in odd_messages("region"):
         alone = {text for text, one in selectors.items() if one.matcher().matches(raw)}
         assert MatcherSet(selectors).matching([raw]) == alone
 
 
 def test_a_view_of_a_message_reads_the_same() -> None:
-    for kind, (raw, value) in zip(VALUES, odd_messages("region"), strict=False):
-        if kind in ("char", "half a char", "string, not UTF-8"):
-            continue  # a text for people, or an error
+    for kind, (raw, value, _) in zip(VALUES, odd_messages("region"), strict=False):
+        if kind == "string, not UTF-8":
+            continue  # an error
         view = MessageView(raw)
         assert filter_value_of(view.application_property("region")) == value
         assert filter_value_of(view.application_properties.get("region")) == value
-    for raw, value in odd_messages("region")[len(VALUES) :]:
+    for raw, value, _ in odd_messages("region")[len(VALUES) :]:
         view = MessageView(raw)
         if view.is_amqp:
             assert filter_value_of(view.application_property("region")) == value
@@ -118,7 +163,7 @@ def test_a_view_of_a_message_reads_the_same() -> None:
             assert filter_value_of(view.application_properties.get("region")) == value
 
 
-def stored(name: str, *, all_text: bool) -> list[tuple[bytes, bytes]]:
+def stored(name: str, *, all_text: bool) -> list[OddMessage]:
     """The messages of a stream.
 
     Args:
@@ -128,55 +173,81 @@ def stored(name: str, *, all_text: bool) -> list[tuple[bytes, bytes]]:
     """
     found = odd_messages(name)
     odd = list(VALUES).index("string, not UTF-8")
-    kept = [pair for n, pair in enumerate(found) if n != odd or not all_text]
+    kept = [message for n, message in enumerate(found) if n != odd or not all_text]
     return kept * REPEATED
 
 
 @pytest.fixture(scope="module")
-def streams(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], str]:
-    """Streams by filter property and all_text, with the filter values that the server derives."""
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Streams:
+    """Streams by filter property, all_text, and whether the server derives the filter values.
+
+    On the others they were published as `streamd publish` does where it knows of no contract.
+    """
     made = {}
-    for name in NAMES:
-        for all_text in (False, True):
-            folder = tmp_path_factory.mktemp("streams") / name.replace(".", "-")
-            log = Log.open(str(folder), LogPolicy(filter_size=255))
-            messages = [raw for raw, _ in stored(name, all_text=all_text)]
-            for first in range(0, len(messages), 40):
-                raws = messages[first : first + 40]
-                append(log, raws, of_server(name, raws))
-            log.close()
-            made[name, all_text] = str(folder)
+    for name, all_text, derives in product(NAMES, (False, True), (False, True)):
+        folder = tmp_path_factory.mktemp("streams") / name.replace(".", "-")
+        log = Log.open(str(folder), LogPolicy(filter_size=255))
+        messages = stored(name, all_text=all_text)
+        for first in range(0, len(messages), 40):
+            some = messages[first : first + 40]
+            append(
+                log,
+                [odd.raw for odd in some],
+                [odd.derived if derives else odd.text for odd in some],
+            )
+        log.close()
+        made[name, all_text, derives] = str(folder)
     return made
 
 
 def expected_offsets(
-    name: str, wanted: bytes, *, all_text: bool, unfiltered: bool = False
+    name: str,
+    wanted: bytes,
+    *,
+    all_text: bool,
+    unfiltered: bool = False,
+    numbers: NumberRule = NumberRule.TEXT,
 ) -> list[int]:
-    values = [value for _, value in stored(name, all_text=all_text)]
-    return [n for n, v in enumerate(values) if v == wanted or (unfiltered and not v)]
+    return [
+        n
+        for n, odd in enumerate(stored(name, all_text=all_text))
+        if is_wanted(odd, wanted, unfiltered=unfiltered, numbers=numbers)
+    ]
 
 
 @pytest.mark.parametrize(("name", "unfiltered"), MODES)
 @pytest.mark.parametrize("all_text", [False, True])
+@pytest.mark.parametrize("contract", [None, "lenient", "strict"])
 def test_the_source_gives_the_messages_with_a_value(
-    streams: dict[tuple[str, bool], str], name: str, unfiltered: bool, all_text: bool
+    streams: Streams, name: str, unfiltered: bool, all_text: bool, contract: str | None
 ) -> None:
+    """A chunk tells whether the publisher gave a value for a number, or the server found none."""
+    rule = {None: NumberRule.TEXT, "strict": NumberRule.NO_VALUE}.get(contract, NumberRule.EITHER)
     for wanted in WANTED:
         found = rows(
-            streams[name, all_text],
+            streams[name, all_text, contract is not None],
             columns="offset",
             filterValues=values_text([wanted]),
             filterProperty=name,
+            filterContract=contract or "lenient",
             matchUnfiltered=str(unfiltered),
         )
-        expected = expected_offsets(name, wanted, all_text=all_text, unfiltered=unfiltered)
-        assert [row["offset"] for row in found] == expected, wanted
+        offsets = [row["offset"] for row in found]
+        expected = expected_offsets(
+            name, wanted, all_text=all_text, unfiltered=unfiltered, numbers=rule
+        )
+        if unfiltered or contract is None or rule is NumberRule.NO_VALUE:
+            assert offsets == expected, wanted
+        else:  # a filter knows nothing of a number: other messages of its chunk decide
+            values = [odd.derived for odd in stored(name, all_text=all_text)]
+            surely = {n for n in expected if values[n] == wanted}
+            assert surely <= set(offsets) <= set(expected), wanted
 
 
-def test_through_spark(spark: SparkSession, streams: dict[tuple[str, bool], str]) -> None:
+def test_through_spark(spark: SparkSession, streams: Streams) -> None:
     values = [b"\xff\x00", "é".encode()]  # on their way to Spark they are JSON in an option
     expected = [n for v in values for n in expected_offsets("region", v, all_text=True)]
-    folder = streams["region", True]
+    folder = streams["region", True, True]
     wanted = [values[0], "é"]
     by_value = scan(spark, folder, values=wanted, value_property="region", columns=["offset"])
     assert sorted(row.offset for row in by_value.collect()) == sorted(expected)
@@ -185,19 +256,18 @@ def test_through_spark(spark: SparkSession, streams: dict[tuple[str, bool], str]
     assert sorted(row.offset for row in by_sql.collect()) == sorted(expected)
 
 
-def test_everything_can_be_shown(streams: dict[tuple[str, bool], str]) -> None:
+def test_everything_can_be_shown(streams: Streams) -> None:
     """All columns, of every type of value: Spark takes no half characters."""
-    for (name, all_text), folder in streams.items():
+    for (name, all_text, _), folder in streams.items():
         found = rows(folder, properties="`region` string")
         assert len(found) == len(stored(name, all_text=all_text))
 
 
-def test_tuning_reads_the_same_from_messages_as_from_trailers(
-    streams: dict[tuple[str, bool], str],
-) -> None:
-    for (name, all_text), folder in streams.items():
+def test_tuning_reads_the_same_from_messages_as_from_trailers(streams: Streams) -> None:
+    """Where these have the values that readers compare with."""
+    for (name, all_text, derives), folder in streams.items():
         from_messages = sets_of(histories(Path(folder), name))
-        assert from_messages == sets_of(histories(Path(folder)))
+        assert derives or from_messages == sets_of(histories(Path(folder)))
         for value in set(WANTED) - {b"none"}:
             form = bloom.history_form(value)
             expected = expected_offsets(name, value, all_text=all_text)
@@ -207,7 +277,7 @@ def test_tuning_reads_the_same_from_messages_as_from_trailers(
 def test_tuning_knows_long_values(spark: SparkSession, tmp_path: Path) -> None:
     """A value of more than 255 bytes, which all chunks have, is delivered and never skipped."""
     log = Log.open(str(tmp_path))
-    raw = next(raw for raw, value in odd_messages("region") if value == LONG)
+    raw = next(odd.raw for odd in odd_messages("region") if odd.derived == LONG)
     for _ in range(5):
         append(log, [raw] * 3)
     log.close()
