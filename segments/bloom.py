@@ -9,6 +9,7 @@ integers. Hashes, seed and bit order are part of the file format.
 Source: rabbitmq/osiris, src/osiris_bloom.erl, with other hashes (filter scheme 1).
 """
 
+import struct
 from collections.abc import Collection, Iterable
 from functools import lru_cache, reduce
 from operator import or_
@@ -17,8 +18,9 @@ import mmh3
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 
-_MAX_KEY_SIZE = 255  # of a value in a trailer
+MAX_RECORDED_SIZE = 255  # of a value in a trailer
 _LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
+_HALVES = struct.Struct("<QQ")  # of that hash, as it is written
 _CACHED_VALUE_SIZE = 255  # longer values are hashed each time: they would make the cache large
 _CACHED_VALUES = 8192  # per filter size; a full cache is emptied
 
@@ -26,6 +28,13 @@ _CACHED_VALUES = 8192  # per filter size; a full cache is emptied
 def bit_positions(value: bytes, size: int) -> tuple[int, int]:
     """The two bits, 1 to 8 * size - 1, that stand for a non-empty `value`; they may coincide."""
     first, second = mmh3.hash64(value, seed=0, x64arch=True, signed=False)
+    usable = 8 * size - 1
+    return first % usable + 1, second % usable + 1
+
+
+def long_bit_positions(recorded: bytes, size: int) -> tuple[int, int]:
+    """The same for a value of more than 255 bytes, from the form in which trailers record it."""
+    first, second = _HALVES.unpack_from(recorded, _LONG_VALUE_PREFIX)
     usable = 8 * size - 1
     return first % usable + 1, second % usable + 1
 
@@ -101,14 +110,14 @@ def smallest_size(num_values: int, error_rate: float, ceiling: int = MAX_FILTER_
 
 def history_form(value: bytes) -> bytes:
     """A filter value as trailers record it: at most 255 bytes, long ones prefix and hash."""
-    if len(value) <= _MAX_KEY_SIZE:
+    if len(value) <= MAX_RECORDED_SIZE:
         return value
     return value[:_LONG_VALUE_PREFIX] + mmh3.hash_bytes(value, seed=0, x64arch=True)
 
 
 def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
     """Filter values in the form that trailers and filter indexes have them."""
-    if any(len(value) > _MAX_KEY_SIZE for value in values):
+    if any(len(value) > MAX_RECORDED_SIZE for value in values):
         return {history_form(value) for value in values}
     return values
 

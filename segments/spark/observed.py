@@ -35,7 +35,7 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
 
     Args:
         path: a stream's folder.
-        workload: what is subscribed to.
+        workload: what is subscribed to, its values as trailers record them.
         from_offset: chunks before it are left out.
 
     Raises:
@@ -50,8 +50,7 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
         for piece in pieces(stream, [listing], wanted):
             rows = np.flatnonzero(np.isin(listing.positions, piece.positions))
             headers = listing.headers[rows]
-            says = np.array([filter_says(listing, rows, value) for value in workload.values])
-            holds = np.zeros_like(says)
+            holds = np.zeros((len(workload.values), len(rows)), np.bool_)
             first = 0
             for history in read_history(piece, 0, None):
                 place = {name: n for n, name in enumerate(history.names)}
@@ -59,6 +58,12 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
                     mine = history.values == place.get(value, -1)
                     holds[n, first + history.chunks[mine]] = True
                 first += len(history.records)
+            says = np.array(
+                [
+                    filter_says(listing, rows, value, held)
+                    for value, held in zip(workload.values, holds, strict=True)
+                ]
+            )
             negatives += float(weights @ ~holds @ np.ones(len(rows)))
             positives += float(weights @ (says & ~holds) @ np.ones(len(rows)))
             delivered += float(weights @ says @ headers["data_size"].astype(np.float64))

@@ -4,8 +4,9 @@ A chunk is left out only if no message in it can be asked for: by its offsets, b
 a filter that passes its check. Everything else is read, and looked at message by message.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -77,14 +78,32 @@ def _may_match(listing: Listing, rows: Numbers, matcher: ChunkMatcher) -> Mask:
     return found
 
 
-def filter_says(listing: Listing, rows: Numbers, value: bytes) -> Mask:
-    """What the filters of some chunks say of a value, whether they can be trusted or not."""
+def filter_says(listing: Listing, rows: Numbers, recorded: bytes, holds: Mask) -> Mask:
+    """What the filters of some chunks say of a value, whether they can be trusted or not.
+
+    Args:
+        listing: of a segment.
+        rows: the chunks in it.
+        recorded: the value as trailers record it.
+        holds: which of the chunks have it. Of 255 bytes it may be a value by itself or stand for a
+            longer one; a filter has what its chunk holds, so that these chunks decide.
+    """
+    found = _bits_say(listing, rows, partial(bloom.bit_positions, recorded))
+    if len(recorded) == bloom.MAX_RECORDED_SIZE and not found[holds].all():
+        found = _bits_say(listing, rows, partial(bloom.long_bit_positions, recorded))
+    return found
+
+
+def _bits_say(listing: Listing, rows: Numbers, bits_in: Callable[[int], tuple[int, int]]) -> Mask:
+    """Which filters have two bits; `bits_in` finds these for a filter of some size."""
     content, positions = _content(listing), listing.positions[rows]
-    found = np.ones(len(rows), np.bool_)
+    found = np.zeros(len(rows), np.bool_)
     sizes = listing.headers["filter_size"][rows]
-    for size in np.unique(sizes):
+    for size in np.unique(sizes[sizes > 0]):
         same = sizes == size
-        found[same] = _bits_match(content, positions[same], int(size), ChunkMatcher([value]))
+        first, second = bits_in(int(size))
+        found[same] = _has_bit(content, positions[same], first)
+        found[same] &= _has_bit(content, positions[same], second)
     return found
 
 
@@ -100,17 +119,18 @@ def _content(listing: Listing) -> Bytes:
 def _bits_match(content: Bytes, positions: Numbers, size: int, matcher: ChunkMatcher) -> Mask:
     if not size:
         return np.full(len(positions), matcher.match_unfiltered)
-
-    def has(bit: int) -> Mask:
-        places = content[positions + CHUNK_HEADER_SIZE + bit // 8]
-        mask: Mask = (places >> np.uint8(7 - bit % 8)) & np.uint8(1) == 1
-        return mask
-
+    has = partial(_has_bit, content, positions)
     found = has(0) if matcher.match_unfiltered else np.zeros(len(positions), np.bool_)
     for value in matcher.values:
         first, second = bloom.bit_positions(value, size)
         found |= has(first) & has(second)
     return found
+
+
+def _has_bit(content: Bytes, positions: Numbers, bit: int) -> Mask:
+    places = content[positions + CHUNK_HEADER_SIZE + bit // 8]
+    mask: Mask = (places >> np.uint8(7 - bit % 8)) & np.uint8(1) == 1
+    return mask
 
 
 def _is_sound(content: Bytes, position: int, header: np.void) -> bool:
