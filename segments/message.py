@@ -191,7 +191,7 @@ class MessageView:
         found = self._application_properties
         if found is not None:
             return found.get(name)
-        position = _find_section(self.raw, Section.APPLICATION_PROPERTIES)
+        position = find_section(self.raw, Section.APPLICATION_PROPERTIES)
         return None if position is None else find_in_map(self.raw, position, name)
 
     @property
@@ -267,10 +267,16 @@ def walk_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int
         position = skip_value(raw, value)
 
 
-def _find_section(raw: bytes, wanted: int) -> int | None:
+def find_section(raw: bytes, wanted: int) -> int | None:
     """Position of the value of the first section of a kind; what is behind it is not read.
 
     Sections before the body may stand in any order, none is looked for behind it.
+
+    Returns:
+        None where there is none.
+
+    Raises:
+        FormatError: the bytes before it are not sections.
     """
     position, size = 0, len(raw)
     while position < size:

@@ -12,7 +12,7 @@ from segments import FIRST, LAST, NEXT, ChunkMatcher, OffsetSpec, Start, at_offs
 from segments.amqp10 import find_in_map
 from segments.amqp10_codes import Section
 from segments.errors import FormatError
-from segments.message import walk_sections
+from segments.message import find_section
 from segments.selector import (
     Cost,
     MessageMatcher,
@@ -268,17 +268,15 @@ def annotated_value(raw: bytes) -> bytes | None:
     None where that cannot be told: stream clients give their values beside the messages.
     """
     try:
-        for code, _, at in walk_sections(raw):
-            if code == Section.MESSAGE_ANNOTATIONS:
-                value = find_in_map(raw, at, FILTER_VALUE)
-                if isinstance(value, str):
-                    return value.encode()
-                return None if find_in_map(raw, at, ROUTING_KEY) is None else b""
-            if code > Section.MESSAGE_ANNOTATIONS:
-                break
+        at = find_section(raw, Section.MESSAGE_ANNOTATIONS)
+        if at is None:
+            return None
+        value = find_in_map(raw, at, FILTER_VALUE)
+        if isinstance(value, str):
+            return value.encode()
+        return None if find_in_map(raw, at, ROUTING_KEY) is None else b""
     except FormatError:
-        pass
-    return None
+        return None
 
 
 _remembered_value = lru_cache(maxsize=4096)(annotated_value)
