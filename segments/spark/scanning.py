@@ -1,15 +1,25 @@
 """`scan`: conditions given once, used both to skip chunks and to select messages."""
 
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from segments.spark.inventory import find_streams
-from segments.spark.options import values_text
+import pyarrow.compute as pc
+
+from segments.errors import SegmentsError
+from segments.spark.columns import filter_values_of
+from segments.spark.entries import MessageBlock, read_piece
+from segments.spark.inventory import find_streams, list_segments
+from segments.spark.options import Options, read_options, values_text
+from segments.spark.plan import pieces
 from segments.spark.register import register
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_PEEKED_STREAMS, _PEEKED_CHUNKS = 16, 8  # where numbers are looked for
 
 
 def scan(  # noqa: PLR0913 - each may be left out
@@ -38,8 +48,10 @@ def scan(  # noqa: PLR0913 - each may be left out
         values: filter values. Chunks without them are not read.
         value_property: the property that the values are of, such as "region" or
             "properties.subject"; messages with other values are left out then, and it is a
-            column, of strings unless `properties` declares another type. Without it all messages
-            of the chunks come that may hold one of the values.
+            column, of strings unless `properties` declares another type. A number or a boolean
+            counts as its JSON text, 5, 2.5, true; in a column of strings it is null, which a
+            warning says where the first chunks hold one. Without it all messages of the chunks
+            come that may hold one of the values.
         match_unfiltered: also messages without a filter value.
         sql: a SQL92 selector; just the messages that it selects come.
         tags: a tag expression instead.
@@ -53,7 +65,10 @@ def scan(  # noqa: PLR0913 - each may be left out
 
     register(spark)
     find_streams(path)  # says so here, in one line
-    if values is not None and value_property and not _declares(properties, value_property):
+    is_added = bool(
+        values is not None and value_property and not _declares(properties, value_property)
+    )
+    if is_added:
         properties = ", ".join(filter(None, (properties, f"`{value_property}` string")))
     options = {
         "startOffset": offsets[0],
@@ -70,9 +85,40 @@ def scan(  # noqa: PLR0913 - each may be left out
     }
     given = {name: str(option) for name, option in options.items() if option is not None}
     found = spark.read.format("streamd").options(**given).load(path)
+    if is_added and _has_numbers(read_options({**given, "path": path})):
+        warnings.warn(
+            f"property {value_property} has numbers: values are compared with their JSON text, and "
+            f"its column of strings is null for them; properties='`{value_property}` bigint' or "
+            "double gives another one",
+            stacklevel=2,
+        )
     for part in _condition(F.col("offset") if "offset" in found.columns else None, offsets):
         found = found.where(part)
     return found
+
+
+def _has_numbers(options: Options) -> bool:
+    """Whether the filter property of a message is a number or a boolean in the first chunks.
+
+    Damage is left to the query to report.
+    """
+    filter_property = options.declared()
+    if filter_property is None:
+        return False
+    criteria = options.wanted()
+    for stream in islice(find_streams(options.paths[0]), _PEEKED_STREAMS):
+        first = next(pieces(stream, list_segments(stream.path), criteria), None)
+        if first is None or first.gap is not None:
+            continue
+        try:
+            for found in read_piece(first.part(0, _PEEKED_CHUNKS)):
+                if isinstance(found, MessageBlock):
+                    is_number = filter_values_of(found, filter_property).is_number
+                    if pc.any(is_number).as_py():
+                        return True
+        except SegmentsError:
+            continue
+    return False
 
 
 def _declares(properties: str, name: str) -> bool:

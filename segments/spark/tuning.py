@@ -263,7 +263,8 @@ def _workload(census: Census, given: Mapping[str, float] | None) -> tuple[Worklo
 def _nothing(name: str, filter_property: str | None) -> str:
     if filter_property:
         return (
-            f"no message of stream {name} has a string or bytes as its property {filter_property}"
+            f"no message of stream {name} has a text, bytes or a number as its property "
+            f"{filter_property}"
         )
     return (
         f"the chunks of stream {name} tell no filter values: publish with filter values, or name "

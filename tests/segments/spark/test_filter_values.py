@@ -4,6 +4,7 @@ The server's contract, and a selector that asks for the value; and by the rule f
 take numbers as well, the client library, the command line, the Spark source and tuning.
 """
 
+import warnings
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from clients.filters import ArrivedChunk, Filter
 from segments import Log, LogPolicy, bloom
 from segments.entries import Entries
-from segments.message import MessageView
+from segments.message import Message, MessageView
 from segments.selector import (
     MatcherSet,
     NumberRule,
@@ -249,11 +250,57 @@ def test_through_spark(spark: SparkSession, streams: Streams) -> None:
     expected = [n for v in values for n in expected_offsets("region", v, all_text=True)]
     folder = streams["region", True, True]
     wanted = [values[0], "é"]
-    by_value = scan(spark, folder, values=wanted, value_property="region", columns=["offset"])
+    by_value = scan(
+        spark,
+        folder,
+        values=wanted,
+        value_property="region",
+        columns=["offset"],
+        properties="`region` string",
+    )
     assert sorted(row.offset for row in by_value.collect()) == sorted(expected)
     sql = " OR ".join(sql_for("region", value) for value in values)
     by_sql = scan(spark, folder, sql=sql, columns=["offset"])
     assert sorted(row.offset for row in by_sql.collect()) == sorted(expected)
+
+
+@pytest.mark.parametrize("unfiltered", [False, True])
+def test_numbers_through_spark(spark: SparkSession, tmp_path: Path, unfiltered: bool) -> None:
+    """Published as `str(n)`; and it is said that they are not in the column of strings."""
+    log = Log.open(str(tmp_path))
+    messages = [Message(application_properties={"n": n}).encode() for n in [5, 6] * 5]
+    for _ in range(10):
+        append(log, messages, [b"5", b"6"] * 5)
+    log.close()
+    options = {"values": ["5"], "value_property": "n", "match_unfiltered": unfiltered}
+    with pytest.warns(UserWarning, match="property n has numbers"):
+        found = scan(spark, str(tmp_path), **options)
+    assert found.count() == 50
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = scan(spark, str(tmp_path), **options, properties="n bigint")
+    assert {row.n for row in found.collect()} == {5}
+
+
+@pytest.mark.parametrize("unfiltered", [False, True])
+def test_numbers_that_were_published_with_and_without_values(
+    tmp_path: Path, unfiltered: bool
+) -> None:
+    """With or without a history in the trailers; what may lack its value is not lost."""
+    raws = [Message(application_properties={"n": n}).encode() for n in (5, 6, "6")]
+    log = Log.open(str(tmp_path))
+    append(log, raws, None)  # 0 to 2: nobody has a value
+    append(log, raws, [b"5", b"6", b"6"])  # 3 to 5
+    append(log, raws, [b"5", b"", b"6"])  # 6 to 8: as a server derives, but for 5
+    log.close()
+    found = rows(
+        str(tmp_path),
+        columns="offset",
+        filterValues='["5"]',
+        filterProperty="n",
+        matchUnfiltered=str(unfiltered),
+    )
+    assert [row["offset"] for row in found] == ([0, 1, 3, 6, 7] if unfiltered else [3, 6])
 
 
 def test_everything_can_be_shown(streams: Streams) -> None:
