@@ -258,7 +258,7 @@ def test_a_property_stands_in_where_chunks_tell_nothing(
     log.close()
     with pytest.raises(NothingToTune, match="tell no filter values: publish"):
         tune(spark, str(tmp_path))
-    with pytest.raises(NothingToTune, match="has a string or bytes as its property dest"):
+    with pytest.raises(NothingToTune, match="has a text, bytes or a number as its property"):
         tune(spark, str(tmp_path), filter_property="dest")
     found = tune(spark, str(tmp_path), filter_property="carrier")
     assert (found.source, found.census.num_values, found.census.chunks) == ("carrier", 9, 30)
