@@ -1,6 +1,7 @@
 """Building one chunk: entries in, the bytes of header, filter, data and trailer out."""
 
 import struct
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -185,6 +186,10 @@ def split_entries(
     Yields:
         The run's bytes, its number of entries, its number of records.
     """
+    ends = codec.simple_ends(data)
+    if ends is not None:
+        yield from _split_messages(data, ends, max_records, max_bytes)
+        return
     start = end = entries = records = 0
     for entry in codec.walk_entries(data):
         too_many = records + entry.num_records > max_records
@@ -196,3 +201,15 @@ def split_entries(
         records += entry.num_records
     if entries:
         yield data[start:end], entries, records
+
+
+def _split_messages(
+    data: bytes, ends: list[int], max_records: int, max_bytes: int
+) -> Iterator[tuple[bytes, int, int]]:
+    """The same for entries that are messages; `ends` says where each ends."""
+    start = first = 0
+    while first < len(ends):
+        last = bisect_right(ends, start + max_bytes, first, min(first + max_records, len(ends)))
+        last = max(last, first + 1)
+        yield data[start : ends[last - 1]], last - first, last - first
+        start, first = ends[last - 1], last

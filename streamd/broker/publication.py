@@ -8,6 +8,8 @@ from streamd.broker.errors import Reason
 from streamd.broker.filter_contract import VALUE_BYTES
 from streamd.config import PUBLICATION_BYTES
 
+_SHORT_VALUE_BYTES = 64  # counted for the filter value of a message: longer ones are in the frame
+
 
 class Publisher(Protocol):
     """A publisher, whatever protocol its connection speaks.
@@ -40,4 +42,6 @@ def queued_size(entries: Entries) -> int:
     size, values = len(entries.data) + PUBLICATION_BYTES, entries.filter_values
     if type(values) is Counter:  # those of a sub-batch were unpacked
         size += sum(map(len, values)) + VALUE_BYTES * len(values)
+    elif values is not None:
+        size += _SHORT_VALUE_BYTES * len(values)
     return size

@@ -26,11 +26,13 @@ from streamd.connections.amqp091.delivery import HELD_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.wire.amqp091 import connection as amqp
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
+from streamd.wire.stream.fields import MAX_ITEMS
 
 TEXT = 8  # memory for each byte of a string: it may be kept twice, with 4 bytes per letter
 _OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from its texts
 _CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
 _TURN = 512 << 10  # chunks on their way to one peer
+ARRAYS, ITEM = 3, 176  # of a command, and what a tiny item of one takes besides its bytes
 REFERENCE = 512  # a stored offset, a publisher's sequence, or a filter value, with its name
 UNACKED = 128  # the number of a message, and whose it is
 JSON = 50  # what JSON takes in memory, as often as its bytes
@@ -53,6 +55,7 @@ def nothing_open(config: Config) -> int:
 def stream_connection(config: Config) -> int:
     """A connection of the stream protocol."""
     received = 2 * (RECEIVE_BYTES + config.frame_max)  # a frame, and the same as a command
+    received += ARRAYS * MAX_ITEMS * ITEM
     answers = OUTBOX_BYTES + 4 * config.frame_max  # what waits, and one more
     return (
         _CONNECTION + received + answers + _TURN + 2 * MAX_IDS * _OBJECT + TEXT * PROPERTIES_BYTES

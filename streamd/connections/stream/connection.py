@@ -21,6 +21,7 @@ from streamd.connections.registry import STREAM_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery, Subscription
 from streamd.connections.stream.login import Login
+from streamd.connections.stream.publishers import MESSAGES_A_TURN
 from streamd.connections.stream.session import Session
 from streamd.net.duplex import Ended, Stopped
 from streamd.net.rounds import Rounds
@@ -39,7 +40,9 @@ from streamd.wire.stream import (
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
-_MOST_AT_ONCE = 256  # commands
+_MOST_AT_ONCE = 256  # commands; of those to create streams, with their arguments
+_LARGE_FRAME = 2_048  # whoever sends a larger request waits until others had their turn
+_PUBLISHES = (c.Publish, c.PublishFiltered)
 
 
 class Creates(NamedTuple):
@@ -166,6 +169,7 @@ class StreamConnection(BaseConnection):
             if not self._handle_at_once(ahead):
                 return ahead
         next_command, handle_at_once = self._connection.next_command, self._handle_at_once
+        left = MESSAGES_A_TURN
         for _ in range(_MOST_AT_ONCE):
             command = next_command()
             if command is NEED_DATA:
@@ -174,12 +178,17 @@ class StreamConnection(BaseConnection):
                 return self._gather(command)
             if not handle_at_once(cast("c.ClientCommand", command)):
                 return cast("c.ClientCommand", command)  # by its role there are no others
+            if isinstance(command, _PUBLISHES):
+                left -= command.num_entries
+                if left < 0:
+                    break
         return Pending.MORE
 
     def _gather(self, first: c.Create) -> Creates:
         """Requests to create streams that have arrived together: they share one commit."""
         creates = [first]
-        while len(creates) < _MOST_AT_ONCE:
+        most = _MOST_AT_ONCE - len(first.arguments)
+        while len(creates) < most:
             try:
                 command = self._connection.next_command()
             except RemoteProtocolError as error:  # what came before it is carried out
@@ -191,6 +200,7 @@ class StreamConnection(BaseConnection):
                 self._ahead = cast("c.ClientCommand", command)
                 break
             creates.append(command)
+            most -= len(command.arguments)
         return Creates(creates)
 
     async def carry_out(self, command: c.ClientCommand | Creates) -> None:
@@ -207,6 +217,8 @@ class StreamConnection(BaseConnection):
             await self._renew_secret(session, command)
         await session.handle(command)
         await self._outbox.room()
+        if self._connection.frame_size > _LARGE_FRAME:
+            await trio.lowlevel.checkpoint()
 
     async def released(self) -> None:
         """Return when the peer has taken what waits for it."""

@@ -10,6 +10,7 @@ from streamd.auth.users import Right, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
+from streamd.broker.steps import Stepwise
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
@@ -46,6 +47,10 @@ class Context(NamedTuple):
     def answer(self, command: c.ServerCommand) -> None:
         """Send a command to the client."""
         self.outbox.put(codec.encode(command))
+
+    async def answer_in_turns(self, command: c.ServerCommand) -> None:
+        """Send a command with long arrays; others have their turn while it is encoded."""
+        self.outbox.put(await Stepwise(codec.encode_in_steps(command)).finish())
 
     @asynccontextmanager
     async def readable(self, name: Name) -> AsyncIterator[tuple[Stream, Log]]:

@@ -75,7 +75,8 @@ class Management:
             code, reason = code_of(refused), refused.details
         logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
         answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
-        self._context.answer(c.ManageResponse(command.correlation_id, code, reason, answer))
+        response = c.ManageResponse(command.correlation_id, code, reason, answer)
+        await self._context.answer_in_turns(response)
 
     def _check(self) -> None:
         """Raise Refused unless the user is an administrator."""

@@ -12,6 +12,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import Checked
 from streamd.broker.names import as_sent
 from streamd.broker.publication import PendingEntries
+from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 from streamd.config import MAX_IDS
 from streamd.connections.registry import PublisherFacts
@@ -30,9 +31,11 @@ from streamd.wire.stream.publish import (
     decode_filtered_entries,
     encode_refusal,
     has_sub_batches,
+    parts_of,
     publishing_ids_of,
 )
 
+MESSAGES_A_TURN = 10_000  # of frames: a megabyte holds 87,000
 _CHECKED_A_TURN = 100  # messages whose filter property is looked for before others have a turn
 _CHECKED_BYTES_A_TURN = 64 << 10  # of them
 
@@ -98,12 +101,30 @@ class Publishers:
         Raises:
             RemoteProtocolError: the frame is malformed.
         """
+        if command.num_entries <= MESSAGES_A_TURN:
+            await self._publish_part(command)
+            return
+        kind, number = type(command), command.publisher_id
+        is_filtered = kind is c.PublishFiltered
+        cut = parts_of(command.entries, command.num_entries, MESSAGES_A_TURN, filtered=is_filtered)
+        parts = [part async for part in in_turns(cut, 1)]  # before one of them is stored
+        is_sound = True
+        for entries, count in parts:
+            await trio.lowlevel.checkpoint()
+            found = self._publishers.get(number)
+            if found is not None and not is_sound:
+                ids = publishing_ids_of(entries, count, filtered=is_filtered)
+                found[0].refuse(ids, Reason.PRECONDITION_FAILED)
+            else:
+                is_sound = await self._publish_part(kind(number, count, entries))
+
+    async def _publish_part(self, command: c.Publish | c.PublishFiltered) -> bool:
+        """Give messages to their stream; whether no sub-batch among them was bad."""
         found = self._publishers.get(command.publisher_id)
         if found is not None:
             await found[1].room()
-        if found is None or not _takes_long(found[1], command):
-            self._store_all(command)
-            return
+        if found is None or not _looks_long(found[1], command):
+            return self._store_all(command)
         publisher, stream = found
         decoded = self._decode(publisher, command)
         for entries in decoded.groups:
@@ -115,11 +136,12 @@ class Publishers:
             await stream.room()
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
+        return not decoded.refused_ids
 
     async def _store_sub_batch(
         self, publisher: StreamPublisher, stream: Stream, entries: Entries
     ) -> None:
-        assert stream.contract is not None  # noqa: S101 - see `_takes_long`
+        assert stream.contract is not None  # noqa: S101 - see `_looks_long`
         async with self._context.broker.unpacking:
             checked = await threads.in_thread(stream.contract.check_sub_batch, entries)
         self._give(publisher, stream, checked)
@@ -127,7 +149,7 @@ class Publishers:
     async def _store_part(
         self, publisher: StreamPublisher, stream: Stream, entries: Entries
     ) -> None:
-        assert stream.contract is not None  # noqa: S101 - see `_takes_long`
+        assert stream.contract is not None  # noqa: S101 - see `_looks_long`
         if len(entries.data) > _CHECKED_BYTES_A_TURN:  # one message: its properties may be many
             checked = await threads.in_thread(stream.contract.check, entries)
         else:
@@ -138,25 +160,29 @@ class Publishers:
     def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give a frame to its stream; False, and nothing done, when that may take a while."""
         found = self._publishers.get(command.publisher_id)
-        if found is not None and (found[1].is_crowded or _takes_long(found[1], command)):
+        if command.num_entries > MESSAGES_A_TURN:
+            return False
+        if found is not None and (found[1].is_crowded or _looks_long(found[1], command)):
             return False
         self._store_all(command)
         return True
 
-    def _store_all(self, command: c.Publish | c.PublishFiltered) -> None:
+    def _store_all(self, command: c.Publish | c.PublishFiltered) -> bool:
+        """Give messages to their stream at once; whether no sub-batch among them was bad."""
         filtered = isinstance(command, c.PublishFiltered)
         found = self._publishers.get(command.publisher_id)
         if found is None:
             ids = publishing_ids_of(command.entries, command.num_entries, filtered=filtered)
             code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
             self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
-            return
+            return True
         publisher, stream = found
         decoded = self._decode(publisher, command)
         for entries in decoded.groups:
             self._store(publisher, stream, entries)
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
+        return not decoded.refused_ids
 
     def _decode(
         self, publisher: StreamPublisher, command: c.Publish | c.PublishFiltered
@@ -227,7 +253,7 @@ class Publishers:
         self._context.answer(c.DeletePublisherResponse(command.correlation_id, code))
 
 
-def _takes_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:
+def _looks_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:
     """Whether looking into the messages of a frame keeps others waiting."""
     if stream.contract is None:
         return False

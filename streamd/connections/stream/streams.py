@@ -162,7 +162,8 @@ class Streams:
             code = self._code(name)
             streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
         brokers = (BrokerAddress(0, *self._context.address),)
-        self._context.answer(c.MetadataResponse(command.correlation_id, brokers, tuple(streams)))
+        answer = c.MetadataResponse(command.correlation_id, brokers, tuple(streams))
+        await self._context.answer_in_turns(answer)
 
     def _code(self, name: Name) -> ResponseCode:
         try:
@@ -209,7 +210,7 @@ class Streams:
             async for name in in_turns(dict.fromkeys(names), _NAMES_A_TURN)
         ]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
-        self._context.answer(answer)
+        await self._context.answer_in_turns(answer)
 
     async def _describe_filters(self, command: c.DescribeFilters) -> None:
         figures: tuple[Statistic, ...] = ()

@@ -4,18 +4,21 @@ A frame here is what follows the 4-byte size: key, version, fields.
 """
 
 import struct
+from collections.abc import Generator
 from dataclasses import fields as dataclass_fields
 from typing import Any, get_args, get_type_hints
 
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.errors import RemoteProtocolError, unknown_frame
-from streamd.wire.stream.fields import Field, Truncated
+from streamd.wire.stream.fields import MAX_ITEMS, Field, TooMany, Truncated
 
 _HEAD = struct.Struct(">HH")
 _SIZED_HEAD = struct.Struct(">IHH")
 _PUBLISH = struct.Struct(">HHBI")
+_COUNT = struct.Struct(">I")
 SIZE_BYTES = 4
 HEAD_SIZE = _HEAD.size
+_ITEMS_A_STEP = 1_000
 
 
 class _Form:
@@ -44,7 +47,32 @@ def encode(command: c.Command) -> bytes:
         ValueError: a string is too long to be sent.
     """
     form = _FORMS[type(command)]
-    body = b"".join(field.encode(getattr(command, name)) for name, field in form.fields)
+    return _framed(form, [field.encode(getattr(command, name)) for name, field in form.fields])
+
+
+def encode_in_steps(command: c.Command) -> Generator[None, None, bytes]:
+    """The same for a command with long arrays: others may have their turn at each yield.
+
+    Raises:
+        ValueError: see `encode`.
+    """
+    form = _FORMS[type(command)]
+    parts: list[bytes] = []
+    for name, field in form.fields:
+        value: Any = getattr(command, name)
+        if field.item is None:
+            parts.append(field.encode(value))
+            continue
+        parts.append(_COUNT.pack(len(value)))
+        for number, item in enumerate(value, 1):
+            parts.append(field.item.encode(item))
+            if number % _ITEMS_A_STEP == 0:
+                yield
+    return _framed(form, parts)
+
+
+def _framed(form: _Form, parts: list[bytes]) -> bytes:
+    body = b"".join(parts)
     return _SIZED_HEAD.pack(HEAD_SIZE + len(body), form.key, form.version) + body
 
 
@@ -52,7 +80,8 @@ def decode(frame: bytes) -> c.Command:
     """Read one frame (without its size). Bytes after the last field are ignored.
 
     Raises:
-        RemoteProtocolError: unknown key or version, or a field reaches beyond the frame.
+        RemoteProtocolError: unknown key or version, a field reaches beyond the frame, or an array
+            has too many items.
     """
     if len(frame) < HEAD_SIZE:
         raise unknown_frame(f"{len(frame)} bytes cannot hold key and version")
@@ -71,6 +100,10 @@ def decode(frame: bytes) -> c.Command:
     except Truncated:
         name, _ = form.fields[len(values)]
         details = f"field {name} of {form.kind.__name__} is cut off or not readable"
+        raise unknown_frame(details) from None
+    except TooMany:
+        name, _ = form.fields[len(values)]
+        details = f"field {name} of {form.kind.__name__} has more than {MAX_ITEMS:,} items"
         raise unknown_frame(details) from None
     command: c.Command = form.kind(*values)
     return command

@@ -508,8 +508,8 @@ class CreateSuperStream:
     KEY: ClassVar[int] = 29
     correlation_id: f.U32
     name: f.String
-    partitions: f.Strings
-    binding_keys: f.Strings
+    partitions: f.Names
+    binding_keys: f.Names
     arguments: f.MapToEnd = ()
 
 

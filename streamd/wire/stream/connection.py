@@ -53,10 +53,12 @@ class Connection:
 
     Attributes:
         state: how far it has come.
+        frame_size: bytes of the last frame that was received whole, apart from runs.
     """
 
     def __init__(self, role: Role, frame_max: int | None) -> None:
         self.state = State.CONNECTED
+        self.frame_size = 0
         self._role = role
         self._frame_max = frame_max
         self._received_kinds = SENT_BY_CLIENT if role is Role.SERVER else SENT_BY_SERVER
@@ -139,7 +141,7 @@ class Connection:
             return self._skip(end)
         if end > len(self._buffer):
             return None
-        self._position = end
+        self._position, self.frame_size = end, size
         return bytes(memoryview(self._buffer)[start:end])
 
     def _skip(self, end: int) -> bytes:

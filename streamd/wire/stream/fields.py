@@ -18,16 +18,32 @@ from streamd.wire.stream.subscribe_properties import FILTER_PREFIX, text_of, val
 Value = TypeVar("Value")
 
 
+# Of an array in a request. No client of RabbitMQ sends a tenth of it; tiny items take many times
+# their bytes in memory.
+MAX_ITEMS = 4_000
+
+
 class Truncated(Exception):
     """A field reaches beyond the frame."""
 
 
+class TooMany(Exception):
+    """An array in a request has more than MAX_ITEMS items."""
+
+
 @dataclass(frozen=True)
 class Field(Generic[Value]):
-    """One field type: value to bytes, and (frame, position) to (value, next position)."""
+    """One field type: value to bytes, and (frame, position) to (value, next position).
+
+    Attributes:
+        encode: value to bytes.
+        decode: (frame, position) to (value, next position).
+        item: the type of the items where the value is an array.
+    """
 
     encode: Callable[[Value], bytes]
     decode: Callable[[bytes, int], tuple[Value, int]]
+    item: "Field[Any] | None" = None
 
 
 def _number(code: str) -> Field[int]:
@@ -95,7 +111,9 @@ _string = Field(_encode_string, _decode_string)
 _bytes = Field(_encode_bytes, _decode_bytes)
 
 
-def _array(item: Field[Value]) -> Field[tuple[Value, ...]]:
+def _array(item: Field[Value], most: int | None = None) -> Field[tuple[Value, ...]]:
+    """Items after their number, `most` of them."""
+
     def encode(values: tuple[Value, ...]) -> bytes:
         return _u32.encode(len(values)) + b"".join(map(item.encode, values))
 
@@ -103,27 +121,31 @@ def _array(item: Field[Value]) -> Field[tuple[Value, ...]]:
         count, position = _u32.decode(frame, position)
         if count > len(frame):  # every item takes a byte at least
             raise Truncated
+        if most is not None and count > most:
+            raise TooMany
         values = []
         for _ in range(count):
             value, position = item.decode(frame, position)
             values.append(value)
         return tuple(values), position
 
-    return Field(encode, decode)
+    return Field(encode, decode, item)
 
 
 def _to_end(item: Field[Value]) -> Field[tuple[Value, ...]]:
-    """An array whose count is ignored: items fill the frame, as RabbitMQ reads it."""
+    """An array in a request whose count is ignored: items fill the frame, as RabbitMQ reads it."""
 
     def decode(frame: bytes, position: int) -> tuple[tuple[Value, ...], int]:
         _, position = _u32.decode(frame, position)
-        values = []
+        values: list[Value] = []
         while position < len(frame):
+            if len(values) == MAX_ITEMS:
+                raise TooMany
             value, position = item.decode(frame, position)
             values.append(value)
         return tuple(values), position
 
-    return Field(_array(item).encode, decode)
+    return Field(_array(item).encode, decode, item)
 
 
 def record(kind: type[Value], *fields: Field[Any]) -> Field[Value]:
@@ -230,7 +252,7 @@ _pair = record(Pair, _string, _string)
 
 def _optional_map(pair: Field[Pair]) -> Field[tuple[Pair, ...]]:
     """Properties at the end of a request: absent or not readable means none."""
-    pairs = _array(pair)
+    pairs = _array(pair, MAX_ITEMS)
 
     def decode(frame: bytes, position: int) -> tuple[tuple[Pair, ...], int]:
         try:
@@ -238,7 +260,7 @@ def _optional_map(pair: Field[Pair]) -> Field[tuple[Pair, ...]]:
         except Truncated:
             return (), len(frame)
 
-    return Field(pairs.encode, decode)
+    return Field(pairs.encode, decode, pair)
 
 
 def _encode_subscribe_pair(pair: Pair) -> bytes:
@@ -286,8 +308,9 @@ String = Annotated[str, _string]
 Bytes = Annotated[bytes, _bytes]
 Rest = Annotated[bytes, Field[bytes](bytes, _decode_rest)]
 Strings = Annotated[tuple[str, ...], _array(_string)]
+Names = Annotated[tuple[str, ...], _array(_string, MAX_ITEMS)]
 StringsToEnd = Annotated[tuple[str, ...], _to_end(_string)]
-Map = Annotated[tuple[Pair, ...], _array(_pair)]
+Map = Annotated[tuple[Pair, ...], _array(_pair, MAX_ITEMS)]
 MapToEnd = Annotated[tuple[Pair, ...], _to_end(_pair)]
 Maps = Annotated[tuple[tuple[Pair, ...], ...], _array(_array(_pair))]
 OptionalMap = Annotated[tuple[Pair, ...], _optional_map(_pair)]

@@ -10,7 +10,7 @@ Source of the sub-batch checks: rabbitmq/rabbitmq-server, rabbit_stream_utils.er
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -43,6 +43,13 @@ class Decoded(NamedTuple):
 
     groups: list[Entries]
     refused_ids: bytes = b""
+
+
+class Part(NamedTuple):
+    """Some of the entries of a Publish frame: their bytes, and how many they are."""
+
+    entries: bytes
+    num_entries: int
 
 
 def decode_entries(entries: bytes, count: int) -> Decoded:
@@ -82,6 +89,33 @@ def has_sub_batches(entries: bytes, count: int) -> bool:
             return True
         position += _SIMPLE.size + _SIMPLE.unpack_from(entries, position)[1]
     return False
+
+
+def parts_of(entries: bytes, count: int, most: int, *, filtered: bool) -> Iterator[Part]:
+    """Cut the entries of a frame into parts of `most` of them, to be read one after another.
+
+    Raises:
+        RemoteProtocolError: they do not fill the frame as announced; the parts so far are no use.
+    """
+    position, size = 0, len(entries)
+    for start in range(0, count, most):
+        begin, number = position, min(most, count - start)
+        for at in range(start, start + number):
+            length_at = position + ID_SIZE
+            if filtered:
+                if length_at + _LENGTH16.size > size:
+                    raise _cut_off(at, count)
+                length_at += _LENGTH16.size + max(_LENGTH16.unpack_from(entries, length_at)[0], 0)
+            if length_at + _LENGTH32.size > size:
+                raise _cut_off(at, count)
+            (length,) = _LENGTH32.unpack_from(entries, length_at)
+            position = length_at + _LENGTH32.size + length
+            if entries[length_at] & SUB_BATCH_BIT:
+                if filtered:
+                    raise unknown_frame("a sub-batch cannot have a filter value")
+                _, position = _sub_batch(entries, length_at - ID_SIZE, at, count)
+        yield Part(entries[begin:position], number)
+    _check_end(position, size)
 
 
 def publishing_ids_of(entries: bytes, count: int, *, filtered: bool) -> bytes:

@@ -31,6 +31,7 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     f.Bytes: st.binary(max_size=20),
     f.Rest: st.binary(max_size=40),
     f.Strings: STRINGS,
+    f.Names: STRINGS,
     f.StringsToEnd: STRINGS,
     f.Map: MAP,
     f.MapToEnd: MAP,

@@ -107,6 +107,24 @@ def test_counts_and_cuts_that_do_not_fit(
 
 
 @settings(max_examples=500)
+@given(FILTERED | uniform(), st.integers(1, 5), st.booleans(), st.integers(0, 40))
+def test_a_frame_in_parts(messages: list[Outgoing], most: int, filtered: bool, cut: int) -> None:
+    """The parts hold what the whole holds; nobody gets any of a frame that is damaged."""
+    encode = publish.encode_filtered_entries if filtered else publish.encode_entries
+    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
+    raw, count = encode(messages), len(messages)
+    parts = list(publish.parts_of(raw, count, most, filtered=filtered))
+    assert [part.num_entries for part in parts[:-1]] == [most] * (len(parts) - 1)
+    assert sum(part.num_entries for part in parts) == count
+    groups = [group for part in parts for group in decode(*part).groups]
+    assert b"".join(group.publishing_ids for group in groups) == ids_of(messages)
+    assert b"".join(group.data for group in groups) == stored(messages)
+    for damaged in (raw[:-cut], raw + b"x"):
+        if damaged != raw:
+            with pytest.raises(RemoteProtocolError):
+                list(publish.parts_of(damaged, count, most, filtered=filtered))
+
+
 @given(st.binary(max_size=120), st.integers(0, 9), st.booleans())
 def test_any_bytes_are_entries_or_a_protocol_error(raw: bytes, count: int, filtered: bool) -> None:
     decode = publish.decode_filtered_entries if filtered else publish.decode_entries
@@ -159,6 +177,12 @@ def test_bad_sub_batches_refuse_the_rest_of_the_frame(bad: dict[str, int]) -> No
     decoded = publish.decode_entries(raw, 4)
     assert [g.publishing_ids for g in decoded.groups] == [(1).to_bytes(8, "big")]
     assert decoded.refused_ids == b"".join(n.to_bytes(8, "big") for n in (2, 3, 4))
+
+
+def test_sub_batches_in_parts() -> None:
+    raw = b"".join(batch(n) for n in range(3))
+    parts = list(publish.parts_of(raw, 3, 2, filtered=False))
+    assert [len(publish.decode_entries(*part).groups) for part in parts] == [2, 1]
 
 
 def test_the_largest_sub_batch_is_taken() -> None:
