@@ -8,6 +8,7 @@ The memory that peers can make the server hold is bounded; tests/support/memory.
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,11 @@ MAX_ASKED = 1_000  # filter values of one of them
 MAX_NAME_BYTES = 1_024  # of a stream
 
 
-Value: TypeAlias = int | str | None
+ALL_HOSTS = "*"
+_HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+Value: TypeAlias = int | str | tuple[str, ...] | None
 
 
 class ConfigError(Exception):
@@ -62,6 +67,13 @@ class Config:
         "classic", "type of AMQP queues that name none: stream, or classic, which is refused"
     )
     http_port: int | None = _setting(15672, "port of the HTTP management API")
+    http_tls_port: int | None = _setting(None, "port of the HTTP API inside TLS, usually 15671")
+    http_allowed_host: tuple[str, ...] = _setting(
+        (),
+        "name by which the HTTP API may be asked for, besides localhost, names of this machine, "
+        "host and advertised_host, and addresses; * allows all",
+    )
+    http_path_prefix: str = _setting("", "begins all paths of the HTTP API, as in /streamd")
     advertised_host: str = _setting("localhost", "host that clients are told to connect to")
     advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
     advertised_tls_port: int | None = _setting(None, "the same inside TLS; default TLS port")
@@ -87,9 +99,16 @@ class Config:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, expected {low} to {high}")
-        for name in ("tls_port", "amqp_tls_port"):
+        for name in TLS_PORTS:
             if getattr(self, name) is not None and not self.tls_certificate:
                 raise ConfigError(f"{name} needs tls_certificate, the file with the certificate")
+        for host in self.http_allowed_host:
+            if not _HOST.fullmatch(host):
+                expected = f"a name without a port, or {ALL_HOSTS}"
+                raise ConfigError(f"http_allowed_host is {host!r}, expected {expected}")
+        if not _PATH_PREFIX.fullmatch(self.http_path_prefix):
+            found = self.http_path_prefix
+            raise ConfigError(f"http_path_prefix is {found!r}, expected a path such as /streamd")
         if self.flush not in _FLUSH_MODES:
             expected = " or ".join(_FLUSH_MODES)
             raise ConfigError(f"flush is {self.flush!r}, expected {expected}")
@@ -109,6 +128,7 @@ _RANGES = (
     ("amqp_port", 0, 65_535),
     ("amqp_tls_port", 0, 65_535),
     ("http_port", 0, 65_535),
+    ("http_tls_port", 0, 65_535),
     ("advertised_port", 1, 65_535),
     ("advertised_tls_port", 1, 65_535),
     ("frame_max", 8_192, 1 << 30),
@@ -118,7 +138,8 @@ _RANGES = (
     ("max_streams", 0, 1 << 20),
     ("flush_ms", 10, 3_600_000),
 )
-PORTS = frozenset({"stream_port", "tls_port", "amqp_port", "amqp_tls_port", "http_port"})
+TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port")
+PORTS = frozenset({"stream_port", "amqp_port", "http_port", *TLS_PORTS})
 _FLUSH_MODES = ("os", "interval", "always")
 _QUEUE_TYPES = ("stream", "classic")
 OFF = "off"
@@ -132,20 +153,22 @@ class Setting:
     default: Value
     help: str
     is_number: bool
+    is_list: bool
 
 
 def describe() -> Iterator[Setting]:
     """All settings, in order."""
     for item in dataclasses.fields(Config):
-        is_number = item.type is not str
         default = cast("Value", item.default)
-        yield Setting(item.name, default, item.metadata["help"], is_number)
+        is_list = isinstance(default, tuple)
+        is_number = item.type is not str and not is_list
+        yield Setting(item.name, default, item.metadata["help"], is_number, is_list)
 
 
 def load(
     file: Path | None, environment: Mapping[str, str] | None = None, /, **flags: Value
 ) -> Config:
-    """The settings from a file, the environment and flags (None: not given).
+    """The settings from a file, the environment and flags (None, or an empty list: not given).
 
     Raises:
         ConfigError: the file cannot be read, or a setting is unknown or out of range.
@@ -159,7 +182,7 @@ def load(
         text = environment.get(f"STREAMD_{name.upper()}")
         if text is not None:
             values[name] = _from_text(setting, text, f"STREAMD_{name.upper()}")
-    values |= {name: value for name, value in flags.items() if value is not None}
+    values |= {name: value for name, value in flags.items() if value not in (None, ())}
     checked: dict[str, Any] = {name: _port(name, value) for name, value in values.items()}
     return Config(**checked)
 
@@ -175,13 +198,21 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, Value]:
         if name not in settings:
             known = ", ".join(settings)
             raise ConfigError(f"{file}: {name} is not a setting; there are {known}")
-        wanted = int if settings[name].is_number else str
-        if not isinstance(value, wanted) and not (name in PORTS and value == OFF):
+        if not _fits(settings[name], value):
             raise ConfigError(f"{file}: {name} is {value!r}, expected {_kind(settings[name])}")
-    return found
+    return {n: tuple(v) if settings[n].is_list else v for n, v in found.items()}
+
+
+def _fits(setting: Setting, value: object) -> bool:
+    if setting.is_list:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    wanted = int if setting.is_number else str
+    return isinstance(value, wanted) or (setting.name in PORTS and value == OFF)
 
 
 def _from_text(setting: Setting, text: str, source: str) -> Value:
+    if setting.is_list:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if not setting.is_number or (setting.name in PORTS and text == OFF):
         return text
     try:
@@ -193,6 +224,8 @@ def _from_text(setting: Setting, text: str, source: str) -> Value:
 def _kind(setting: Setting) -> str:
     if setting.name in PORTS:
         return f"a port or {OFF}"
+    if setting.is_list:
+        return "a list of strings"
     return "a number" if setting.is_number else "a string"
 
 

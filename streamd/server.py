@@ -6,7 +6,7 @@ Lifetimes nest: the broker with its logs outlives the connections, these outlive
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
-from streamd.config import DRAIN_SECONDS, Config
+from streamd.config import DRAIN_SECONDS, TLS_PORTS, Config
 from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
@@ -175,9 +175,13 @@ class Server:
             port = address.port if address else 0
         return self._config.advertised_host, port
 
-    def http_app(self) -> ASGIApp:
-        """The HTTP API over this server."""
+    def http_app(self, names: Iterable[str] = ()) -> ASGIApp:
+        """The HTTP API over this server; `names` are those of the machine, for browsers."""
         administration = Administration(self.broker, self.directory)
+        config = self._config
+        hosts = http_api.known_hosts(
+            *names, config.host, config.advertised_host, *config.http_allowed_host
+        )
         return make_app(
             Service(
                 self.broker,
@@ -185,7 +189,9 @@ class Server:
                 self.connections,
                 administration,
                 lambda: list(self.addresses.items()),
-            )
+            ),
+            hosts,
+            config.http_path_prefix,
         )
 
     async def drain(self) -> None:
@@ -224,19 +230,16 @@ async def serve(
     async with AsyncExitStack() as sockets:
         certificates = _read_certificates(config)
         endpoints = await _bind_all(config, sockets)
-        http = _bind_http(config)
-        if http is not None:
-            sockets.callback(http.close)
+        http = _bind_http(config, certificates, sockets)
+        names = await http_api.machine_names() if http else ()
         async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
             server.addresses.update({e.name: e.address for e in endpoints})
-            if http is not None:
-                server.addresses["http"] = http.address
+            server.addresses.update({name: listener.address for name, listener in http.items()})
             server.certificates = certificates
             async with trio.open_nursery() as listening:
-                if http is not None:
-                    serve_http = partial(
-                        http.run, server.http_app(), config.max_http_connections, stop.wait
-                    )
+                http_server = http_api.Server(server.http_app(names), config.max_http_connections)
+                for listener in http.values():
+                    serve_http = partial(listener.run, http_server, stop.wait)
                     server.broker.supervisor.start("serving HTTP", serve_http, nursery=connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
@@ -318,7 +321,7 @@ def _connection_budget(config: Config) -> int:
 
 
 def _read_certificates(config: Config) -> Certificates | None:
-    if config.tls_port is None and config.amqp_tls_port is None:
+    if all(getattr(config, port) is None for port in TLS_PORTS):
         return None
     try:
         return Certificates(config)
@@ -348,13 +351,23 @@ async def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
         raise _cannot_listen(host, port, option, error) from error
 
 
-def _bind_http(config: Config) -> http_api.Listener | None:
-    if config.http_port is None:
-        return None
-    try:
-        return http_api.listen(config.host, config.http_port)
-    except OSError as error:
-        raise _cannot_listen(config.host, config.http_port, "--http-port", error) from error
+def _bind_http(
+    config: Config, certificates: Certificates | None, sockets: AsyncExitStack
+) -> dict[str, http_api.Listener]:
+    """Listen for HTTP, with and without TLS, as far as the settings want it; by protocol."""
+    listeners = {}
+    for name, port, option, inside in (
+        ("http", config.http_port, "--http-port", None),
+        ("https", config.http_tls_port, "--http-tls-port", certificates),
+    ):
+        if port is None:
+            continue
+        try:
+            listeners[name] = http_api.listen(config.host, port, inside)
+        except OSError as error:
+            raise _cannot_listen(config.host, port, option, error) from error
+        sockets.callback(listeners[name].close)
+    return listeners
 
 
 def _cannot_listen(host: str, port: int, option: str, error: OSError) -> StartError:

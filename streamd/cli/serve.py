@@ -16,7 +16,7 @@ from streamd import __version__
 from streamd.cli.common import log
 from streamd.cli.ending import leaves
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
-from streamd.config import OFF, PORTS, Config, ConfigError, Setting, describe, load
+from streamd.config import OFF, PORTS, Config, ConfigError, Setting, Value, describe, load
 from streamd.server import Server, StartError, serve as serve_streams
 
 logger = logging.getLogger("streamd")
@@ -51,7 +51,14 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         shown = "hidden" if setting.name == "password" else setting.default
     text = setting.help[0].upper() + setting.help[1:]
     default = "" if shown is None else f"  [default: {shown}]"
-    return click.option(f"--{setting.name.replace('_', '-')}", type=kind, help=f"{text}.{default}")
+    if setting.is_list:
+        default = "  [may be given several times]"
+    return click.option(
+        f"--{setting.name.replace('_', '-')}",
+        type=kind,
+        multiple=setting.is_list,
+        help=f"{text}.{default}",
+    )
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,12 +74,12 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     help="TOML file with settings, named as the options are, with _ for -.",
 )
 @_with_settings
-def serve(config: Path | None, **flags: int | str | None) -> None:
+def serve(config: Path | None, **flags: Value) -> None:
     """Run the server until SIGINT or SIGTERM.
 
     When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
-    and with TLS tls=HOST:PORT and amqp-tls=HOST:PORT at its end. On SIGHUP it reads the
-    certificate again.
+    and with TLS tls=HOST:PORT, amqp-tls=HOST:PORT and https=HOST:PORT at its end. On SIGHUP it
+    reads the certificate again.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -138,7 +145,7 @@ def _where(server: Server) -> str:
     """The addresses of a server; a port that is off is shown as off, a TLS port not at all."""
     found = server.addresses
     plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http")]
-    inside_tls = (("tls", "stream/ssl"), ("amqp-tls", "amqp/ssl"))
+    inside_tls = (("tls", "stream/ssl"), ("amqp-tls", "amqp/ssl"), ("https", "https"))
     return " ".join(
         [*plain, *(f"{word}={found[name]}" for word, name in inside_tls if name in found)]
     )

@@ -1,7 +1,16 @@
 """RabbitMQ's management API over HTTP, for streams: the paths that clients and people use."""
 
 from streamd.http_api.app import make_app
+from streamd.http_api.browsers import known_hosts, machine_names
 from streamd.http_api.service import Service
-from streamd.http_api.serving import Listener, listen
+from streamd.http_api.serving import Listener, Server, listen
 
-__all__ = ["Listener", "Service", "listen", "make_app"]
+__all__ = [
+    "Listener",
+    "Server",
+    "Service",
+    "known_hosts",
+    "listen",
+    "machine_names",
+    "make_app",
+]

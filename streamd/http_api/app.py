@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamd.broker.errors import NoSuch, Refused
 from streamd.broker.routing.rules import ReservedName
 from streamd.http_api.bindings import BindingPaths
+from streamd.http_api.browsers import BrowserGuard
 from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
@@ -43,15 +44,24 @@ class _Front:
     """Routes by the path as it was sent, so that %2F, the default virtual host, is one part.
 
     Errors of our own are logged here; a peer that breaks its connection is not such an error.
+
+    Args:
+        app: the routes.
+        prefix: begins every path, as "/streamd"; may be empty.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "raw_path" in scope:
             raw = scope["raw_path"].partition(b"?")[0].decode("latin-1")
             scope = {**scope, "path": raw.rstrip("/") or "/"}
+        if not f"{scope['path']}/".startswith(f"{self._prefix}/"):
+            await not_found_answer()(scope, receive, send)
+            return
+        scope = {**scope, "root_path": self._prefix}
         try:
             await self._app(scope, receive, send)
         except ProtocolError:
@@ -61,8 +71,14 @@ class _Front:
             raise
 
 
-def make_app(service: Service) -> ASGIApp:
-    """The API over a running server."""
+def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIApp:
+    """The API over a running server.
+
+    Args:
+        service: the server.
+        hosts: its names, for browsers; see `known_hosts`.
+        prefix: begins every path, as "/streamd"; may be empty.
+    """
     parts = (
         OverviewPaths(service),
         ConnectionPaths(service),
@@ -91,7 +107,8 @@ def make_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return UnreadBodies(_Front(app))
+    # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
+    return UnreadBodies(BrowserGuard(_Front(app, prefix), hosts))
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:

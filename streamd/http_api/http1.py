@@ -8,6 +8,8 @@ requests would not see those behind a change of protocol.
 
 import h11
 
+from streamd.http_api.browsers import with_security
+
 _VERSIONS = (b"1.0", b"1.1")
 _LENGTHS = frozenset((b"content-length", b"transfer-encoding"))
 
@@ -40,6 +42,16 @@ class Http1(h11.Connection):
         if names >= _LENGTHS:
             raise h11.RemoteProtocolError("two lengths", error_status_hint=400)
         return _without_upgrade(event) if b"upgrade" in names else event
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """See h11. Answers of Hypercorn's own get the headers that the application's have."""
+        if isinstance(event, h11.Response):
+            event = h11.Response(
+                status_code=event.status_code,
+                headers=with_security(event.headers),
+                reason=event.reason,
+            )
+        return super().send_with_data_passthrough(event)
 
 
 def _without_upgrade(request: h11.Request) -> h11.Request:

@@ -20,7 +20,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
+from streamd.http_api.browsers import SECURITY_HEADERS
 from streamd.http_api.http1 import Http1
+from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
 
 logger = logging.getLogger(__name__)
@@ -48,23 +50,22 @@ class Listener:
         address: its host and port.
     """
 
-    def __init__(self, bound: socket.socket) -> None:
+    def __init__(self, bound: socket.socket, certificates: Certificates | None) -> None:
         self._socket = bound
+        self._certificates = certificates
         self.address = Address(*bound.getsockname()[:2])
 
-    async def run(
-        self, app: ASGIApp, max_connections: int, stop: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def run(self, server: "Server", stop: Callable[[], Awaitable[None]]) -> None:
         """Serve until `stop` returns.
 
         Connections are accepted here and not by Hypercorn, which has no limit for them.
         """
-        server = Server(app, max_connections)
+        serve = partial(server.serve, certificates=self._certificates)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket.dup()))
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as listening, listener:
                 accept = partial(
-                    trio.serve_listeners, server.serve, [listener], handler_nursery=connections
+                    trio.serve_listeners, serve, [listener], handler_nursery=connections
                 )
                 listening.start_soon(accept)
                 await stop()
@@ -89,9 +90,9 @@ class _Connection(TCPServer):
         app: ASGIWrapper,
         config: HypercornConfig,
         context: WorkerContext,
-        stream: trio.SocketStream,
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
     ) -> None:
-        # Hypercorn recognizes TLS by the methods of the stream: this one is plain.
+        # Hypercorn recognizes TLS by the methods of the stream.
         super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
         self._over = trio.Event()
         self._reader: trio.lowlevel.Task | None = None
@@ -125,16 +126,16 @@ class _Connection(TCPServer):
     async def _linger(self) -> None:
         """Let the peer read the last answer: a socket closed with unread bytes resets both ways."""
         with trio.move_on_after(_LINGER_SECONDS), suppress(*_GONE):
-            await self.stream.send_eof()
+            below = await end_sending(self.stream)
             if trio.lowlevel.current_task() is self._reader:
-                while await self.stream.receive_some(_HEADER_BYTES):
+                while await below.receive_some(_HEADER_BYTES):
                     pass
             else:
                 await self._over.wait()
 
 
 class Server:
-    """All connections of the API.
+    """All connections of the API, inside TLS and not.
 
     Attributes:
         context: tells Hypercorn when the server stops.
@@ -147,23 +148,27 @@ class Server:
         self._limit = max_connections
         self._open = self._refused = 0
 
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection until it ends."""
+    async def serve(
+        self, stream: trio.SocketStream, certificates: Certificates | None = None
+    ) -> None:
+        """Serve one connection until it ends, inside TLS if there are certificates."""
         if self._open >= self._limit:
-            await self._refuse(stream)
+            await self._refuse(stream, is_tls=certificates is not None)
             return
         self._open += 1
         try:
-            await _Connection(self._app, self._config, self.context, stream)
+            wrapped = stream if certificates is None else await shake_hands(certificates, stream)
+            if wrapped is not None:
+                await _Connection(self._app, self._config, self.context, wrapped)
         except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
 
-    async def _refuse(self, stream: trio.SocketStream) -> None:
+    async def _refuse(self, stream: trio.SocketStream, *, is_tls: bool) -> None:
         text = "HTTP: refused, %s connections are open, the setting max_http_connections is %s"
         logger.warning(text, self._open, self._limit)
-        if self._refused < _REFUSALS_AT_ONCE:
+        if not is_tls and self._refused < _REFUSALS_AT_ONCE:  # no handshake for an answer
             self._refused += 1
             try:
                 await _say_no(stream, self._limit)
@@ -190,7 +195,9 @@ async def _say_no(stream: trio.SocketStream, limit: int) -> None:
     head = (
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
         f"retry-after: {_IDLE_SECONDS}\r\nconnection: close\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
+        f"content-length: {len(body)}\r\n"
+        + "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SECURITY_HEADERS)
+        + "\r\n"
     )
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         with trio.move_on_after(_REFUSAL_SECONDS):
@@ -200,8 +207,8 @@ async def _say_no(stream: trio.SocketStream, limit: int) -> None:
                 pass
 
 
-def listen(host: str, port: int) -> Listener:
-    """Bind a port.
+def listen(host: str, port: int, certificates: Certificates | None = None) -> Listener:
+    """Bind a port, for connections inside TLS if there are certificates.
 
     Raises:
         OSError: it cannot be bound.
@@ -219,4 +226,4 @@ def listen(host: str, port: int) -> Listener:
     except OSError:
         bound.close()
         raise
-    return Listener(bound)
+    return Listener(bound, certificates)

@@ -171,13 +171,48 @@ def _common_name(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
 
 async def accept(certificates: Certificates, stream: trio.SocketStream) -> TlsTransport | None:
     """Put a connection inside TLS; None when the handshake fails."""
+    wrapped = await shake_hands(certificates, stream)
+    try:
+        return None if wrapped is None else TlsTransport(wrapped)
+    except OSError as error:
+        logger.info("a TLS connection has gone: %s", error)
+        stream.socket.close()
+        return None
+
+
+async def shake_hands(
+    certificates: Certificates, stream: trio.SocketStream
+) -> trio.SSLStream[trio.SocketStream] | None:
+    """The same as a stream, for protocols that need no transport of ours."""
     wrapped = trio.SSLStream(stream, certificates.context, server_side=True, https_compatible=True)
     try:
         with trio.fail_after(LOGIN_SECONDS):
             await wrapped.do_handshake()
-        return TlsTransport(wrapped)
     except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
         reason = error.__cause__ or error
         logger.info("a TLS handshake failed: %s", reason)
         stream.socket.close()
         return None
+    return wrapped
+
+
+async def end_sending(
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+) -> trio.SocketStream:
+    """Tell the peer that nothing more comes.
+
+    Returns:
+        The stream of bytes as they come, which the peer may still send.
+
+    Raises:
+        BrokenResourceError: the peer has gone.
+    """
+    if isinstance(stream, trio.SSLStream):
+        with suppress(
+            trio.BrokenResourceError
+        ):  # OpenSSL takes what has come meanwhile for a fault
+            # trio has no other way to send close_notify without waiting for the peer's.
+            await stream._retry(stream._ssl_object.unwrap, ignore_want_read=True)  # noqa: SLF001
+        stream = stream.transport_stream
+    await stream.send_eof()
+    return stream

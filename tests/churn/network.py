@@ -45,4 +45,4 @@ class Memory:
 
     def http(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self._app, client=("127.0.0.1", 40_000))
-        return httpx.AsyncClient(transport=transport, base_url="http://streamd")
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -65,7 +65,7 @@ START_OK = m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")
 BEGINNINGS = {
     "stream": codec.encode(c.PeerProperties(1, ())),
     "amqp": PROTOCOL_HEADER + method_frame(0, START_OK),
-    "http": b"GET /api/overview HTTP/1.1\r\nhost: x\r\nauthorization: Basic " + b"x" * 100,
+    "http": b"GET /api/overview HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic " + b"x" * 100,
 }
 
 
@@ -96,7 +96,7 @@ async def test_nothing_at_all(server: Harness, innocent: Callable[[], Any], prot
     await innocent()
 
 
-@pytest.mark.parametrize("asked", [b"", b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n"])
+@pytest.mark.parametrize("asked", [b"", b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\n\r\n"])
 async def test_an_http_client_that_goes_takes_its_connection_with_it(
     server: Harness, asked: bytes
 ) -> None:
@@ -163,7 +163,7 @@ async def test_a_tls_handshake_that_stalls(
     await innocent()
 
 
-WHOAMI = b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n"
+WHOAMI = b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\n"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _H2C = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__"
 _WEB_SOCKET = (
@@ -234,7 +234,7 @@ async def test_guesses_on_one_http_connection_wait_for_each_other(server: Harnes
     await stream.aclose()
 
 
-PUT_NO_BODY = b"PUT /api/vhosts/v HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+PUT_NO_BODY = b"PUT /api/vhosts/v HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"
 WITH_AUTHORIZATION = PUT_NO_BODY[:-2] + b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
 
 

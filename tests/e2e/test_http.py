@@ -19,7 +19,7 @@ from tests.support.process import ServerProcess, wait_until
 
 _SECONDS = 20
 _CREDENTIALS = base64.b64encode(b"guest:guest").decode()
-_HEAD = f"host: x\r\nauthorization: Basic {_CREDENTIALS}\r\n"
+_HEAD = f"host: localhost\r\nauthorization: Basic {_CREDENTIALS}\r\n"
 
 
 @pytest.fixture

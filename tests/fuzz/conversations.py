@@ -353,7 +353,7 @@ def http_requests() -> list[bytes]:
     made = []
     for method, path, value in _REQUESTS:
         body = "" if value is None else json.dumps(value)
-        lines = [f"{method} {path} HTTP/1.1", "host: x", _AUTHORIZATION]
+        lines = [f"{method} {path} HTTP/1.1", "host: localhost", _AUTHORIZATION]
         if body:
             lines += ["content-type: application/json", f"content-length: {len(body.encode())}"]
         made.append(("\r\n".join(lines) + "\r\n\r\n" + body).encode())

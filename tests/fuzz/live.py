@@ -176,7 +176,11 @@ class _Server:
             self._guest.run(self._prepare, TURNS)
 
     async def _program(self, serve: Callable[[], Awaitable[bool]]) -> None:
-        settings = {"max_streams": _STREAMS, "anonymous_user": "guest"}
+        settings = {
+            "max_streams": _STREAMS,
+            "anonymous_user": "guest",
+            "http_allowed_host": ("*",),
+        }
         with _without_threads():
             async with harness(Path(self._folder, "data"), **settings) as self._harness:
                 while await serve():

@@ -26,7 +26,7 @@ RABBITMQ = Path(__file__).parents[1] / "vectors" / "rabbitmq-definitions.json"
 
 async def test_nobody_enters_without_a_password(server: Harness) -> None:
     transport = httpx.ASGITransport(server.server.http_app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://streamd") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for header in (
             None,
             "",
@@ -260,7 +260,7 @@ async def test_a_body_without_a_length_that_is_too_large(server: Harness) -> Non
 
     transport = httpx.ASGITransport(server.server.http_app())
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://streamd", auth=("guest", "guest")
+        transport=transport, base_url="http://localhost", auth=("guest", "guest")
     ) as client:
         answer = await client.put("/api/queues/%2F/s", content=endless())
     assert "larger than" in answer.json()["reason"]
@@ -273,7 +273,7 @@ async def test_a_body_that_does_not_arrive(server: Harness) -> None:
 
     transport = httpx.ASGITransport(server.server.http_app())
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://streamd", auth=("guest", "guest"), timeout=None
+        transport=transport, base_url="http://localhost", auth=("guest", "guest"), timeout=None
     ) as client:
         answer = await client.put("/api/queues/%2F/s", content=never())
     assert answer.status_code == 400

@@ -26,7 +26,7 @@ REQUESTS = [
 def head(method: str, path: str, login: str = RIGHT, size: int = 0) -> bytes:
     token = base64.b64encode(login.encode()).decode()
     return (
-        f"{method} /api/{path} HTTP/1.1\r\nhost: x\r\nauthorization: Basic {token}\r\n"
+        f"{method} /api/{path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {token}\r\n"
         f"content-length: {size}\r\n\r\n"
     ).encode()
 

@@ -15,7 +15,7 @@ class Http:
 
     def __init__(self, server: Harness, address: str = "127.0.0.1") -> None:
         transport = httpx.ASGITransport(server.server.http_app(), client=(address, 40_000))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://streamd")
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     async def ask(
         self, method: str, path: str, body: Any = None, user: str = "guest", password: str = ""

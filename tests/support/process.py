@@ -13,7 +13,7 @@ from pathlib import Path
 
 _READY = re.compile(
     r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)"
-    r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?\n"
+    r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?\n"
 )
 _START_SECONDS = 30
 
@@ -25,7 +25,7 @@ class ServerProcess:
         data: its data folder.
         port: where it listens; the same after a restart.
         tls_port: the same for TLS, 0 without.
-        http_port: the same for the HTTP API, 0 unless the options ask for it.
+        http_port, https_port: the same for the HTTP API, 0 unless the options ask for it.
         amqp_port, amqp_tls_port: the same for AMQP 0-9-1.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
@@ -35,7 +35,7 @@ class ServerProcess:
         self.data = data
         self.port = 0
         self.tls_port = 0
-        self.http_port = self.amqp_port = self.amqp_tls_port = 0
+        self.http_port = self.https_port = self.amqp_port = self.amqp_tls_port = 0
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
@@ -72,6 +72,7 @@ class ServerProcess:
         self.http_port = int(match[4].rpartition(":")[2] if match[4] != "off" else 0)
         self.amqp_port = int(match[3].rpartition(":")[2] if match[3] != "off" else 0)
         self.amqp_tls_port = int(match[6] or 0)
+        self.https_port = int(match[7] or 0)
         self.ready_line = line
         return self
 
