@@ -236,7 +236,9 @@ HTTP_MOST = 4 << 20  # a body as JSON takes more, which test_limits.py measures
 HTTP_KEPT = HTTP_MOST  # Hypercorn's objects refer to each other, with what they have received
 HEAD = b"PUT /api/vhosts/v HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 WRONG_HEAD = HEAD.replace(b"Z3Vlc3Q6Z3Vlc3Q=", b"Z3Vlc3Q6eA==")
-DONE = b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+DONE = (
+    b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+)
 # What a client may be doing, as h11 names it.
 HTTP_STATES: dict[object, tuple[tuple[bytes, ...], ...]] = {
     h11.IDLE: ((), (DONE,)),
