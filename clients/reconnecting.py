@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_IDS = 256
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts; each twice the one before
+_MAX_DOUBLINGS = 16  # the longest pause is reached long before; more would be too large a number
 _CLOSE_SECONDS = 10
 _STABLE_SECONDS = 5  # a connection that lasted less does not restart retry_seconds
 
@@ -193,7 +194,8 @@ class _Retry:
         if self._give_up_at is None or was_stable:
             self._attempts, self._give_up_at = 0, now + self._seconds
         self._up_at = None
-        pause = min(_FIRST_PAUSE * 2**self._attempts, _LONGEST_PAUSE)
+        pause = _FIRST_PAUSE * 2 ** min(self._attempts, _MAX_DOUBLINGS)
+        pause = min(pause, _LONGEST_PAUSE)
         pause *= random.uniform(0.5, 1)  # noqa: S311 - clients that were lost together spread
         self._attempts += 1
         return None if now + pause > self._give_up_at else pause

@@ -76,6 +76,15 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconnecting, "_FIRST_PAUSE", 0.005)
 
 
+def test_trying_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days without a server: the pauses stay short, and nobody gives up."""
+    monkeypatch.setattr(reconnecting.anyio, "current_time", lambda: 0.0)
+    retry = reconnecting._Retry(math.inf)
+    pauses = [retry.pause() for _ in range(10_000)]
+    assert all(pause is not None and 0 < pause <= 5 for pause in pauses)
+    assert pauses[-1] >= 2.5
+
+
 class TestProducers:
     @EXAMPLES
     @given(cuts)
