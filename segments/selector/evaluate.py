@@ -159,23 +159,23 @@ class Compiler:
 
     def _in_texts(self, node: n.In, subject: Operand, wanted: frozenset[str]) -> Condition:
         encoded = frozenset(text.encode() for text in wanted)
+        compare = self._compare("=", node.subject, n.Literal(""))
+
+        def contains_value(value: Value) -> Truth:
+            if isinstance(value, bytes):
+                return value in encoded
+            # One of another type is to each text as it is to any other.
+            return value in wanted if isinstance(value, str) else compare(value, "")
+
         if isinstance(node.subject, n.Property):
             slot = self._index[node.subject]
 
             def contains_property(row: Row) -> Truth:
                 value = row[slot]
-                if type(value) is str:
-                    return value in wanted
-                return _in_encoded(value, encoded)
+                return value in wanted if type(value) is str else contains_value(value)
 
             return contains_property
-        compare = self._compare("=", node.subject, n.Literal(""))
-
-        def contains(row: Row) -> Truth:
-            value = subject(row)
-            return value in wanted if isinstance(value, str) else compare(value, "")
-
-        return contains
+        return lambda row: contains_value(subject(row))
 
     # -- strings
 
@@ -241,14 +241,6 @@ def _folded(node: n.Node) -> n.Node:
     if isinstance(node, n.Sign) and isinstance(value, int | float):
         return n.Literal(value, span=node.span)
     return node
-
-
-def _in_encoded(value: Value, encoded: frozenset[bytes]) -> Truth:
-    if value is None:
-        return None
-    if isinstance(value, bytes):
-        return value in encoded
-    return False if isinstance(value, bool | int | float) else None
 
 
 def _with_literal(

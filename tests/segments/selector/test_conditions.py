@@ -82,3 +82,19 @@ def test_no_match_is_lost_by_screening(dialect: Dialect) -> None:
         for place in matcher.select(bodies):
             raw, ends = chunk([*rest, bodies[place], *rest])
             assert 20 in matcher.select_in(raw, ends), (node.text(dialect), bodies[place])
+
+
+@pytest.mark.parametrize("dialect", [Dialect.UNION, Dialect.AMQP])
+@pytest.mark.parametrize("subject", ["p", "'a'", "0x61", "5"])
+@pytest.mark.parametrize("negated", [False, True])
+def test_a_list_of_texts_is_several_equalities(
+    dialect: Dialect, subject: str, negated: bool
+) -> None:
+    """Of every type of value: the list is looked up in a set, the equalities are compared."""
+    in_list, equalities = (
+        condition_of(parse_sql(f"{'NOT ' if negated else ''}({text})", dialect), [P], Clock())
+        for text in (f"{subject} IN ('a', '5')", f"{subject} = 'a' OR {subject} = '5'")
+    )
+    for raw in dict.fromkeys(meeting("p")):
+        row = RowReader([P]).read(raw)
+        assert in_list(row) is equalities(row), row
