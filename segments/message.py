@@ -300,11 +300,19 @@ def _encode_properties(properties: Properties) -> list[bytes]:
         elif name in _SYMBOLS:
             parts.append(encode_symbol(value))
         elif name in _UNSIGNED:
-            parts.append(_UINT + value.to_bytes(4, "big"))
+            parts.append(_UINT + _unsigned(name, value, 4))
         elif isinstance(value, int):  # an id that is a number is unsigned
-            parts.append(_ULONG + value.to_bytes(8, "big"))
+            parts.append(_ULONG + _unsigned(name, value, 8))
         else:
             parts.append(encode_value(value))
     while parts and parts[-1] == _NULL:
         parts.pop()
     return parts
+
+
+def _unsigned(name: str, value: object, size: int) -> bytes:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is {type(value).__name__}, expected a number")
+    if not 0 <= value < 1 << 8 * size:
+        raise ValueError(f"{name} is {value}, expected 0 or more, below 2**{8 * size}")
+    return value.to_bytes(size, "big")

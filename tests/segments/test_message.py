@@ -141,6 +141,23 @@ def test_what_has_no_type_is_refused(value: Any) -> None:
         encode_value(value)
 
 
+@pytest.mark.parametrize(
+    ("properties", "kind", "reason"),
+    [
+        (Properties(message_id=-1), ValueError, r"message_id is -1, expected .* below 2\*\*64"),
+        (Properties(correlation_id=1 << 64), ValueError, "correlation_id is 18446744073709551616"),
+        (Properties(group_sequence=-1), ValueError, "group_sequence is -1"),
+        (Properties(group_sequence=1 << 32), ValueError, r"expected 0 or more, below 2\*\*32"),
+        (Properties(group_sequence="1"), TypeError, "group_sequence is str, expected a number"),  # type: ignore[arg-type]
+    ],
+)
+def test_numbers_that_no_property_holds(
+    properties: Properties, kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason):
+        Message(properties=properties).encode()
+
+
 PROPERTIES = st.builds(
     Properties,
     message_id=st.none()
