@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import BinaryIO
 
@@ -51,14 +51,17 @@ async def write_lines(lines: Sequence[str]) -> None:
             click.echo(data, nl=False)
             return
         sys.stdout.flush()
-        for start in range(0, len(data), select.PIPE_BUF):  # as much as cannot block then
+        rest = memoryview(data)
+        while rest:
             await trio.lowlevel.wait_writable(descriptor)
-            _write_all(descriptor, data[start : start + select.PIPE_BUF])
+            with suppress(BlockingIOError):  # a terminal that does not wait had room for less
+                rest = rest[os.write(descriptor, rest[: _whole_lines(rest)]) :]
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _whole_lines(data: memoryview) -> int:
+    """As many bytes as cannot block: whole lines, as far as one fits, or an interrupt cuts one."""
+    most = bytes(data[: select.PIPE_BUF])  # when a pipe can be written to, this much fits into it
+    return most.rfind(b"\n") + 1 or len(most)
 
 
 async def _waits(wait: Callable[[int], Awaitable[None]], descriptor: int) -> bool:

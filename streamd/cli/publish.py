@@ -86,9 +86,7 @@ def publish(
             raise type(failed)(f"{failed.message}; {publication.summary()}") from failed
         raise
     except KeyboardInterrupt:
-        publication.interrupted = True
-    if publication.interrupted:
-        raise Interrupted(f"interrupted; {publication.summary()}")
+        raise Interrupted(f"interrupted; {publication.summary()}") from None
     if publication.refused:
         what = count(publication.refused, "line is no message", "lines are no messages")
         raise Failed(f"{what}; {publication.summary()}")
@@ -113,7 +111,6 @@ class _Publication:
         skipped: lines that the producer had published before.
         refused: lines that are no messages.
         begun: the stream is there and takes messages.
-        interrupted: Ctrl-C has ended it.
     """
 
     stream: str
@@ -124,13 +121,13 @@ class _Publication:
     skipped: int = 0
     refused: int = 0
     begun: bool = False
-    interrupted: bool = False
 
     async def run(self, sink: "Producer", file: BinaryIO) -> None:
         """Publish the lines of a file, or those before Ctrl-C.
 
         Raises:
             Failed: it cannot be read, or a line of a named producer is no message.
+            Interrupted: by Ctrl-C; what was sent had a while to be confirmed.
             StreamError: the stream or the connection is gone, or messages were refused.
         """
         self.begun = True
@@ -140,9 +137,11 @@ class _Publication:
                     tasks.start_soon(sink.wait_until_lost)  # lines may be long in coming
                     await self._send_lines(sink, file)
                     tasks.cancel_scope.cancel()
-            self.interrupted = reading.cancelled_caught
-            with anyio.move_on_after(_FLUSH_SECONDS if self.interrupted else None):
+            is_interrupted = reading.cancelled_caught
+            with anyio.move_on_after(_FLUSH_SECONDS if is_interrupted else None):
                 await sink.flush()
+            if is_interrupted:  # an error, so that the producer does not wait for the rest
+                raise Interrupted("interrupted")
         finally:
             self.stored, self.unconfirmed = sink.num_confirmed, sink.num_unconfirmed
 

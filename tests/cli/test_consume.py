@@ -4,9 +4,12 @@ import base64
 import io
 import json
 import os
+import pty
 import select
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -119,9 +122,33 @@ def test_a_reader_that_does_not_read(streamd: CommandLine, monkeypatch: pytest.M
         await wait(descriptor)
 
     monkeypatch.setattr(trio.lowlevel, "wait_writable", interrupted)
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "w") as out:
-        ended = streamd("consume", "s", stdout=out)
+    with os.fdopen(reading, "rb") as printed:
+        with os.fdopen(writing, "w") as out:
+            ended = streamd("consume", "s", stdout=out)
+        assert rows(printed.read().decode())  # of whole lines
     assert (ended.code, ended.notes) == (130, "interrupted\n")
+
+
+def test_a_terminal_that_does_not_wait(streamd: CommandLine) -> None:
+    """As another program may have left it: what has no room yet is written later."""
+    fill([Message(b"x" * 300)] * 500)
+    reading, writing = pty.openpty()
+    os.set_blocking(writing, False)
+    found = bytearray()
+
+    def read() -> None:
+        with suppress(OSError):  # the end of a terminal
+            while data := os.read(reading, 1000):
+                found.extend(data)
+
+    reader = Thread(target=read)
+    reader.start()
+    with os.fdopen(writing, "w") as out:
+        ended = streamd("consume", "s", "--until-end", stdout=out)
+    reader.join()
+    os.close(reading)
+    assert (ended.code, ended.notes) == (0, "")
+    assert [row["offset"] for row in rows(found.decode())] == list(range(500))
 
 
 def test_no_more_than_asked_for(streamd: CommandLine) -> None:

@@ -96,6 +96,25 @@ def test_a_second_interrupt_does_not_wait_for_confirms(
     assert ended.notes.startswith("interrupted; published ")
 
 
+def test_an_interrupt_while_the_server_is_away(
+    streamd: CommandLine, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --retry it may be back in an hour: the command ends, and tells what is not confirmed."""
+
+    def gone(number: int) -> None:
+        if number == FIRST_PUBLISH:
+            streamd.drop_connections()
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(publish, "_FLUSH_SECONDS", 0.01)
+    streamd.on_send = gone
+    pipe.write(b"{}\n")
+    ended = streamd("publish", "s", "--retry", "30", stdin=pipe.end)
+    assert ended.code == 130
+    last = ended.notes.splitlines()[-1]
+    assert last == "interrupted; published 0 messages to s, and may have published 1 more"
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
