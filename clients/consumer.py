@@ -157,10 +157,13 @@ class Consumer:
             self._ready = iter(batch)
 
     async def batches(self) -> AsyncGenerator[list[ReceivedMessage], None]:
-        """The wanted messages of each chunk, possibly none; cheaper than one by one."""
+        """The wanted messages of each chunk, possibly none; cheaper than one by one.
+
+        The first are those that are left of a chunk of which some were taken one by one.
+        """
         while True:
             try:
-                messages = self._take_batch()
+                messages = list(self._ready) or self._take_batch()
             except StopAsyncIteration:
                 return
             if messages is None:

@@ -43,13 +43,29 @@ class _SubBatch(NamedTuple):
     entry: bytes
 
 
+class _Flush:
+    """A task that waits for what was given before.
+
+    Args:
+        last: the highest publishing id given by then.
+
+    Attributes:
+        last: as given.
+        told: what was refused and another task was told of meanwhile.
+    """
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.told: list[tuple[int, int]] = []
+
+
 class Producer:
     """Publishes to one stream; made by `Client.producer`, which closes it in order.
 
     Attributes:
         stream: its name.
         name: the producer's durable name, empty for none.
-        last_publishing_id: of the last message given to it; a named one begins where it ended.
+        last_publishing_id: the highest given to it; a named one begins where it ended.
         num_confirmed: messages and sub-batches that are stored.
     """
 
@@ -71,6 +87,7 @@ class Producer:
         self._unconfirmed: dict[int, Outgoing | _SubBatch] = {}
         self._has_values = filter_value is not None
         self._refused: list[tuple[int, int]] = []
+        self._flushes: set[_Flush] = set()
         self._error: Exception | None = None
         self._has_work = anyio.Event()
         self._progress = Signal()
@@ -90,13 +107,15 @@ class Producer:
         Args:
             message: bytes become the body of a message.
             publishing_id: its number, for a named producer that keeps its own count. A message
-                whose number is not above all earlier ones is taken for a duplicate.
+                whose number is not above all earlier ones is taken for a duplicate. Messages
+                without one go on above the highest.
             filter_value: instead of what the producer's function gives.
 
         Returns:
             The message's publishing id. Cancelled, it has not taken the message.
 
         Raises:
+            TypeError: its filter value is neither text nor bytes.
             ValueError: the message or its filter value is too large, or its number is none.
             ConnectionLost: the connection is gone for good.
             ServerRefused: the stream is gone.
@@ -138,10 +157,11 @@ class Producer:
         """Take a message, without waiting: from now on it is stored, or reported.
 
         Raises:
+            TypeError: the filter value is neither text nor bytes.
             ValueError: it is too large, or its number is none.
             StreamError: the stream is gone, or the connection for good.
         """
-        value = filter_value.encode() if isinstance(filter_value, str) else filter_value
+        value = _value_bytes(filter_value)
         self.check()
         self._check_size(len(body) + len(value or b""), _MESSAGE_OVERHEAD)
         if value and len(value) > _MAX_VALUE_BYTES:
@@ -151,7 +171,7 @@ class Producer:
         number = self.last_publishing_id + 1 if publishing_id is None else publishing_id
         if not 0 <= number < _END_OF_IDS:
             raise ValueError(f"publishing id is {number}, expected 0 or more, below 2**64")
-        self.last_publishing_id = number
+        self.last_publishing_id = max(number, self.last_publishing_id)
         self._waiting.append(Outgoing(number, body, value))
         self._has_values = self._has_values or value is not None
         self._has_work.set()
@@ -195,23 +215,37 @@ class Producer:
         return number
 
     async def flush(self) -> None:
-        """Return when everything given so far is confirmed.
+        """Return when everything given so far is confirmed, whatever is given meanwhile.
 
         Raises:
-            PublishFailed: some of it was refused.
+            PublishFailed: some of it was refused; all tasks that wait are told.
             ConnectionLost: the connection is gone for good; unconfirmed messages may or may not be
                 stored.
             ServerRefused: the stream is gone.
         """
-        await self._write()
-        while self._unconfirmed or self._waiting:
-            self.check()
-            self._has_work.set()
-            await self._progress.wait()
+        flush = _Flush(self.last_publishing_id)
+        self._flushes.add(flush)
+        try:
+            while self._lacks(flush):
+                self.check()
+                self._has_work.set()
+                await self._progress.wait()
+        finally:
+            self._flushes.remove(flush)
         self.check()
-        if self._refused:
-            refused, self._refused = self._refused, []
-            raise PublishFailed(refused)
+        refused, self._refused = self._refused, []
+        for other in self._flushes:  # their messages may be among them
+            other.told += refused
+        if flush.told or refused:
+            raise PublishFailed(flush.told + refused)
+
+    def _lacks(self, flush: "_Flush") -> bool:
+        """Whether a message that was given before a flush began is neither stored nor refused."""
+        # Numbers that are not in order are those of duplicates, so the oldest one tells.
+        oldest = next(iter(self._unconfirmed), None)
+        if oldest is None and self._waiting:
+            oldest = self._waiting[0].publishing_id
+        return oldest is not None and oldest <= flush.last
 
     @property
     def num_unconfirmed(self) -> int:
@@ -356,6 +390,16 @@ class Producer:
                 break
             messages.append(message)
         return messages
+
+
+def _value_bytes(value: object) -> bytes | None:
+    """A filter value as it is sent; what a program's function gives may be anything."""
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    found = type(value).__name__
+    raise TypeError(f"filter value is {found}, expected text, bytes, or None for none")
 
 
 def _size(message: Outgoing | _SubBatch) -> int:

@@ -163,8 +163,10 @@ class SuperConsumer:
     def _take(self) -> ReceivedMessage | None:
         """The next message of any partition; each has its turn with what is in one chunk."""
         for _ in range(len(self._turns)):
+            consumer = self._turns[0]
+            opened = consumer.counts.chunks
             try:
-                message = self._turns[0].take()
+                message = consumer.take()
             except StopAsyncIteration:
                 self._turns.popleft()
                 continue
@@ -173,9 +175,10 @@ class SuperConsumer:
             except StreamError:
                 self._turns.popleft()
                 raise
+            if message is None or consumer.counts.chunks != opened:  # else it has more of a chunk
+                self._turns.rotate(-1)
             if message is not None:
                 return message
-            self._turns.rotate(-1)
         if not self._turns:
             raise StopAsyncIteration
         return None

@@ -1,5 +1,6 @@
 """What programs may not do is refused where they do it, and ends nothing else."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from clients import (
     Closed,
     ConnectionLost,
     Message,
+    Producer,
     PublishFailed,
     StreamError,
     StreamNotAvailable,
@@ -96,6 +98,69 @@ class TestPublishing:
                 await producer.send(b"y", filter_value="v" * 32_767)
             assert await contents(client, "s") == [b"y"]
 
+    @pytest.mark.parametrize("value", [0, False, 7, [], bytearray()])
+    async def test_a_filter_value_that_is_no_text(self, network: Network, value: object) -> None:
+        """As a property may have: the message is refused, nothing else ends."""
+        async with network.client() as client:
+            async with client.producer("s", filter_value=lambda _: value) as producer:  # type: ignore[arg-type,return-value]
+                with pytest.raises(TypeError, match=r"filter value is .*, expected text, bytes"):
+                    await producer.send(b"x")
+                await producer.send(b"y", filter_value="v")
+            assert await contents(client, "s") == [b"y"]
+
+    async def test_a_flush_waits_for_what_was_given_before(self, network: Network) -> None:
+        """Another task gives more without end, so there is always something not confirmed."""
+        given = 0
+        is_flushed = False
+
+        async def give(producer: Producer) -> None:
+            nonlocal given
+            while not is_flushed:
+                assert given < 10_000
+                await producer.send(b"%d" % given)
+                given += 1
+
+        async with network.client() as client:
+            async with client.producer("s", window=50) as producer, trio.open_nursery() as nursery:
+                nursery.start_soon(give, producer)
+                while not given:
+                    await trio.lowlevel.checkpoint()
+                before = given
+                await producer.flush()
+                is_flushed = True
+                assert producer.num_confirmed >= before
+            assert await contents(client, "s") == [b"%d" % number for number in range(given)]
+
+    async def test_all_that_wait_are_told_what_is_refused(self, network: Network) -> None:
+        told: list[list[tuple[int, int]]] = []
+
+        async def flush(producer: Producer) -> None:
+            try:
+                await producer.flush()
+            except PublishFailed as failed:
+                told.append(failed.refused)
+
+        async with network.client() as client, client.producer("s") as producer:
+            producer._connection = None  # so that they wait
+            await producer.send(b"1")
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(flush, producer)
+                await trio.testing.wait_all_tasks_blocked()
+                producer._waiting.clear()
+                producer.received(c.PublishError(0, ((1, ResponseCode.PRECONDITION_FAILED),)))
+            assert told == [[(1, ResponseCode.PRECONDITION_FAILED)]] * 3
+            await producer.flush()  # it was told
+
+    async def test_a_number_goes_on_above_all_earlier_ones(self, network: Network) -> None:
+        """A duplicate has a low number; the messages behind it are none."""
+        async with network.client() as client:
+            async with client.producer("s", name="n") as producer:
+                await producer.send(b"1", publishing_id=10)
+                await producer.send(b"again", publishing_id=5)
+                assert await producer.send(b"2") == 11
+            assert await contents(client, "s") == [b"1", b"2"]
+
     @pytest.mark.parametrize("number", [-1, 1 << 64])
     async def test_a_number_that_is_none(self, network: Network, number: int) -> None:
         async with network.client() as client:
@@ -150,6 +215,18 @@ class TestPublishing:
 
 
 class TestConsuming:
+    async def test_one_by_one_and_then_chunk_by_chunk(self, network: Network) -> None:
+        sent = [b"%d" % number for number in range(10)]
+        async with network.client() as client:
+            async with client.producer("s") as producer:
+                await producer.send_all(sent)
+            async with client.consumer("s", offset="first", until_end=True) as messages:
+                found = [(await anext(messages)).body for _ in range(3)]
+                async for batch in messages.batches():
+                    found += [message.body for message in batch]
+                    assert messages.last_offset == len(found) - 1
+            assert found == sent
+
     async def test_options(self, network: Network) -> None:
         async with network.client() as client:
             for options, reason in (
@@ -246,6 +323,25 @@ class TestNumbers:
 
 
 class TestSuperStreams:
+    async def test_partitions_take_turns(self, network: Network) -> None:
+        """One that always has more does not keep the others waiting."""
+        names = [(str(n), f"super-{n}") for n in range(3)]
+        await network.server.host.create_super_stream("super", names, [])
+        async with network.client() as client:
+            for _, name in names:
+                async with client.producer(name) as producer:
+                    for _ in range(5):
+                        await producer.send_all([b"1", b"2"])
+                        await producer.flush()
+            async with client.super_consumer("super", offset="first", until_end=True) as messages:
+                await trio.testing.wait_all_tasks_blocked()
+                found = [(message.stream, message.offset) async for message in messages]
+        for _, name in names:
+            places = [place for place, (stream, _) in enumerate(found) if stream == name]
+            assert [found[place][1] for place in places] == list(range(10))
+            assert places[0] < 3
+            assert max(b - a for a, b in pairwise(places)) <= 5  # two of each other, then one
+
     async def test_a_partition_that_goes_away(self, network: Network) -> None:
         """The error is that of the partition, alone, and the others can be read on."""
         names = [(str(n), f"super-{n}") for n in range(3)]
@@ -260,7 +356,7 @@ class TestSuperStreams:
                 async with client.super_consumer("super", offset="first") as messages:
                     await network.server.host.delete("super-1", lambda: None)
                     await trio.testing.wait_all_tasks_blocked()
-                    while len(found) < 3:
+                    while not found >= {"gone", "super-0", "super-2"}:
                         try:
                             found.add((await anext(messages)).stream)
                         except StreamError as error:
