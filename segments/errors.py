@@ -9,6 +9,7 @@ _SHORTAGES = {
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n, LimitNOFILE)"),
     errno.ENFILE: ("too many files are open in the system", "raise the limit (fs.file-max)"),
     errno.ENOMEM: ("memory is short", "free some memory"),
+    errno.EAGAIN: ("threads are short", "raise the limit (ulimit -u, TasksMax)"),
 }
 FLUSH = "flush"  # the operation after whose failure nothing is certain
 UNREADABLE = (errno.EIO, errno.EBADMSG)  # of reading: the device cannot give bytes back

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import trio
 
+from segments import StorageError
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog, CatalogError, Change
 from streamd.broker.errors import Reason, Refused
@@ -48,7 +49,7 @@ class Turn:
         """
         try:
             await threads.in_thread(self._catalog.apply, *changes)
-        except CatalogError as error:
+        except (CatalogError, StorageError) as error:
             raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
 
 

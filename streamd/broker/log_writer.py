@@ -23,10 +23,10 @@ The states, and what each makes of the four things that happen to a writer:
     FAILED    refused           nothing                  -                      -
     STOPPED   queued            nothing: the folder may be another stream's by now
 
-WAITING -> WRITING when a turn succeeds. A shortage is that of room on the disk, of descriptors, or
-of memory; a flush that could not be completed for one is tried again, too. Every state -> STOPPED
-by `stop`, when the stream is being deleted; `remove` then refuses what is queued. A paused writer
-takes no turn in any state.
+WAITING -> WRITING when a turn succeeds. A shortage is that of room on the disk, of descriptors, of
+memory, or of threads; a flush that could not be completed for one is tried again, too. Every state
+-> STOPPED by `stop`, when the stream is being deleted; `remove` then refuses what is queued. A
+paused writer takes no turn in any state.
 """
 
 import logging

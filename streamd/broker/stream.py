@@ -356,7 +356,8 @@ class Stream:
                 is_final = not (isinstance(error, StorageError) and error.is_temporary)
                 advice = "; look at the disk, then restart the server" if is_final else ""
                 failure = f"{error}{advice}"
-            except Exception as error:  # no thread, or a bug: nobody may wait for it for ever
+                log.abandon()  # nothing was done where there is no thread
+            except Exception as error:  # a bug: nobody may wait for it for ever
                 logger.exception("stream %s: its log cannot be closed", self.name)
                 failure = str(error)
                 log.abandon()

@@ -427,7 +427,11 @@ class VirtualHost:
         Nobody reads or writes them by their old names any more: work on them has ended, and
         consumers were told. So a new stream of that name starts empty, whatever happens to these.
         """
-        trashed = await threads.in_thread(self._move_to_trash, names)
+        try:
+            trashed = await threads.in_thread(self._move_to_trash, names)
+        except SegmentsError as error:  # a new stream of that name removes them, or the next start
+            logger.warning("files of deleted streams are left: %s", error)
+            return
         self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
 
     def _move_to_trash(self, names: Iterable[Name]) -> list[str]:

@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from segments.entries import Entries
 from segments.errors import StorageError
 from segments.flush import Flush
 from streamd.broker import threads
+from streamd.broker.catalog import Change
+from streamd.broker.catalog_writer import Turn
 from streamd.broker.errors import Reason
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream, StreamState
@@ -22,9 +25,11 @@ from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.test_faults import BAD, GOOD, Faults, faults  # noqa: F401 - a fixture
 from tests.support import amqp
-from tests.support.server import OK, Harness, Peer, harness
+from tests.support.server import OK, Harness, Peer, harness, inline
 
 CLOSED_AFTER = 120  # seconds
+IN_THREAD = threads.in_thread  # a server in memory does without
+NO_THREAD = StorageError("begin", "work in a thread", OSError(errno.EAGAIN, "try again"))
 
 
 async def used(server: Harness, name: str) -> Peer:
@@ -119,25 +124,87 @@ async def test_stored_offsets_wait_for_room_when_nobody_uses_the_stream(
         assert (answer.code, answer.offset) == (OK, 5)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), NO_THREAD])
 async def test_a_log_that_no_thread_can_close_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    inline: Any = None
-
     async def without(work: Callable[..., Any], *arguments: object) -> Any:
         if getattr(work, "__func__", None) is Log.close:
-            raise RuntimeError("can't start new thread")
+            raise error
         return await inline(work, *arguments)
 
     async with harness(tmp_path) as server:
         peer = await used(server, GOOD)
-        inline = threads.in_thread
+        log = server.host.find(GOOD).log
         with monkeypatch.context() as patched:
             patched.setattr(threads, "in_thread", without)
             await trio.sleep(CLOSED_AFTER)
+        assert log.is_closed
+        await trio.sleep(10)
         with trio.fail_after(5):
             await peer.declare(GOOD)
             await peer.store([b"after"])
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """The system starts no thread for anything."""
+
+    async def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threads, "in_thread", IN_THREAD)
+        patched.setattr(trio.to_thread, "run_sync", refused)
+        yield
+
+
+@pytest.mark.parametrize("flush", ["interval", "always"])
+async def test_a_flush_waits_for_a_thread(tmp_path: Path, flush: str) -> None:
+    async with harness(tmp_path, flush=flush) as server:
+        peer = await server.peer()
+        await peer.create(GOOD)
+        await peer.declare(GOOD)
+        await peer.store([b"before"])
+        with no_threads():
+            await peer.publish([b"meanwhile"], 2)
+            await trio.sleep(5)
+            assert server.host.alarms() == {GOOD: "threads are short"}
+        confirm = await peer.expect(c.PublishConfirm)
+        assert confirm.publishing_ids == (2,)
+        await trio.sleep(5)
+        assert not server.host.alarms()
+        await peer.store([b"after"], 3)
+        await peer.subscribe(GOOD)
+        assert await peer.bodies(3) == [b"before", b"meanwhile", b"after"]
+
+
+async def test_without_threads_a_change_is_refused(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        with no_threads():
+            assert await peer.code(c.Create, GOOD, ()) == ResponseCode.INTERNAL_ERROR
+        await peer.create(GOOD)
+
+
+async def test_a_stream_is_deleted_although_no_thread_moves_its_files(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer = await used(server, GOOD)
+        commit = Turn.commit
+
+        async def commit_in_thread(self: Turn, *changes: Change) -> None:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(threads, "in_thread", inline)
+                await commit(self, *changes)
+
+        with pytest.MonkeyPatch.context() as patched, no_threads():
+            patched.setattr(Turn, "commit", commit_in_thread)
+            assert await peer.code(c.Delete, GOOD) == OK
+        await peer.create(GOOD)
+        await peer.declare(GOOD)
+        await peer.store([b"another"])
+        await peer.subscribe(GOOD)
+        assert await peer.bodies(1) == [b"another"]
 
 
 async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
