@@ -9,7 +9,7 @@ caller.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from segments import recovery
@@ -554,9 +554,12 @@ class Log:
         """
         try:
             if not self.is_closed and self._writer.failed is None:
-                self.write_tracking()
-                self.filter_demand.write()
-                self.flush(with_checkpoint=True)
+                with suppress(StorageError):  # nothing depends on it
+                    self.filter_demand.write()
+                try:
+                    self.write_tracking()
+                finally:  # messages first of all
+                    self.flush(with_checkpoint=True)
         finally:
             self.abandon()
 

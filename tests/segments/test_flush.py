@@ -39,6 +39,20 @@ class FolderDisk(FaultyDisk):
                 assert segment.path() in self.on_device
 
 
+class RefusingDisk(FaultyDisk):
+    """A disk that creates no file whose name has a part in it."""
+
+    def __init__(self, part: str, code: int) -> None:
+        super().__init__()
+        self._part = part
+        self._code = code
+
+    def create(self, path: str) -> FaultyFile:
+        if self._part in path:
+            raise StorageError("create", path, OSError(self._code, "refused"))
+        return super().create(path)
+
+
 @pytest.mark.parametrize("takes_checkpoints", [False, True])
 def test_nothing_is_committed_before_its_name_is_on_the_device(takes_checkpoints: bool) -> None:
     disk = FolderDisk()
@@ -92,3 +106,29 @@ def test_what_retention_could_not_say_is_said_later() -> None:
     log = Log.open("s", policy, disk)
     assert log.report.losses == log.report.steps == ()
     assert read_bodies(log) == [b"4", b"5"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_what_consumers_ask_for_cannot_be_written_when_a_log_is_closed(code: int) -> None:
+    """Nothing depends on it: messages and stored offsets are flushed, and the log is closed."""
+    disk = RefusingDisk("asked.json", code)
+    log = Log.open("s", LogPolicy(), disk)
+    append(log, [b"x"])
+    log.store_offset(b"reader", 1)
+    log.filter_demand.add([b"value"])
+    log.close()
+    disk.cut_power({}, {})
+    log = Log.open("s", LogPolicy(), disk)
+    assert read_bodies(log) == [b"x"]
+    assert log.tracking.offset(b"reader") == 1
+
+
+def test_a_log_whose_offsets_cannot_be_written_is_flushed_when_it_is_closed() -> None:
+    disk = RefusingDisk("tracking", errno.ENOSPC)
+    log = Log.open("s", LogPolicy(), disk)
+    append(log, [b"x"])
+    log.store_offset(b"reader", 1)
+    with pytest.raises(StorageError):
+        log.close()
+    disk.cut_power({}, {})
+    assert read_bodies(Log.open("s", LogPolicy(), disk)) == [b"x"]
