@@ -117,7 +117,7 @@ class Broker:
             start("polling connections", self.poller.run)
 
     async def _inspect(self) -> None:
-        await self._resources.keeper.inspect(self._streams)
+        await self._resources.keeper.inspect(self._streams, self.supervisor)
 
     def _streams(self) -> list[Stream]:
         return [stream for host in self.virtual_hosts.values() for stream in host.streams()]

@@ -16,6 +16,7 @@ import trio
 
 from streamd.broker.errors import Refused
 from streamd.broker.stream import Stream, StreamState
+from streamd.broker.supervisor import Supervisor
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -100,15 +101,21 @@ class LogKeeper:
             self._used_at.pop(stream, None)
             self._published.pop(stream, None)
 
-    async def inspect(self, streams: Callable[[], Iterable[Stream]]) -> None:
+    async def inspect(
+        self, streams: Callable[[], Iterable[Stream]], supervisor: Supervisor
+    ) -> None:
         """Look once at each stream that nobody has opened since the start."""
         for stream in list(streams()):
             if stream.state is StreamState.CLOSED and stream.figures is None:
-                try:
-                    async with stream.opened():
-                        await stream.expire()
-                except Refused:
-                    continue  # the log says why; it is shown as an alarm
-                await stream.close()
-                self._forget(stream)
-                await trio.sleep(_INSPECT_SECONDS)
+                with supervisor.guarded("looking at a stream", stream.name):
+                    await self._look_at(stream)
+
+    async def _look_at(self, stream: Stream) -> None:
+        try:
+            async with stream.opened():
+                await stream.expire()
+        except Refused:
+            return  # the log says why; it is shown as an alarm
+        await stream.close()
+        self._forget(stream)
+        await trio.sleep(_INSPECT_SECONDS)

@@ -475,12 +475,16 @@ class VirtualHost:
     async def expire(self) -> None:
         """Apply age limits to streams that nobody writes to."""
         async for stream in in_turns(self.streams(), _STREAMS_A_TURN):
-            if stream.is_open:
-                await stream.expire()
-            elif self._has_outlived(stream):
-                with suppress(Refused):  # its log says why
-                    async with stream.opened():
-                        await stream.expire()
+            with self._resources.supervisor.guarded("dropping old segments", stream.name):
+                await self._expire(stream)
+
+    async def _expire(self, stream: Stream) -> None:
+        if stream.is_open:
+            await stream.expire()
+        elif self._has_outlived(stream):
+            with suppress(Refused):  # its log says why
+                async with stream.opened():
+                    await stream.expire()
 
     def _has_outlived(self, stream: Stream) -> bool:
         """A stream whose log is closed has a segment that is too old."""
@@ -495,10 +499,11 @@ class VirtualHost:
     async def close(self) -> None:
         """Write what is pending and release all files."""
         for stream in self.streams():
-            try:
-                await stream.shut_down()
-            except SegmentsError as error:
-                logger.error("stream %s: %s", stream.name, error)
+            with self._resources.supervisor.guarded("closing a log", stream.name):
+                try:
+                    await stream.shut_down()
+                except SegmentsError as error:
+                    logger.error("stream %s: %s", stream.name, error)
 
 
 def trash_folder(data: str) -> Path:

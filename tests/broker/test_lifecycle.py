@@ -381,3 +381,44 @@ async def test_a_bug_of_one_connection_leaves_the_stream_to_the_others(
     assert stream.failed is None
     assert await peer.code(c.Delete, "s") == OK  # refuses what is left, and ends its consumers
     await reader.expect(c.MetadataUpdate)
+
+
+async def fail(*_: object) -> None:
+    raise RuntimeError("a bug")
+
+
+async def test_a_fault_while_old_segments_are_dropped_stays_with_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        for number, name in enumerate((BAD, GOOD), 1):
+            await peer.create(name, stream_max_segment_size_bytes="100", max_age="30s")
+            await peer.declare(name, publisher_id=number)
+            await peer.store([bytes(100)], 1, publisher_id=number)
+            await peer.store([bytes(100)], 2, publisher_id=number)
+        monkeypatch.setattr(server.host.find(BAD), "expire", fail)
+        good = server.host.find(GOOD)
+        async with good.opened() as log:
+            await trio.sleep(CLOSED_AFTER)
+            assert log.first_offset == 1
+        assert server.server.broker.supervisor.faults["dropping old segments"]
+
+
+async def test_faults_of_one_stream_at_start_and_end_stay_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        for number, name in enumerate((BAD, GOOD), 1):
+            await peer.create(name)
+            await peer.declare(name, publisher_id=number)
+            await peer.store([b"x"], 1, publisher_id=number)
+    async with harness(tmp_path) as server:
+        monkeypatch.setattr(server.host.find(BAD), "expire", fail)
+        await trio.sleep(5)
+        good = server.host.find(GOOD)
+        assert good.figures is not None
+        async with good.opened() as log:
+            monkeypatch.setattr(server.host.find(BAD), "shut_down", fail)
+    assert log.is_closed
