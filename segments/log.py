@@ -113,6 +113,7 @@ class Log:
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = False
         self._obstacle: StorageError | None = None
+        self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
         self._observer = observer
         for segment in self.segments:
@@ -355,8 +356,9 @@ class Log:
         the tracking may have to be read from them.
 
         Returns:
-            The removal of their files, to be run in a thread if the caller likes; without segments
-            where all stay. Readers on them can finish. No flush may be going on meanwhile.
+            The removal of their files, and of those that an earlier one could not remove; to be run
+            in a thread if the caller likes, without segments where all stay. Readers on them can
+            finish. No flush may be going on meanwhile.
         """
         number = expired(self.segments, self.policy, now_ms)
         for at, segment in enumerate(self.segments[:number]):
@@ -367,14 +369,15 @@ class Log:
             covered = self._journal.covers
             while number and self.segments[number - 1].next_offset > covered:
                 number -= 1
-        if not number:
-            return Removal(self._disk, self.folder, (), None)
+        if not (number or self._gone):
+            return Removal(self._disk, self.folder, [], None)
         gone, self.segments = self.segments[:number], self.segments[number:]
         for segment in gone:
             segment.drop_filters()
         self.tracking.forget_offsets_below(self.first_offset)
         checkpoint = self._state.without(gone, self.segments[0])
-        return Removal(self._disk, self.folder, gone, checkpoint)
+        self._gone += gone
+        return Removal(self._disk, self.folder, self._gone, checkpoint)
 
     @property
     def _has_tracking(self) -> bool:

@@ -1,7 +1,6 @@
 """Which segments have outlived their stream's limits, by sizes and times; and removing them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from segments.checkpoint import write_checkpoint
@@ -21,26 +20,27 @@ class Removal(NamedTuple):
 
     Attributes:
         disk, folder: where they are.
-        segments: to be removed.
+        segments: to be removed; each leaves the list when its files are gone.
         checkpoint: says that they are removed, so that none is reported missing or comes back.
     """
 
     disk: Disk
     folder: str
-    segments: Sequence[Segment]
+    segments: list[Segment]
     checkpoint: Checkpoint | None
 
     def parts(self) -> Iterator[Callable[[], None]]:
-        """The work in its parts, in order; each may run in a thread, and takes milliseconds.
+        """The work in its parts, each to be done before the next one is asked for.
 
-        The first one writes the checkpoint. No flush may be going on meanwhile.
-        Each raises StorageError when the system refuses; what is left goes at the next start.
+        Each may run in a thread, and takes milliseconds. The first one writes the checkpoint. No
+        flush may be going on meanwhile. Each raises StorageError when the system refuses; what is
+        left then is part of the log's next removal.
         """
         if self.checkpoint is None:
             return
         yield self._begin
-        for number in range(_AT_ONCE, len(self.segments), _AT_ONCE):
-            yield partial(_remove, self.segments[number : number + _AT_ONCE])
+        while self.segments:
+            yield self._remove_some
 
     def run(self) -> None:
         """Remove the files.
@@ -53,21 +53,20 @@ class Removal(NamedTuple):
 
     def _begin(self) -> None:
         assert self.checkpoint is not None  # noqa: S101 - see `parts`
-        first = self.segments[:_AT_ONCE]
         try:
             write_checkpoint(self.disk, self.folder, self.checkpoint)
         except StorageError as error:
             if not error.is_full:
                 raise
-            _remove(first)  # this is what makes room
+            self._remove_some()  # this is what makes room
             write_checkpoint(self.disk, self.folder, self.checkpoint)
         else:
-            _remove(first)
+            self._remove_some()
 
-
-def _remove(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        segment.remove()
+    def _remove_some(self) -> None:
+        for _ in self.segments[:_AT_ONCE]:
+            self.segments[0].remove()
+            del self.segments[0]
 
 
 def expired(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:

@@ -132,3 +132,31 @@ def test_a_log_whose_offsets_cannot_be_written_is_flushed_when_it_is_closed() ->
         log.close()
     disk.cut_power({}, {})
     assert read_bodies(Log.open("s", LogPolicy(), disk)) == [b"x"]
+
+
+@pytest.mark.parametrize("at", ["checkpoint", "segment"])
+def test_files_that_retention_could_not_remove_go_the_next_time(at: str) -> None:
+    """There was no descriptor for the checkpoint, say, or a file could not be removed."""
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
+    for number in range(60):
+        append(log, [b"%d" % number])
+    log.flush(with_checkpoint=True)
+    log.policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
+    parts = log.expire(0).parts()
+    if at == "segment":
+        next(parts)()
+        disk.failures["remove"] = 1
+    else:
+        disk.failures["rename"] = 1
+    with pytest.raises(StorageError):
+        next(parts)()
+    append(log, [b"last"])
+    log.flush(with_checkpoint=True)
+    log.expire(0).run()
+    assert [path for path in disk.files if path.endswith(".segment")] == [log.segments[0].path()]
+    assert not log.expire(0).segments
+    log.close()
+    log = Log.open("s", log.policy, disk)
+    assert log.report.losses == log.report.steps == ()
+    assert read_bodies(log) == [b"last"]

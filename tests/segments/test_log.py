@@ -185,6 +185,7 @@ class TestRetention:
         assert sum(s.size for s in log.segments) <= 800
         assert sum(s.size for s in log.segments) + gone.segments[-1].size > 800
         assert log.first_offset == len(gone.segments)
+        gone.run()
         assert not log.expire(0).segments
         log.close()
 
@@ -198,9 +199,10 @@ class TestRetention:
     def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
         policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
         log = self.fill(tmp_path, policy, [0, 500, 600, 1500, 1600, 2000])
-        assert [s.base_offset for s in log.expire(1500).segments] == []
-        assert [s.base_offset for s in log.expire(1501).segments] == [0]
-        assert [s.base_offset for s in log.expire(2501).segments] == [2]
+        for now_ms, gone in ((1500, []), (1501, [0]), (2501, [2])):
+            removal = log.expire(now_ms)
+            assert [segment.base_offset for segment in removal.segments] == gone
+            removal.run()
         log.close()
 
     def test_no_limits_keep_everything(self, tmp_path: Path) -> None:
