@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from segments import codec
 from segments.atomic_write import replace_file
-from segments.codec import FILE_HEADER_SIZE, JournalRecord
+from segments.codec import FILE_HEADER_SIZE, Checkpoint, JournalRecord
 from segments.disk import Disk, File
 from segments.errors import FormatError, OtherVersionError, StorageError, VersionError
 from segments.format_constants import JOURNAL_DELTA, JOURNAL_SNAPSHOT
@@ -122,6 +122,22 @@ class Journal:
             self.is_dirty = True
         self._file = file
 
+    def flush_unless(self, checkpoint: Checkpoint | None) -> None:
+        """What was found is for the next flush, unless a checkpoint was written after it.
+
+        A process that was killed leaves what it wrote and did not sync, a fresh name included. A
+        flush with a checkpoint syncs a snapshot of the same offset first.
+        """
+        last = self.records[-1] if self.records else _NONE
+        is_flushed = (
+            checkpoint is not None
+            and checkpoint.has_tracking
+            and last.kind == JOURNAL_SNAPSHOT
+            and last.next_offset == checkpoint.next_offset
+        )
+        if self.exists and not is_flushed:
+            self.is_dirty = self.has_new_name = True
+
     @property
     def exists(self) -> bool:
         """There is a journal file."""
@@ -189,6 +205,7 @@ class Journal:
     def must_be_rewritten(self) -> None:
         """What it says is not true: the next flush rewrites it."""
         self._is_wrong = True
+        self._latest = _NONE  # it may know chunks that are lost
 
     def rewrite(self, tracking: Tracking, next_offset: int) -> "Rewrite | None":
         """A fresh journal in place of this one, None where that will do; then call `end_rewrite`.

@@ -23,7 +23,7 @@ def restore_tracking(
 
     Args:
         journal: as it was opened. The first flush rewrites one that is damaged, or ahead of the
-            chunks.
+            chunks, and makes sure of one that a killed process may have left.
         segments: the stream's, in order.
         checkpoint: the stream's, None without one.
 
@@ -43,6 +43,7 @@ def restore_tracking(
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
     if restorer.snapshot_was_ahead or (journal.fault is not None and not journal.exists):
         journal.must_be_rewritten()
+    journal.flush_unless(checkpoint)
     return restorer.tracking, tuple(restorer.notes)
 
 

@@ -44,11 +44,11 @@ class RefusingDisk(FaultyDisk):
 
     def __init__(self, part: str, code: int) -> None:
         super().__init__()
-        self._part = part
+        self.part = part
         self._code = code
 
     def create(self, path: str) -> FaultyFile:
-        if self._part in path:
+        if self.part in path:
             raise StorageError("create", path, OSError(self._code, "refused"))
         return super().create(path)
 
@@ -160,3 +160,51 @@ def test_files_that_retention_could_not_remove_go_the_next_time(at: str) -> None
     log = Log.open("s", log.policy, disk)
     assert log.report.losses == log.report.steps == ()
     assert read_bodies(log) == [b"last"]
+
+
+def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
+    """Whoever asks gets them, so a power failure must not take them any more."""
+    disk = FolderDisk()
+    log = Log.open("s", LogPolicy(), disk)
+    log.store_offset(b"reader", 1)
+    log.write_tracking()
+    log.flush(with_checkpoint=True)
+    log.store_offset(b"reader", 2)
+    log.write_tracking()
+    del log  # killed
+    log = Log.open("s", LogPolicy(), disk)
+    assert log.tracking.offset(b"reader") == 2
+    disk.cut_power({}, {})
+    assert Log.open("s", LogPolicy(), disk).tracking.offset(b"reader") == 2
+
+
+def test_the_name_of_a_journal_that_a_killed_process_left() -> None:
+    disk = FolderDisk()
+    log = Log.open("s", LogPolicy(), disk)
+    log.flush(with_checkpoint=True)
+    log.store_offset(b"reader", 1)
+    log.write_tracking()
+    del log  # killed
+    disk.takes_checkpoints = False
+    Log.open("s", LogPolicy(), disk)
+    assert "s/tracking" in disk.on_device
+
+
+def test_a_snapshot_that_knows_lost_chunks_lets_nothing_go() -> None:
+    """It is to be replaced, and there is no room for that yet."""
+    disk = RefusingDisk("nothing", errno.ENOSPC)
+    log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
+    append(log, [b"0"], sequences={b"p": 0})
+    log.flush(with_checkpoint=True)
+    for number in range(1, 4):
+        append(log, [b"%d" % number], sequences={b"p": number})
+    log._journal.add_snapshot(log.tracking, log.committed_offset)
+    file = log._journal.borrow()
+    assert file is not None
+    file.sync()
+    disk.cut_power({}, {})
+    disk.part = "tracking"
+    log = Log.open("s", LogPolicy(max_segment_chunks=1, max_length_bytes=1), disk)
+    with pytest.raises(StorageError):
+        append(log, [b"x"])
+    assert not log.expire(0).segments
