@@ -49,7 +49,7 @@ def dump(folder: str, *, as_json: bool) -> None:
       python -m segments dump --json data/streams/%2F/flights | head -1
     """
     with _one_line_errors():
-        for segment in recovery.examine(OsDisk(), _stream_folder(folder)).segments:
+        for segment in recovery.examine(OsDisk(), _stream_folder(folder), salvages=True).segments:
             stats = FilterStats()
             if not as_json:
                 click.echo(_segment_line(segment))
@@ -83,7 +83,7 @@ def verify(folder: str) -> None:
             count += 1
         if count:
             raise click.exceptions.Exit(1)
-        segments = recovery.examine(OsDisk(), folder).segments
+        segments = recovery.examine(OsDisk(), folder, salvages=True).segments
         chunks = sum(segment.num_chunks for segment in segments)
         size = sum(segment.size for segment in segments)
         click.echo(

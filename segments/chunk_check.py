@@ -3,8 +3,8 @@
 from segments import codec
 from segments.checksum import crc32
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, ChunkHeader
-from segments.disk import File
-from segments.errors import FormatError, UnreadableError
+from segments.disk import File, Readable
+from segments.errors import FormatError
 from segments.format_constants import OSIRIS_SCHEME
 
 _READ_BYTES = 1 << 20  # data sections are tested in pieces: some writers know no chunk limit
@@ -51,28 +51,39 @@ def check_chunk(
         # No checksum covers the header. One whose second half was lost, and is zero, would pass:
         # no data, which has the checksum zero.
         check_entries(file, position, header)
-    if not header_is_sound(file, position, header, raw):
-        if is_strict:
-            raise FormatError("header, filter and trailer fail their checksum")
+    if is_strict:
+        check_header(file, position, header, raw)
+    elif not header_is_sound(file, position, header, raw):
         check_entries(file, position, header)
     return header
 
 
-def header_is_sound(file: File, position: int, header: ChunkHeader, raw: bytes) -> bool:
-    """Whether header, filter and trailer can be read and pass their checksum.
-
-    Chunks that osiris wrote carry none: there the bytes that hold it are zero.
-    """
-    if header.filter_scheme == OSIRIS_SCHEME:
-        return header.header_check == 0
-    trailer_start = position + header.data_start + header.data_size
+def header_is_sound(file: Readable, position: int, header: ChunkHeader, raw: bytes) -> bool:
+    """Whether header, filter and trailer can be read and pass their checksum."""
     try:
+        check_header(file, position, header, raw)
+    except FormatError:
+        return False
+    return True
+
+
+def check_header(file: Readable, position: int, header: ChunkHeader, raw: bytes) -> None:
+    """Test header, filter and trailer.
+
+    Chunks that osiris wrote carry no checksum: there the bytes that hold it are zero.
+
+    Raises:
+        UnreadableError: the device cannot read them.
+        FormatError: they fail their checksum.
+    """
+    found = 0
+    if header.filter_scheme != OSIRIS_SCHEME:
+        trailer_start = position + header.data_start + header.data_size
         filter_bytes = file.read(header.filter_size, position + CHUNK_HEADER_SIZE)
         trailer = file.read(header.trailer_size, trailer_start)
-    except UnreadableError:
-        return False
-    checked = raw[:CHECKED_HEADER_SIZE]
-    return codec.header_check(checked, filter_bytes, trailer) == header.header_check
+        found = codec.header_check(raw[:CHECKED_HEADER_SIZE], filter_bytes, trailer)
+    if found != header.header_check:
+        raise FormatError("header, filter and trailer fail their checksum")
 
 
 def check_entries(file: File, position: int, header: ChunkHeader) -> None:

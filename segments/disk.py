@@ -16,13 +16,8 @@ from segments.errors import FLUSH, StorageError, read_error
 Buffer = bytes | bytearray | memoryview
 
 
-class File(Protocol):
-    """One open file."""
-
-    path: str
-
-    def size(self) -> int:
-        """Its size in bytes."""
+class Readable(Protocol):
+    """A file as somebody sees it who only reads."""
 
     def read(self, size: int, position: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file.
@@ -31,6 +26,15 @@ class File(Protocol):
             UnreadableError: the device cannot give some of them back.
             StorageError: the system refused for another reason.
         """
+
+
+class File(Readable, Protocol):
+    """One open file."""
+
+    path: str
+
+    def size(self) -> int:
+        """Its size in bytes."""
 
     def write(self, parts: Sequence[Buffer], position: int) -> int:
         """Write all parts (at most 1,024) back to back at `position`; return how many bytes."""

@@ -60,6 +60,7 @@ class StorageError(SegmentsError):
         is_temporary: nothing was done for a shortage, so the same operation may succeed later.
             Never true of a flush: the system may have dropped what it could not write.
         is_missing: the file is not there.
+        errno, reason: of the OSError.
     """
 
     def __init__(self, operation: str, path: str, cause: OSError) -> None:
@@ -67,14 +68,34 @@ class StorageError(SegmentsError):
         self.is_full = self.shortage == FULL_DISK
         self.is_temporary = bool(self.shortage) and operation != FLUSH
         self.is_missing = cause.errno == errno.ENOENT
-        reason = f"{cause.strerror or cause}; {advice}" if advice else cause.strerror or cause
+        self.errno, self.reason = cause.errno, cause.strerror or str(cause)
+        reason = f"{self.reason}; {advice}" if advice else self.reason
         super().__init__(f"cannot {operation} {path}: {reason}")
         self.path = path
         self.__cause__ = cause
 
 
 class UnreadableError(FormatError, StorageError):
-    """The device cannot give back some bytes of a file. They are damage, as wrong bytes are."""
+    """The device cannot give back some bytes of a file.
+
+    Readers take them for damage, as wrong bytes are. But it may give them back the next time: see
+    recovery.py for what must not rest on it.
+    """
+
+
+class UndecidedError(StorageError):
+    """A log is not opened: the device refuses to read what decides how much of it is kept.
+
+    Args:
+        refusal: what it refused.
+        salvage: path of the file with which an operator decides; see recovery.py.
+    """
+
+    def __init__(self, refusal: UnreadableError, salvage: str) -> None:
+        super().__init__("read", refusal.path, OSError(refusal.errno, refusal.reason))
+        advice = f"if the disk stays as it is, create the file {salvage} to keep what can be read"
+        message = f"{refusal}; nothing was cut, and opening the stream is tried again; {advice}"
+        self.args = (message,)
 
 
 def read_error(path: str, cause: OSError) -> StorageError:

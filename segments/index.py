@@ -5,7 +5,6 @@ record is read with one positioned read, so a search costs log2 of the number of
 """
 
 from bisect import bisect_right
-from typing import Protocol
 
 from segments.checksum import crc32
 from segments.codec import (
@@ -15,6 +14,7 @@ from segments.codec import (
     IndexRecord,
     decode_index_record,
 )
+from segments.disk import Readable
 from segments.errors import FormatError
 
 _READ_BYTES = 1 << 17
@@ -36,18 +36,11 @@ def is_of_chunk(record: IndexRecord, header: ChunkHeader) -> bool:
     return said == (header.chunk_id, header.timestamp_ms, header.epoch, header.chunk_type)
 
 
-class Readable(Protocol):
-    """An index file, or what it should hold."""
-
-    def read(self, size: int, position: int) -> bytes:
-        """See disk.File."""
-
-
 class Index:
     """The records of one index file.
 
     Args:
-        file: the open index file.
+        file: the open index file, or what it should hold.
         num_records: how many records to consider.
     """
 

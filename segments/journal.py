@@ -16,7 +16,13 @@ from segments import codec
 from segments.atomic_write import replace_file
 from segments.codec import FILE_HEADER_SIZE, Checkpoint, JournalRecord
 from segments.disk import Disk, File
-from segments.errors import FormatError, OtherVersionError, StorageError, VersionError
+from segments.errors import (
+    FormatError,
+    OtherVersionError,
+    StorageError,
+    UnreadableError,
+    VersionError,
+)
 from segments.format_constants import JOURNAL_DELTA, JOURNAL_SNAPSHOT
 from segments.tracking import Tracking
 
@@ -85,10 +91,16 @@ class Journal:
         self.fault: str | None = None
 
     @classmethod
-    def open(cls, disk: Disk, folder: str) -> "Journal":
+    def open(cls, disk: Disk, folder: str, *, salvages: bool = False) -> "Journal":
         """Read the journal of the stream in `folder`; a torn end is cut, damage is reported.
 
+        Args:
+            disk: the file system.
+            folder: the stream's folder.
+            salvages: one that the device refuses to read is damaged.
+
         Raises:
+            UnreadableError: the device refuses to read it.
             OtherVersionError: another version of this program wrote it.
             StorageError: the file cannot be read or cut.
         """
@@ -96,19 +108,21 @@ class Journal:
         if JOURNAL_NAME in disk.list(folder):
             file = disk.open(journal._path, writable=True)
             try:
-                journal._load(file)
+                journal._load(file, salvages=salvages)
             finally:
                 if not journal.exists:
                     file.close()
         return journal
 
-    def _load(self, file: File) -> None:
+    def _load(self, file: File, *, salvages: bool) -> None:
         try:
             raw = file.read(file.size(), 0)
             codec.check_file_header(raw, codec.TRACKING_HEADER)
         except VersionError as error:
             raise OtherVersionError(self._path, error) from error
         except FormatError as error:
+            if isinstance(error, UnreadableError) and not salvages:
+                raise
             self.fault = str(error)
             return
         self.records, used = codec.decode_journal(raw[FILE_HEADER_SIZE:])

@@ -11,12 +11,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, OsDisk
-from segments.errors import StorageError
+from segments.errors import StorageError, UndecidedError, UnreadableError
 from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.flush import Flush, FlushState
@@ -120,7 +121,9 @@ class Log:
             segment.report_damage_to(observer.damage_found)
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = journal
-        self.tracking, notes = restore_tracking(journal, self.segments, plan.checkpoint)
+        self.tracking, notes = restore_tracking(
+            journal, self.segments, plan.checkpoint, salvages=plan.salvages
+        )
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
     @classmethod
@@ -148,18 +151,33 @@ class Log:
         Raises:
             CorruptError: a segment file is not one.
             OtherVersionError: another version of this program wrote it.
+            UndecidedError: the device refuses to read what decides how much of it is kept.
             StorageError: the system refused.
         """
-        disk = disk or OsDisk()
+        disk, observer = disk or OsDisk(), observer or LogObserver()
+        policy = policy or LogPolicy()
+        try:
+            return cls._open(folder, policy, disk, observer, commits_on_flush=commits_on_flush)
+        except UnreadableError as error:
+            raise UndecidedError(error, str(PurePath(folder, recovery.SALVAGE_NAME))) from error
+
+    @classmethod
+    def _open(
+        cls,
+        folder: str,
+        policy: LogPolicy,
+        disk: Disk,
+        observer: LogObserver,
+        *,
+        commits_on_flush: bool,
+    ) -> "Log":
         disk.make_folder(folder)
         plan = recovery.examine(disk, folder)
         plan.apply(disk)
-        observer = observer or LogObserver()
-        policy = policy or LogPolicy()
         with ExitStack() as opened:  # what fails behind them must not keep their descriptors
             writer = _open_writer(disk, folder, plan)
             opened.callback(writer.close)
-            journal = Journal.open(disk, folder)
+            journal = Journal.open(disk, folder, salvages=plan.salvages)
             opened.callback(journal.close)
             log = cls(
                 disk,
@@ -172,6 +190,8 @@ class Log:
                 commits_on_flush=commits_on_flush,
             )
             log.flush(with_checkpoint=True)
+            if plan.salvages:
+                disk.remove(str(PurePath(folder, recovery.SALVAGE_NAME)))
             opened.pop_all()
         return log
 

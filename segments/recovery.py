@@ -16,6 +16,14 @@ make the files so (recovery_steps.py). The checkpoint says how much was on the d
 * An index is derived: one that is missing, short or wrong is rebuilt from its segment. The filter
   file of the segment in which the log ends may know chunks that are gone: it is removed, before
   others take their places.
+* What the device refuses to read (EIO) is neither whole nor damaged: it may be read the next time.
+  So nothing is cut, set aside or forgotten because of it. Before the checkpoint readers step over
+  it, and each opening looks whether it can be read again. After the checkpoint, where the log would
+  have to end, opening is refused; the broker tries again when the stream is used. The same goes for
+  the journal, which alone knows stored offsets. No number of attempts tells a cable that is loose
+  for an hour from a sector that is lost, so an operator decides: with a file `salvage` in the
+  stream's folder the next opening takes for damaged what cannot be read. The log ends there then,
+  and a copy of what follows is kept, with zeros in the place of what cannot be read.
 * Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
   what the checkpoint covered and is now missing leaves a gap.
 """
@@ -29,7 +37,7 @@ from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
-from segments.errors import CorruptError, FormatError
+from segments.errors import CorruptError, FormatError, UnreadableError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
@@ -42,29 +50,34 @@ from segments.segment import (
 )
 from segments.segment_scan import SegmentScanner
 
+SALVAGE_NAME = "salvage"
 _OUTLIVED = "retention had dropped it"
 
 
-def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
+def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bool = False) -> Plan:
     """Look at the stream in `folder` and say what it holds and what has to be done.
 
     Args:
         disk: the file system.
         folder: the stream's folder.
         trust_indexes: False reads every segment through, not only doubtful ones.
+        salvages: take what the device refuses to read for damaged, wherever it is.
 
     Raises:
+        UnreadableError: the device refuses to read what decides how much is kept.
         CorruptError: a segment is not one, or has an impossible name.
         OtherVersionError: another version of this program wrote a file.
         StorageError: the system refused to list or read.
     """
     names = disk.list(folder)
-    plan = Plan([], [], [])
+    plan = Plan([], [], [], salvages=salvages or SALVAGE_NAME in names)
     if CHECKPOINT_NAME in names:
         try:
             plan.checkpoint = read_checkpoint(disk, folder)
         except FormatError as error:
             plan.checkpoint_fault = str(error)
+            if isinstance(error, UnreadableError):
+                plan.refused = error
     suffixes: dict[int, set[str]] = {}
     for base, suffix in filter(None, map(parse_name, names)):
         suffixes.setdefault(base, set()).add(suffix)
@@ -99,6 +112,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True) -> Plan:
         plan.steps.append(Remove(path, "its segment grows again, after chunks that it may know"))
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
+    plan.check_decided()
     return plan
 
 

@@ -13,7 +13,7 @@ from segments import codec
 from segments.atomic_write import replace_file
 from segments.codec import Checkpoint
 from segments.disk import Disk, File
-from segments.errors import UnreadableError
+from segments.errors import StorageError, UnreadableError
 from segments.segment import Segment
 
 QUARANTINE = "quarantine"
@@ -44,6 +44,7 @@ class Cut:
 
     Attributes:
         keeps_tail: whole chunks may be among what is cut: put a copy into quarantine.
+        salvages: what the device cannot read is zeros in the copy; else nothing is cut.
     """
 
     path: str
@@ -51,31 +52,40 @@ class Cut:
     found_size: int
     reason: str
     keeps_tail: bool = False
+    salvages: bool = False
 
     def apply(self, disk: Disk) -> None:
         """Carry it out."""
         file = disk.open(self.path, writable=True)
         try:
             if self.keeps_tail:
-                to = _quarantine(disk, self.path, f".from-byte-{self.position}")
-                kept = disk.create(to)
-                try:
-                    for at in range(self.position, self.found_size, _COPY_BYTES):
-                        self._keep(file, kept, at, min(at + _COPY_BYTES, self.found_size))
-                    kept.sync()
-                finally:
-                    kept.close()
-                disk.sync_folder(str(PurePath(to).parent))
+                self._keep_tail(disk, file)
             file.truncate(self.position)
             file.sync()
         finally:
             file.close()
 
+    def _keep_tail(self, disk: Disk, file: File) -> None:
+        to = _quarantine(disk, self.path, f".from-byte-{self.position}")
+        kept = disk.create(to)
+        try:
+            for at in range(self.position, self.found_size, _COPY_BYTES):
+                self._keep(file, kept, at, min(at + _COPY_BYTES, self.found_size))
+            kept.sync()
+        except StorageError:
+            disk.remove(to)  # or each attempt would leave one
+            raise
+        finally:
+            kept.close()
+        disk.sync_folder(str(PurePath(to).parent))
+
     def _keep(self, file: File, kept: File, start: int, end: int) -> None:
-        """Copy a part; what the device cannot read is left out, as zeros."""
+        """Copy a part."""
         try:
             kept.write([file.read(end - start, start)], start - self.position)
         except UnreadableError:
+            if not self.salvages:
+                raise
             if end - start > _PAGE_BYTES:
                 for at in range(start, end, _PAGE_BYTES):
                     self._keep(file, kept, at, min(at + _PAGE_BYTES, end))
@@ -174,6 +184,8 @@ class Plan:
         checkpoint_fault: why it cannot be used; empty when it can, or is missing.
         unflushed: segments that may not be on the device as they are.
         is_ended: nothing may be appended to the newest segment.
+        refused: a read that the device refused, without which it is not known what to keep.
+        salvages: an operator wants what can be read to be kept, and the rest given up.
     """
 
     segments: list[Segment]
@@ -185,6 +197,14 @@ class Plan:
     checkpoint_fault: str = ""
     unflushed: list[Segment] = field(default_factory=list)
     is_ended: bool = False
+    refused: UnreadableError | None = None
+    salvages: bool = False
+
+    def check_decided(self) -> None:
+        """Raise UnreadableError where something would be given up that may be read next time."""
+        gives_up = self.losses or any(isinstance(step, Cut | SetAside) for step in self.steps)
+        if self.refused is not None and gives_up and not self.salvages:
+            raise self.refused
 
     @property
     def has_tail(self) -> bool:

@@ -20,7 +20,7 @@ from segments.codec import (
     Damage,
     IndexRecord,
 )
-from segments.disk import Disk, File
+from segments.disk import Disk, File, Readable
 from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.index import Index, record_position
@@ -125,7 +125,7 @@ class Segment:
         self._file = file
         self._users += 1
 
-    def mark_damaged(self, file: File, position: int, offset: int) -> Damage:
+    def mark_damaged(self, file: Readable, position: int, offset: int) -> Damage:
         """Note the damage at `position`, where the chunk of `offset` cannot be read.
 
         The next chunk with a good header ends it, or else the end of the segment does. Readers
@@ -150,7 +150,7 @@ class Segment:
         self._report(self, damage)
         return damage
 
-    def _after_chunk(self, file: File, position: int, offset: int) -> tuple[int, int] | None:
+    def _after_chunk(self, file: Readable, position: int, offset: int) -> tuple[int, int] | None:
         """Position and offset behind the chunk at `position`, where its header can be believed."""
         header = read_header(file, position, offset)
         if header is None:
@@ -160,7 +160,7 @@ class Segment:
         is_sound = is_last or (end < self.size and read_header(file, end, next_offset) is not None)
         return (end, next_offset) if is_sound else None
 
-    def _next_known(self, file: File, position: int, offset: int) -> tuple[int, int] | None:
+    def _next_known(self, file: Readable, position: int, offset: int) -> tuple[int, int] | None:
         """Position and offset of the next chunk with a good header, by the index."""
         try:
             with self.index() as index:
@@ -373,7 +373,7 @@ class SegmentWriter:
 
 
 def walk_headers(
-    segment: Segment, file: File, start: tuple[int, int] | None = None
+    segment: Segment, file: Readable, start: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, ChunkHeader]]:
     """Yield position and header of each chunk, stepping over damage. Reads no data.
 
@@ -393,7 +393,7 @@ def walk_headers(
             position, offset = position + header.total_size, header.next_offset
 
 
-def read_header(file: File, position: int, expected_offset: int) -> ChunkHeader | None:
+def read_header(file: Readable, position: int, expected_offset: int) -> ChunkHeader | None:
     """The header of the chunk at `position`; None when none of `expected_offset` can be read."""
     try:
         header = codec.decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))

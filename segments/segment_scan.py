@@ -102,6 +102,7 @@ class SegmentScanner:
         self._first_record = 0  # those before stay as they are
         self._records = bytearray()
         self._known: dict[int, Damage] = {}
+        self._is_unsure = False
         self.segment = Segment(disk, folder, base_offset)
         self.epoch = 0
         self.is_end = False
@@ -127,7 +128,8 @@ class SegmentScanner:
             self._check_file_header(plan, file, is_sealed=bounds.is_sealed)
             self._load_damage()
             with self._open_index():
-                is_trusted = trust_index and self._trust(file, size, bounds)
+                is_trusted = trust_index and not self._has_healed(file, size)
+                is_trusted = is_trusted and self._trust(file, size, bounds)
                 if self._checkpoint is None or segment.size < size:
                     plan.unflushed.append(segment)
                 if not is_trusted:
@@ -184,6 +186,14 @@ class SegmentScanner:
             except FormatError:
                 return  # found again by reading the segment through
             self._known = {damage.position: damage for damage in found}
+
+    def _has_healed(self, file: File, size: int) -> bool:
+        """Whether what was known to be damaged can be read again."""
+        for damage in self._known.values():
+            with suppress(FormatError):
+                check_chunk(file, size, damage.position, damage.first_offset)
+                return True
+        return False
 
     @contextmanager
     def _open_index(self) -> Iterator[None]:
@@ -278,8 +288,12 @@ class SegmentScanner:
             except FormatError as error:
                 resumed = self._resume(file, size)
                 if segment.size >= durable:
-                    has_more = resumed is not None or following is not None
-                    cut = Cut(segment.path(), segment.size, size, str(error), has_more)
+                    if isinstance(error, UnreadableError):
+                        plan.refused = error
+                    self._note(error)
+                    keeps = resumed is not None or following is not None or self._is_unsure
+                    where = (segment.path(), segment.size, size)
+                    cut = Cut(*where, str(error), keeps, plan.salvages)
                     plan.steps.append(cut)
                     self.is_end = True
                     return
@@ -328,20 +342,27 @@ class SegmentScanner:
     def _resume(self, file: File, size: int) -> tuple[int, int] | None:
         """Position and offset of the first whole chunk after the bad one, None without one.
 
+        Without one, `_is_unsure` says that the device refused to read where one may be.
+
         Only places that this program wrote down are tried: where the damage file says that it
         ends, where a header with a good check says that the chunk ends, and where the old index
         says that chunks begin. Searching the bytes for something that looks like a chunk could
         find one inside a message.
         """
         segment = self.segment
+        self._is_unsure = False
         for position, offset in self._candidates(file, size):
             if position > segment.size and offset > segment.next_offset:
                 try:
                     check_chunk(file, size, position, offset, epoch=self.epoch)
-                except FormatError:
+                except FormatError as error:
+                    self._note(error)
                     continue
                 return position, offset
         return None
+
+    def _note(self, error: FormatError) -> None:
+        self._is_unsure = self._is_unsure or isinstance(error, UnreadableError)
 
     def _candidates(self, file: File, size: int) -> Iterator[tuple[int, int]]:
         position = self.segment.size
@@ -353,8 +374,8 @@ class SegmentScanner:
         try:
             raw = file.read(CHUNK_HEADER_SIZE, position)
             header = codec.decode_chunk_header(raw)
-        except FormatError:
-            pass
+        except FormatError as error:
+            self._note(error)
         else:
             expected = header.chunk_id == self.segment.next_offset
             end = position + header.total_size
@@ -364,7 +385,8 @@ class SegmentScanner:
             for number in range(self._old_index.num_records):
                 try:
                     record = self._old_index.record(number)
-                except FormatError:  # the device does not give it back
+                except FormatError as error:  # the device does not give it back
+                    self._note(error)
                     continue
                 yield record.position, record.chunk_id
 

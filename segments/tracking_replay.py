@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from segments import codec
-from segments.chunk_check import header_is_sound
+from segments.chunk_check import check_header
 from segments.chunk_search import chunk_holding
 from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
-from segments.disk import File
-from segments.errors import FormatError
+from segments.disk import Readable
+from segments.errors import FormatError, UnreadableError
 from segments.format_constants import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
 from segments.journal import Journal
 from segments.segment import Segment, walk_headers
@@ -17,7 +17,11 @@ _ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
 
 
 def restore_tracking(
-    journal: Journal, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
+    journal: Journal,
+    segments: Sequence[Segment],
+    checkpoint: Checkpoint | None = None,
+    *,
+    salvages: bool = False,
 ) -> tuple[Tracking, tuple[str, ...]]:
     """The tracking of a stream as of its last chunk, and notes about what could not be read.
 
@@ -26,12 +30,14 @@ def restore_tracking(
             chunks, and makes sure of one that a killed process may have left.
         segments: the stream's, in order.
         checkpoint: the stream's, None without one.
+        salvages: leave out what the device refuses to read.
 
     Raises:
+        UnreadableError: the device refuses to read a chunk.
         StorageError: the system refused to read.
     """
     committed_offset = segments[-1].next_offset
-    restorer = _Restorer(committed_offset)
+    restorer = _Restorer(committed_offset, salvages=salvages)
     if checkpoint is not None and not checkpoint.has_tracking:
         restorer.replay_from = checkpoint.next_offset  # before it there is nothing
     for record in journal.records:
@@ -47,14 +53,34 @@ def restore_tracking(
     return restorer.tracking, tuple(restorer.notes)
 
 
+class _Refused(Exception):
+    def __init__(self, error: UnreadableError) -> None:
+        self.error = error
+
+
+class _NoDamage:
+    """A file in which nothing is damaged because the device refuses to read it."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+
+    def read(self, size: int, position: int) -> bytes:
+        """See disk.Readable."""
+        try:
+            return self._file.read(size, position)
+        except UnreadableError as error:
+            raise _Refused(error) from error
+
+
 class _Restorer:
-    def __init__(self, committed_offset: int) -> None:
+    def __init__(self, committed_offset: int, *, salvages: bool) -> None:
         self.tracking = Tracking()
         self.notes: list[str] = []
         self.replay_from = 0
         self.snapshot_was_ahead = False
         self._committed_offset = committed_offset
         self._has_snapshot = False
+        self._salvages = salvages
 
     def take_record(self, record: JournalRecord) -> None:
         is_snapshot = record.kind == JOURNAL_SNAPSHOT
@@ -82,21 +108,24 @@ class _Restorer:
                 self.tracking.apply((b for b in blocks if b.kind == OFFSET), record.next_offset)
 
     def replay(self, segment: Segment) -> None:
-        file = segment.acquire()
+        opened = segment.acquire()
+        file = opened if self._salvages else _NoDamage(opened)
         try:
             start = chunk_holding(segment, self.replay_from)  # most of it may be known
             for position, header in walk_headers(segment, file, start):
                 if header.chunk_id >= self.replay_from:
-                    self._replay_chunk(file, position, header)
+                    self._replay_chunk(opened.path, file, position, header)
+        except _Refused as refused:
+            raise refused.error from refused
         finally:
             segment.release()
 
-    def _replay_chunk(self, file: File, position: int, header: ChunkHeader) -> None:
+    def _replay_chunk(self, path: str, file: Readable, position: int, header: ChunkHeader) -> None:
         """Apply what one chunk says of tracking, also a chunk that osiris wrote."""
         try:
             blocks = _tracking_of(file, position, header)
         except FormatError as error:
-            self.notes.append(f"left out tracking in {file.path} at byte {position}: {error}")
+            self.notes.append(f"left out tracking in {path} at byte {position}: {error}")
             return
         if header.chunk_type == TRACKING_SNAPSHOT:
             self.tracking = Tracking.from_snapshot(blocks)
@@ -104,13 +133,12 @@ class _Restorer:
             self.tracking.apply(blocks, header.chunk_id)
 
 
-def _tracking_of(file: File, position: int, header: ChunkHeader) -> list[Block]:
+def _tracking_of(file: Readable, position: int, header: ChunkHeader) -> list[Block]:
     data_start = position + header.data_start
     if header.chunk_type in (TRACKING_DELTA, TRACKING_SNAPSHOT):
         raw = file.read(header.data_size, data_start)[_ENTRY_HEAD_SIZE:]
         return codec.decode_blocks(raw, snapshot=header.chunk_type == TRACKING_SNAPSHOT)
     if not header.trailer_size:
         return []
-    if not header_is_sound(file, position, header, file.read(codec.CHUNK_HEADER_SIZE, position)):
-        raise FormatError("header, filter and trailer fail their checksum")
+    check_header(file, position, header, file.read(codec.CHUNK_HEADER_SIZE, position))
     return codec.decode_blocks(file.read(header.trailer_size, data_start + header.data_size))

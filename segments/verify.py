@@ -41,7 +41,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Finding]:
         CorruptError: a segment is not one, so that nothing in it can be checked.
         StorageError: the system refused to read.
     """
-    plan = recovery.examine(disk, folder, trust_indexes=False)
+    plan = recovery.examine(disk, folder, trust_indexes=False, salvages=True)
     names = disk.list(folder)
     if not plan.segments:
         yield Finding(folder, 0, "there are no segment files here")

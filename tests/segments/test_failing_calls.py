@@ -157,7 +157,7 @@ class World:
         self.sure, self.tried = self.sure + self.tried, []
 
     def store(self) -> None:
-        number = 1 + (self.offsets[-1] or 0)
+        number = 1 + max(offset or 0 for offset in self.offsets)
         self.offsets.append(number)
         self.it.store_offset(b"c", number)
         self.it.write_tracking()
@@ -177,6 +177,7 @@ class World:
         allowed = self.sure + self.tried
         assert shown[: len(self.sure)] == self.sure
         assert shown == allowed[: len(shown)]
+        assert self.it.tracking.offset(b"c") in self.offsets
         even = {body for body in shown if int(body[1:]) % 2 == 0}
         assert even <= set(read_bodies(self.it, matcher=ChunkMatcher([b"even"])))
 
@@ -269,6 +270,7 @@ def _expire(world: World) -> None:
     assert gone
     world.it.policy = POLICY
     world.removed, world.sure = world.sure[:gone], world.sure[gone:]
+    world.offsets.append(None)  # it was below what is kept
     removal.run()
 
 

@@ -1,13 +1,14 @@
 """A device that does not give back some bytes of a segment: the rest is delivered."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, at_offset
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
-from segments.errors import UnreadableError
+from segments.errors import UndecidedError, UnreadableError
 from segments.segment import walk_headers
 from tests.segments.test_derived_files import FOLDER, index_all
 from tests.support.disk import FaultyDisk
@@ -171,6 +172,154 @@ def test_an_index_that_is_of_no_help(original: FaultyDisk) -> None:
     assert read_bodies(log) == [b"%d" % number for number in range(NUM) if number != 1]
 
 
+# -- what the device refuses to read while a log is opened, and gives back the next time
+
+
+def closed(log: Log, _disk: FaultyDisk) -> None:
+    log.close()
+
+
+def killed(_log: Log, _disk: FaultyDisk) -> None:
+    pass
+
+
+def torn(_log: Log, disk: FaultyDisk) -> None:
+    newest = max(path for path in disk.files if path.endswith(".segment"))
+    disk.files[newest].content += bytes(40)
+
+
+def without_checkpoint(log: Log, disk: FaultyDisk) -> None:
+    log.close()
+    del disk.files[f"{FOLDER}/checkpoint"]
+
+
+def without_side_files(log: Log, disk: FaultyDisk) -> None:
+    log.close()
+    for path in [path for path in disk.files if path.endswith((".index", "checkpoint"))]:
+        del disk.files[path]
+
+
+def damaged(log: Log, disk: FaultyDisk) -> None:
+    """A chunk in the middle was damaged before, and is known to be."""
+    log.close()
+    path, start, _ = spans(disk)[6]
+    disk.files[path].content[start + CHUNK_HEADER_SIZE :][:20] = bytes(20)
+    del disk.files[path.replace("segment", "index")]
+    Log.open(FOLDER, POLICY, disk).close()
+
+
+STATES = (closed, killed, torn, without_checkpoint, without_side_files, damaged)
+
+
+def opened(disk: FaultyDisk) -> Log | None:
+    """The log; None where opening it is refused, and has changed nothing but what a crash left."""
+    with suppress(UndecidedError):
+        return Log.open(FOLDER, POLICY, disk)
+    return None
+
+
+def left_by(state: Callable[[Log, FaultyDisk], None]) -> FaultyDisk:
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, POLICY, disk)
+    for number in range(NUM):
+        values = [b"v%d" % (number % 2)]
+        append(log, [b"%d" % number], values, sequences={b"p%d" % (number % 3): number})
+        if number == 7:
+            log.store_offset(b"c", 5)
+            log.write_tracking()
+            log.flush(with_checkpoint=True)
+    index_all(log)
+    state(log, disk)
+    return disk
+
+
+def everything(log: Log) -> tuple[object, ...]:
+    sequences = [log.tracking.sequence(b"p%d" % n) for n in range(3)]
+    return read_bodies(log), sequences, log.tracking.offset(b"c"), log.next_offset
+
+
+def refusals(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
+    for path in sorted(disk.files):
+        for at in range(0, len(disk.files[path].content), SECTOR):
+            yield path, range(at, at + SECTOR)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_is_refused_once_is_there_the_next_time(
+    state: Callable[[Log, FaultyDisk], None],
+) -> None:
+    original = left_by(state)
+    wanted = everything(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
+    num_refused = 0
+    for path, bad in refusals(original):
+        disk = copy.deepcopy(original)
+        inode = disk.files[path]
+        inode.unreadable = bad
+        for _ in range(3):
+            log = opened(disk)
+            if log is None:
+                num_refused += 1
+                assert not any("quarantine" in name for name in disk.files), (path, bad)
+            else:
+                assert set(read_bodies(log)) <= set(wanted[0])  # type: ignore[call-overload]
+                log.close()
+        inode.unreadable = range(0)
+        log = Log.open(FOLDER, POLICY, disk)
+        assert everything(log) == wanted, (path, bad)
+        assert log.report.losses == (), (path, bad)
+        log.close()
+        log = Log.open(FOLDER, POLICY, disk)
+        assert log.report.steps == log.report.losses == (), (path, bad)
+    assert num_refused
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_operator_gives_up_what_stays_unreadable(
+    state: Callable[[Log, FaultyDisk], None],
+) -> None:
+    original = left_by(state)
+    where = spans(original)
+    wanted = read_bodies(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
+    for path, bad in refusals(original):
+        disk = copy.deepcopy(original)
+        disk.files[path].unreadable = bad
+        if opened(copy.deepcopy(disk)) is not None:
+            continue
+        disk.create(f"{FOLDER}/salvage")
+        log = Log.open(FOLDER, POLICY, disk)
+        assert f"{FOLDER}/salvage" not in disk.files
+        found = read_bodies(log)
+        hit = touched(where, path, bad) if path.endswith(".segment") else set()
+        end = min((number for number in hit if b"%d" % number not in found), default=NUM)
+        assert found[: len(wanted[:end])] == [body for body in wanted if int(body) < end]
+        disk.files[path].unreadable = range(0)  # what is written anew gets another sector
+        append(log, [b"after"])
+        log.close()
+        log = Log.open(FOLDER, POLICY, disk)
+        again = read_bodies(log)
+        assert again[-1] == b"after"
+        assert set(found) <= set(again)
+        assert log.report.losses == ()
+
+
+def test_what_a_torn_end_may_hide_is_copied_whole_or_not_cut() -> None:
+    """The device refuses to read what has to be kept of an end that a crash has torn."""
+    disk = left_by(killed)
+    (path, start, _), (_, other, _) = spans(disk)[10], spans(disk)[11]
+    inode = disk.files[path]
+    inode.content[start] ^= 1
+    before, inode.unreadable = bytes(inode.content), range(other + 50, other + 51)
+    for _ in range(3):
+        assert opened(disk) is None
+    assert inode.content == before
+    assert not any("quarantine" in name for name in disk.files)
+    inode.unreadable = range(0)
+    log = Log.open(FOLDER, POLICY, disk)
+    assert log.next_offset == 10
+    (kept,) = (inode for name, inode in disk.files.items() if "quarantine" in name)
+    assert kept.content == before[start:]
+
+
 def test_what_is_cut_off_is_kept_as_far_as_it_can_be_read() -> None:
     """Behind the checkpoint the log ends where it cannot be read, and its end goes aside."""
     disk = FaultyDisk()
@@ -179,6 +328,9 @@ def test_what_is_cut_off_is_kept_as_far_as_it_can_be_read() -> None:
         append(log, [(b"%d" % number) * 9_000])
     inode = disk.files[log.segments[0].path()]
     inode.unreadable = range(10_000, 10_100)
+    with pytest.raises(UndecidedError, match=f"create the file {FOLDER}/salvage to keep what can"):
+        Log.open(FOLDER, LogPolicy(), disk)
+    disk.create(f"{FOLDER}/salvage")
     log = Log.open(FOLDER, LogPolicy(), disk)
     assert read_bodies(log) == [b"0" * 9_000]
     (kept,) = (inode for path, inode in disk.files.items() if "quarantine" in path)
