@@ -20,10 +20,11 @@ make the files so (recovery_steps.py). The checkpoint says how much was on the d
   So nothing is cut, set aside or forgotten because of it. Before the checkpoint readers step over
   it, and each opening looks whether it can be read again. After the checkpoint, where the log would
   have to end, opening is refused; the broker tries again when the stream is used. The same goes for
-  the journal, which alone knows stored offsets. No number of attempts tells a cable that is loose
-  for an hour from a sector that is lost, so an operator decides: with a file `salvage` in the
-  stream's folder the next opening takes for damaged what cannot be read. The log ends there then,
-  and a copy of what follows is kept, with zeros in the place of what cannot be read.
+  the checkpoint itself, without which a torn end would be trusted, and for the journal, which alone
+  knows stored offsets. No number of attempts tells a cable that is loose for an hour from a sector
+  that is lost, so an operator decides: with a file `salvage` in the stream's folder the next
+  opening takes for damaged what cannot be read. The log ends there then, and a copy of what follows
+  is kept, with zeros in the place of what cannot be read.
 * Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
   what the checkpoint covered and is now missing leaves a gap.
 """
@@ -75,9 +76,9 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         try:
             plan.checkpoint = read_checkpoint(disk, folder)
         except FormatError as error:
+            if isinstance(error, UnreadableError) and not plan.salvages:
+                raise
             plan.checkpoint_fault = str(error)
-            if isinstance(error, UnreadableError):
-                plan.refused = error
     suffixes: dict[int, set[str]] = {}
     for base, suffix in filter(None, map(parse_name, names)):
         suffixes.setdefault(base, set()).add(suffix)
@@ -112,7 +113,6 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         plan.steps.append(Remove(path, "its segment grows again, after chunks that it may know"))
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
-    plan.check_decided()
     return plan
 
 

@@ -72,12 +72,12 @@ class Cut:
             for at in range(self.position, self.found_size, _COPY_BYTES):
                 self._keep(file, kept, at, min(at + _COPY_BYTES, self.found_size))
             kept.sync()
+            disk.sync_folder(str(PurePath(to).parent))
         except StorageError:
             disk.remove(to)  # or each attempt would leave one
             raise
         finally:
             kept.close()
-        disk.sync_folder(str(PurePath(to).parent))
 
     def _keep(self, file: File, kept: File, start: int, end: int) -> None:
         """Copy a part."""
@@ -184,7 +184,6 @@ class Plan:
         checkpoint_fault: why it cannot be used; empty when it can, or is missing.
         unflushed: segments that may not be on the device as they are.
         is_ended: nothing may be appended to the newest segment.
-        refused: a read that the device refused, without which it is not known what to keep.
         salvages: an operator wants what can be read to be kept, and the rest given up.
     """
 
@@ -197,14 +196,7 @@ class Plan:
     checkpoint_fault: str = ""
     unflushed: list[Segment] = field(default_factory=list)
     is_ended: bool = False
-    refused: UnreadableError | None = None
     salvages: bool = False
-
-    def check_decided(self) -> None:
-        """Raise UnreadableError where something would be given up that may be read next time."""
-        gives_up = self.losses or any(isinstance(step, Cut | SetAside) for step in self.steps)
-        if self.refused is not None and gives_up and not self.salvages:
-            raise self.refused
 
     @property
     def has_tail(self) -> bool:

@@ -288,8 +288,8 @@ class SegmentScanner:
             except FormatError as error:
                 resumed = self._resume(file, size)
                 if segment.size >= durable:
-                    if isinstance(error, UnreadableError):
-                        plan.refused = error
+                    if isinstance(error, UnreadableError) and not plan.salvages:
+                        raise
                     self._note(error)
                     keeps = resumed is not None or following is not None or self._is_unsure
                     where = (segment.path(), segment.size, size)

@@ -127,6 +127,7 @@ class World:
         self.tried: list[bytes] = []
         self.offsets: list[int | None] = [None]
         self.policy = POLICY
+        self.set_aside: list[bytes] = []  # by recovery
         self.removed: list[bytes] = []  # by retention: may come back when that has failed
 
     def open(self) -> None:
@@ -211,6 +212,8 @@ class World:
         self.check_shown()
         self.close()
         assert not self.calls.opened
+        kept = b"".join(path.read_bytes() for path in Path(self.folder).glob("quarantine/*"))
+        assert all(body in kept for body in self.set_aside), "something of use is deleted"
 
 
 def _filled(world: World) -> None:
@@ -241,6 +244,21 @@ def _crashed(world: World) -> None:
                 n for n in os.listdir(world.folder) if n.endswith(".segment")
             ):
                 newest.write_bytes(newest.read_bytes() + b"torn")
+
+
+def _broken(world: World) -> None:
+    """Behind the checkpoint a chunk is damaged, so that whole ones have to leave the log."""
+    world.open()
+    for number in range(7):
+        world.append()
+        if number == 2:
+            world.store()
+            world.flush(with_checkpoint=True)
+    world.it.abandon()
+    world.log = None
+    path = Path(world.folder, f"{4:020d}.segment")
+    path.write_bytes(path.read_bytes().replace(b"m4", b"??"))
+    world.sure, world.set_aside = world.sure[:4], world.sure[5:]
 
 
 def _full(world: World) -> None:
@@ -321,6 +339,7 @@ OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] =
     "close": (_filled, World.close),
     "reopen": (_closed, World.open),
     "recover": (_crashed, World.open),
+    "quarantine": (_broken, World.open),
 }
 
 
