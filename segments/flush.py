@@ -19,6 +19,7 @@ from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
 # How much may follow a checkpoint: what has to be read through after a crash, a tenth of a second.
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_CHUNKS = 4_096
+MOST_SEALED = 16
 
 
 @dataclass
@@ -126,6 +127,12 @@ class Flush:
 # `abandon` release what is running, `release` what is sealed. A segment that is rolled
 # while it is running is in both places and acquired twice: its last bytes came after `begin`.
 #
+# It must stay open: Linux tells of a failed write-back to those who had the file open then. Who
+# opens it later hears of it only if nobody has before, and if the system still remembers the file
+# (which it may forget, as its pages count as clean). So files are not closed to be opened again for
+# the sync. Instead the log seals no more segments while MOST_SEALED wait for a flush: the newest
+# one grows beyond its size, up to what its index can address.
+#
 # How far the newest segment has got, in bytes, always in this order:
 #
 #     _flushed_size <= _begun_size <= writer.size
@@ -195,6 +202,11 @@ class FlushState:
         self._flushed_size = self._begun_size = FILE_HEADER_SIZE
         self._counted_from = (FILE_HEADER_SIZE, 0)
         self._has_new_names = True
+
+    @property
+    def num_sealed(self) -> int:
+        """Segments that are full and not on the device: each keeps its file open."""
+        return len(self.sealed) + len(self._running)
 
     @property
     def unflushed_bytes(self) -> int:

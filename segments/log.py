@@ -20,11 +20,16 @@ from segments.disk import Disk, OsDisk
 from segments.errors import StorageError, UndecidedError, UnreadableError
 from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
-from segments.flush import Flush, FlushState
+from segments.flush import MOST_SEALED, Flush, FlushState
 from segments.journal import Journal
 from segments.offset_lookup import Position, find
 from segments.offsets import OffsetSpec
-from segments.policy import LogPolicy
+from segments.policy import (
+    DEFAULT_SEGMENT_BYTES,
+    MAX_SEGMENT_BYTES,
+    MAX_SEGMENT_CHUNKS,
+    LogPolicy,
+)
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
@@ -33,6 +38,8 @@ from segments.tracking_replay import restore_tracking
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
 # correction, or summer time set by hand.
 MOST_AHEAD_MS = 3_600_000
+# As many are of the declared size; then it doubles with each further thousand, up to the default.
+_MANY_SEGMENTS, _SEGMENTS_PER_DOUBLING = 4_096, 1_024
 _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
 
 
@@ -299,7 +306,22 @@ class Log:
         size = writer.size + sum(chunk.header.total_size for chunk, _ in group)
         if not num_chunks:
             return False  # an empty segment would be rolled for ever
-        return size >= policy.max_segment_bytes or num_chunks >= policy.max_segment_chunks
+        if self._state.num_sealed >= MOST_SEALED:
+            return size >= MAX_SEGMENT_BYTES or num_chunks >= MAX_SEGMENT_CHUNKS
+        return size >= self.segment_bytes or num_chunks >= policy.max_segment_chunks
+
+    @property
+    def segment_bytes(self) -> int:
+        """A segment that has reached this is sealed, unless too many wait for a flush.
+
+        In a log of very many segments it is more than was declared: each keeps memory, and takes
+        time when the log is opened, however little is in it.
+        """
+        declared, more = self.policy.max_segment_bytes, len(self.segments) - _MANY_SEGMENTS
+        if more <= 0 or declared >= DEFAULT_SEGMENT_BYTES:
+            return declared
+        doublings = -(-more // _SEGMENTS_PER_DOUBLING)
+        return min(declared << min(doublings, 32), DEFAULT_SEGMENT_BYTES)
 
     def _write(self, group: list[tuple[EncodedChunk, ChunkBuilder]]) -> None:
         """Append a group to the newest segment, and empty it."""

@@ -20,7 +20,8 @@ class LogPolicy:
     """Limits and options of one log.
 
     Attributes:
-        max_segment_bytes: a segment that has reached this is sealed before the next chunk.
+        max_segment_bytes: a segment that has reached this is sealed before the next chunk, with
+            the exceptions of `Log.segment_bytes` and of `flush.MOST_SEALED`.
         max_segment_chunks: the same, counted in chunks.
         max_length_bytes: drop the oldest segments while the stream is larger; None keeps all.
         max_age_ms: drop segments whose last chunk is older; None keeps all.

@@ -18,6 +18,8 @@ class LogFigures(NamedTuple):
         size: of all segment files, in bytes.
         first_timestamp_ms, last_timestamp_ms: of chunks, in ms since 1970; 0 for an empty log.
         oldest_ends_ms: the last chunk of the oldest segment, None while that is the only one.
+        raised_segment_bytes: at which new segments begin, where that is more than was declared,
+            because there are so many; else 0.
     """
 
     first_offset: int
@@ -31,6 +33,7 @@ class LogFigures(NamedTuple):
     first_timestamp_ms: int
     last_timestamp_ms: int
     oldest_ends_ms: int | None
+    raised_segment_bytes: int
 
     @classmethod
     def of(cls, log: Log) -> "LogFigures":
@@ -49,6 +52,7 @@ class LogFigures(NamedTuple):
             next(times, 0),
             log.last_timestamp_ms or 0,
             _oldest_ends_ms(log),
+            log.segment_bytes if log.segment_bytes > log.policy.max_segment_bytes else 0,
         )
 
     @property
@@ -67,4 +71,4 @@ def _oldest_ends_ms(log: Log) -> int | None:
     return min(ends, begins)  # the clock was ahead if the next one begins before
 
 
-NO_FIGURES = LogFigures(0, 0, None, None, 0, 0, 1, 0, 0, 0, None)  # of a stream without files yet
+NO_FIGURES = LogFigures(0, 0, None, None, 0, 0, 1, 0, 0, 0, None, 0)  # of a stream without files

@@ -289,6 +289,7 @@ def _figures(caller: Caller, stream: Stream) -> Row:
         **message_counts(figures.num_messages),
         "message_bytes": figures.size,
         "segments": figures.num_segments,
+        **({"segment_bytes_raised_to": raised} if (raised := figures.raised_segment_bytes) else {}),
         "chunks": figures.num_chunks,
         "first_offset": figures.first_offset,
         "next_offset": figures.next_offset,

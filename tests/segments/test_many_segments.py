@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 from segments import Log, LogPolicy, StorageError
 from segments.checkpoint import CHECKPOINT_NAME
+from segments.flush import MOST_SEALED
 from segments.recovery import examine
+from streamd.broker.log_figures import LogFigures
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, read_bodies
 
@@ -43,6 +46,8 @@ def log_of(disk: FaultyDisk, number: int, *, flushes: bool = True) -> Log:
     log = Log.open("s", EACH_ITS_OWN, disk)
     for n in range(number):
         append(log, [b"%d" % n])
+        if n % MOST_SEALED == 0:
+            log.flush()
     if flushes:
         log.flush(with_checkpoint=True)
     return log
@@ -70,12 +75,35 @@ def test_dropping_costs_the_same_for_each_segment() -> None:
     assert cost(400) < 5 * cost(100)
 
 
+def test_segments_of_a_log_that_has_very_many_are_larger() -> None:
+    """However small they were declared, their number stays bounded; and becomes small again."""
+    log = log_of(FaultyDisk(), 20)
+    one = log.segments[0]
+    log.policy = LogPolicy(max_segment_bytes=1)
+    first, log.segments = log.segments, [one] * 4_096
+    assert log.segment_bytes == 1
+    sizes = []
+    for number in (4_097, 5_120, 5_121, 10_000, 40_000):
+        log.segments = [one] * number
+        sizes.append(log.segment_bytes)
+    assert sizes == [2, 2, 4, 1 << 6, 500_000_000]
+    log.policy = LogPolicy(max_segment_bytes=1)
+    assert LogFigures.of(log).raised_segment_bytes == 500_000_000
+    log.policy = LogPolicy(max_segment_bytes=2_000_000_000)
+    assert log.segment_bytes == 2_000_000_000
+    assert LogFigures.of(log).raised_segment_bytes == 0
+    log.segments = first
+    log.close()
+
+
 @contextmanager
 def few_descriptors(number: int) -> Iterator[None]:
     """So many files can be opened beside those that are open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 1 + number, hard))
+    taken = {int(fd) for fd in os.listdir("/proc/self/fd")}
+    taken = {fd for fd in taken if Path(f"/proc/self/fd/{fd}").exists()}  # not that of listdir
+    free = (fd for fd in count() if fd not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, number, None)), hard))
     try:
         yield
     finally:
@@ -94,12 +122,42 @@ class TestDescriptors:
         log = Log.open(str(tmp_path), EACH_ITS_OWN)
         for n in range(50):
             append(log, [b"%d" % n])
+            if n % MOST_SEALED == 0:
+                log.flush()
+        assert len(log.segments) == 50
         log.close()
         (tmp_path / CHECKPOINT_NAME).unlink()
         with few_descriptors(10):
             log = Log.open(str(tmp_path), EACH_ITS_OWN)
             assert len(read_bodies(log)) == 50
             log.close()
+
+    @pytest.mark.parametrize("flush_runs", [False, True])
+    @pytest.mark.parametrize("commits_on_flush", [False, True])
+    def test_segments_that_wait_for_a_flush_are_few(
+        self, tmp_path: Path, commits_on_flush: bool, flush_runs: bool
+    ) -> None:
+        """A publisher of small messages, a segment for each, and a disk that takes its time."""
+        log = Log.open(str(tmp_path), EACH_ITS_OWN, commits_on_flush=commits_on_flush)
+        flush = log.begin_flush() if flush_runs else None
+        before = num_open()
+        for n in range(400):
+            append(log, [b"%d" % n])
+        assert num_open() - before <= 2 * MOST_SEALED
+        if flush is not None:
+            flush.run()
+            log.end_flush(flush)
+        log.flush()
+        for n in range(400, 410):  # again each its own
+            append(log, [b"%d" % n])
+        log.flush()
+        assert [segment.num_chunks for segment in log.segments[-9:]] == [1] * 9
+        assert len(read_bodies(log)) == 410
+        log.close()
+        log = Log.open(str(tmp_path), EACH_ITS_OWN)
+        assert len(read_bodies(log)) == 410
+        assert log.report.steps == log.report.losses == ()
+        log.close()
 
     @pytest.mark.parametrize("number", range(6))
     def test_a_log_that_finds_no_descriptor_keeps_none(self, tmp_path: Path, number: int) -> None:

@@ -281,7 +281,7 @@ def _statistics(figures: LogFigures) -> tuple[Statistic, ...]:
 
 
 def _description(figures: LogFigures) -> tuple[Statistic, ...]:
-    lost = figures.num_lost
+    lost, raised = figures.num_lost, figures.raised_segment_bytes
     return (
         *_statistics(figures),
         Statistic("messages", figures.num_messages),
@@ -290,5 +290,6 @@ def _description(figures: LogFigures) -> tuple[Statistic, ...]:
         Statistic("segments", figures.num_segments),
         Statistic("first_timestamp_ms", figures.first_timestamp_ms),
         Statistic("last_timestamp_ms", figures.last_timestamp_ms),
+        *((Statistic("segment_bytes_raised_to", raised),) if raised else ()),
         *((Statistic("lost_messages", lost),) if lost else ()),
     )
