@@ -87,10 +87,12 @@ class Tracking:
         self._pending.clear()
 
     def forget_offsets_below(self, first_offset: int) -> None:
-        """Drop stored offsets of messages that retention has removed."""
+        """Drop stored offsets of messages that retention has removed.
+
+        One that is not on disk yet is still written: an older one that is there would come back.
+        """
         for reference in [name for name, at in self._offsets.items() if at < first_offset]:
             del self._offsets[reference]
-            self._pending.pop(reference, None)
 
     def snapshot_blocks(self) -> list[Block]:
         """Everything, for a snapshot."""

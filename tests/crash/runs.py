@@ -19,7 +19,7 @@ from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream, StreamServices
 from streamd.net.rounds import Rounds
-from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
+from streamd.wire.stream.publish import Outgoing, decode_filtered_entries, encode_filtered_entries
 from tests.crash.recorder import RecordingDisk
 
 FOLDER, _TRASH = "data/s", "data/trash"
@@ -206,8 +206,8 @@ class Run:
     async def _step(self, nursery: trio.Nursery) -> None:
         random = self._random
         kind = random.choices(
-            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask"),
-            (10, 2, 3, 4, 2, 0.4, 1),
+            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask", "index"),
+            (10, 2, 3, 4, 2, 0.4, 1, 6),
         )[0]
         if kind == "publish":
             with self._rounds.open() if self._in_rounds else nullcontext():
@@ -227,12 +227,19 @@ class Run:
             await self._stream.settled()
             if self.life.stored:
                 self.note(self.life.known, len(self.life.stored) - 1)
+        else:
+            await self._keep_up(kind, nursery)
+        if random.random() < 0.5:
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def _keep_up(self, kind: str, nursery: trio.Nursery) -> None:
+        if kind == "index":
+            for segment in self._stream.take_index_requests():
+                await self._stream.build_index(segment)
         elif kind == "expire":
             await self._stream.expire()
         else:
             await self._reopen(nursery)
-        if random.random() < 0.5:
-            await trio.testing.wait_all_tasks_blocked()
 
     async def _reopen(self, nursery: trio.Nursery) -> None:
         await self._stream.settled()
@@ -255,8 +262,10 @@ class Run:
     def _send(self, publisher: _Publisher, ids: range) -> None:
         if not ids:
             return
-        messages = [Outgoing(number, self._body(publisher.reference, number)) for number in ids]
-        for entries in decode_entries(encode_entries(messages), len(messages)).groups:
+        bodies = {number: self._body(publisher.reference, number) for number in ids}
+        messages = [Outgoing(n, body, filter_value_of(body)) for n, body in bodies.items()]
+        encoded = encode_filtered_entries(messages)
+        for entries in decode_filtered_entries(encoded, len(messages)).groups:
             self._stream.publish(PendingEntries(publisher, entries))  # type: ignore[arg-type]
 
     def _body(self, reference: bytes, number: int) -> bytes:
@@ -267,6 +276,12 @@ class Run:
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
     with scope:
         await stream.run()
+
+
+def filter_value_of(body: bytes) -> bytes | None:
+    """What a message of a run is published with: one of two values, or none."""
+    number = int(body.split(b"|", 3)[2])
+    return None if number % 5 == 4 else b"v%d" % (number // 9 % 2)
 
 
 def bodies_in(data: bytes) -> list[bytes]:

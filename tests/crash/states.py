@@ -16,11 +16,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from segments import FIRST, ChunkBuilder, Log, Reader
+from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, Reader
+from segments.filter_files import load_or_build
 from segments.verify import verify
 from streamd.broker.flusher import FlushMode
 from tests.crash.recorder import RecordingDisk, Tree
-from tests.crash.runs import FOLDER, Life, Mark, Run, bodies_in
+from tests.crash.runs import FOLDER, Life, Mark, Run, bodies_in, filter_value_of
 from tests.support.logs import entry
 
 
@@ -50,6 +51,8 @@ def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> 
         kind = "repaired"
     _check_messages(run, life, log, at, is_killed=is_killed)
     _check_tracking(run, life, log, at, is_killed=is_killed)
+    if random.random() < 0.4:
+        _check_filters(log)
     if random.random() < 0.2:
         _check_writable(run, log, disk)
     return kind
@@ -78,6 +81,22 @@ def _check_messages(run: Run, life: Life, log: Log, at: int, *, is_killed: bool)
     confirmed = max((mark.value for mark in life.confirms if mark.at <= safe), default=-1)
     assert log.next_offset > confirmed, f"confirmed up to {confirmed}, found {log.next_offset}"
     assert log.first_offset <= _last(life.firsts, at, 0), "what is kept is gone"
+
+
+def _check_filters(log: Log) -> None:
+    """A filtered consumer gets exactly the matches, whatever is left of the filter files."""
+    found = list(_read(log))
+    for is_indexed in (False, True):
+        if is_indexed:
+            for segment in log.segments:
+                size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+                filters = load_or_build(segment, size, is_sealed)
+                if filters is not None:
+                    log.adopt_filters(segment, filters, size)
+        for value in (b"v0", b"v1"):
+            matches = [(at, body) for at, body in found if filter_value_of(body) == value]
+            read = _read(log, ChunkMatcher([value]))
+            assert [(at, body) for at, body in read if filter_value_of(body) == value] == matches
 
 
 def _check_tracking(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:
@@ -116,8 +135,8 @@ def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
     assert log.tracking.sequence(b"p") == last + 1
 
 
-def _read(log: Log) -> Iterator[tuple[int, bytes]]:
-    reader = Reader(log, log.find(FIRST))
+def _read(log: Log, matcher: ChunkMatcher | None = None) -> Iterator[tuple[int, bytes]]:
+    reader = Reader(log, log.find(FIRST), matcher)
     while not reader.at_end:
         for chunk in reader.read(1_000, 1 << 20, 1_000):
             raw = chunk.data

@@ -610,6 +610,23 @@ class TestTrackingJournal:
         assert (log.committed_offset, log.tracking.sequence(b"p")) == (2, 1)
         log.close()
 
+    def test_an_offset_that_was_taken_back_does_not_return(self, tmp_path: Path) -> None:
+        """Stored, then an earlier one, which retention removes before it is written; killed."""
+        policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
+        log = Log.open(str(tmp_path), policy)
+        for _ in range(4):
+            append(log, [b"x"])
+        log.store_offset(b"c", 3)
+        log.flush(with_checkpoint=True)
+        log.store_offset(b"c", 0)
+        log.expire(0).run()
+        assert log.tracking.offset(b"c") is None
+        log.write_tracking()
+        log.abandon()
+        log = Log.open(str(tmp_path), policy)
+        assert log.tracking.offset(b"c") in (None, 0)
+        log.close()
+
     def test_a_damaged_trailer_costs_its_own_tracking_only(self, tmp_path: Path) -> None:
         policy = LogPolicy()
         written = fill(tmp_path, 5, policy)
