@@ -117,15 +117,15 @@ class Journal:
     def _load(self, file: File, *, salvages: bool) -> None:
         try:
             raw = file.read(file.size(), 0)
-            codec.check_file_header(raw, codec.TRACKING_HEADER)
+            self.records, used = codec.decode_journal(raw[FILE_HEADER_SIZE:])
+            codec.check_file_header(raw, codec.TRACKING_HEADER, is_sound=bool(self.records))
         except VersionError as error:
             raise OtherVersionError(self._path, error) from error
         except FormatError as error:
             if isinstance(error, UnreadableError) and not salvages:
                 raise
-            self.fault = str(error)
+            self.records, self.fault = [], str(error)
             return
-        self.records, used = codec.decode_journal(raw[FILE_HEADER_SIZE:])
         for record in self.records:
             if record.kind == JOURNAL_SNAPSHOT:
                 self._latest = record

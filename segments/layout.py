@@ -56,6 +56,9 @@ from segments.format_constants import (
 )
 
 
+# No checksum covers a file header. In journal, checkpoint and damage file a version that differs by
+# damage is told from one of a later program by what follows: that passes the checksums of version 1
+# only in a file of version 1. So a later version has to put its number under its checksums.
 def _file_header(magic: bytes, version: int = FILE_VERSION) -> Struct:
     return Struct("magic" / Const(magic), "version" / Const(version, Int32ub))
 

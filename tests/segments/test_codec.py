@@ -1,6 +1,7 @@
 """The struct twins agree with the declarations, and refuse everything that is not whole."""
 
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,7 @@ def test_damage_agrees_with_layout(ranges: list[Damage]) -> None:
         assert [declared[name] for name in Damage._fields] == list(damage)
 
 
+VERSION = range(4, 8)  # in a file header; what follows tells which one it is
 CHECKPOINTS = st.builds(Checkpoint, U64, U64, U64, U64, U64, U64, st.booleans())
 
 
@@ -212,9 +214,10 @@ def test_checkpoint_agrees_with_layout(checkpoint: Checkpoint) -> None:
 @given(CHECKPOINTS, st.data())
 def test_changed_checkpoints_are_refused(checkpoint: Checkpoint, data: st.DataObject) -> None:
     raw = bytearray(codec.encode_checkpoint(checkpoint))
-    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(FormatError):
-        codec.decode_checkpoint(bytes(raw))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    with nullcontext() if at in VERSION else pytest.raises(FormatError):
+        assert codec.decode_checkpoint(bytes(raw)) == checkpoint
     with pytest.raises(FormatError):
         codec.decode_checkpoint(codec.encode_checkpoint(checkpoint)[:-1])
 
@@ -222,9 +225,10 @@ def test_changed_checkpoints_are_refused(checkpoint: Checkpoint, data: st.DataOb
 @given(st.lists(st.builds(Damage, U64, U64, U64, U64), min_size=1, max_size=3), st.data())
 def test_changed_damage_files_are_refused(ranges: list[Damage], data: st.DataObject) -> None:
     raw = bytearray(codec.encode_damage(ranges))
-    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(FormatError):
-        codec.decode_damage(bytes(raw))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    with nullcontext() if at in VERSION else pytest.raises(FormatError):
+        assert codec.decode_damage(bytes(raw)) == ranges
     with pytest.raises(FormatError):
         codec.decode_damage(codec.encode_damage(ranges)[:-1])
 

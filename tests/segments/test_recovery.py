@@ -1,5 +1,6 @@
 """Opening what a crash left: every cut, every lost side file, damage in the middle."""
 
+import copy
 import shutil
 import zlib
 from collections.abc import Callable
@@ -414,12 +415,35 @@ def test_a_lost_checkpoint_costs_nothing_else(tmp_path: Path, content: bytes | N
 def test_files_of_another_version_are_left_alone(tmp_path: Path, name: str) -> None:
     fill(tmp_path, 8)
     raw = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(raw[:4] + b"\0\0\0\2" + raw[8:])
+    (tmp_path / name).write_bytes(raw[:4] + b"\0\0\0\2" + bytes([raw[8] ^ 1]) + raw[9:])
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     message = f"cannot use .*{name}: its format version is 2, this program knows 1; start the prog"
     with pytest.raises(OtherVersionError, match=message):
         Log.open(str(tmp_path), ROLLING)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 17, 99, 100, 1 << 24])
+def test_a_damaged_version_costs_nothing(version: int) -> None:
+    """What follows it is that of this version, as its checksums say."""
+    original = FaultyDisk()
+    log = Log.open("s", ROLLING, original)
+    for number in range(4):
+        append(log, [b"%d" % number], sequences={b"p": number + 1})
+    log.store_offset(b"c", 2)
+    log.close()
+    original.files[f"s/{0:020d}.segment"].content[8:12] = bytes(4)  # of the first chunk
+    original.files[f"s/{0:020d}.index"].content.append(0)  # so it is noticed
+    Log.open("s", ROLLING, original).close()
+    for name in ("checkpoint", "tracking", f"{0:020d}.damage"):
+        disk = copy.deepcopy(original)
+        disk.files[f"s/{name}"].content[4:8] = version.to_bytes(4, "big")
+        log = Log.open("s", ROLLING, disk)
+        assert log.report.losses == ()
+        assert read_bodies(log) == [b"1", b"2", b"3"]
+        assert log.tracking.sequence(b"p") == 4
+        assert log.tracking.offset(b"c") == 2
+        log.close()
 
 
 def test_what_is_flushed_is_not_read_again() -> None:

@@ -308,7 +308,7 @@ def test_what_a_torn_end_may_hide_is_copied_whole_or_not_cut() -> None:
     (path, start, _), (_, other, _) = spans(disk)[10], spans(disk)[11]
     inode = disk.files[path]
     inode.content[start] ^= 1
-    before, inode.unreadable = bytes(inode.content), range(other + 50, other + 51)
+    before, inode.unreadable = bytes(inode.content), range(other + 10, other + 11)
     for _ in range(3):
         assert opened(disk) is None
     assert inode.content == before
