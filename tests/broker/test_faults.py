@@ -196,6 +196,25 @@ async def test_a_read_that_fails_ends_the_subscription(tmp_path: Path, faults: F
         await good_goes_on(peer, 2)
 
 
+async def test_a_read_that_is_refused_at_the_start_is_tried_again(
+    tmp_path: Path, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device cannot read the checkpoint for a while: the stream waits for it, and is whole."""
+    async with harness(tmp_path) as server:
+        await two_streams(server)
+    faults.set_bad_place(f"/{BAD}/checkpoint", range(100))
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        for _ in range(3):
+            assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
+            await trio.sleep(6)
+        assert "; nothing was cut, and opening the stream is tried again; " in caplog.text
+        faults.clear()
+        await peer.declare(BAD)
+        await peer.subscribe(BAD)
+        assert await peer.bodies(1) == [b"before"]
+
+
 @pytest.mark.parametrize("size", [100, 200_000])
 async def test_a_place_that_cannot_be_read_costs_its_chunk_only(
     tmp_path: Path, faults: Faults, size: int, caplog: pytest.LogCaptureFixture
