@@ -304,6 +304,8 @@ class Log:
         writer, policy = self._writer, self.policy
         num_chunks = writer.num_chunks + len(group)
         size = writer.size + sum(chunk.header.total_size for chunk, _ in group)
+        if size < policy.max_segment_bytes and num_chunks < policy.max_segment_chunks:
+            return False
         if not num_chunks:
             return False  # an empty segment would be rolled for ever
         if self._state.num_sealed >= MOST_SEALED:
