@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format bench compare clean
+.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -21,6 +21,7 @@ help:
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
+	@echo "make dist       build wheel and sdist in dist/, and try them out"
 	@echo "make bench      measure the server on this machine"
 	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
 	@echo "make clean      remove the virtual environment and caches"
@@ -82,6 +83,12 @@ check: $(VENV)/.check $(VENV)/.test
 format: $(VENV)/.check
 	$(BIN)/ruff format .
 
+dist: $(VENV)/.dist
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.distribution dist
+
 bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks
 
@@ -95,5 +102,5 @@ soak: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Late flights by carrier, in Spark, from the files of a stream; pip install 'streamd[spark]'.
+"""Late flights by carrier, in Spark, from the files of a stream; it needs the extra "spark".
 
 python examples/late_flights_in_spark.py data/streams/%2F/flights
 """

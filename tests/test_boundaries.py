@@ -29,7 +29,7 @@ LAYERS = (
     ("streamd/http_api",),
     ("streamd/server.py",),
     ("clients",),  # imports of the server only its wire, see below
-    ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py"),
+    ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py", "streamd/testing.py"),
 )
 # Rooms on one floor that know nothing of each other.
 APART = (
@@ -235,6 +235,12 @@ def test_only_the_command_line_uses_the_client_library() -> None:
 
 def test_the_server_starts_without_the_client_library() -> None:
     check = "import sys, streamd.server; sys.exit('clients' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_the_client_library_loads_nothing_that_only_a_server_needs() -> None:
+    of_servers = "trio outcome hypercorn h11 starlette click rich sqlite3 streamd.server"
+    check = f"import sys, clients; sys.exit(bool(sys.modules.keys() & set('{of_servers}'.split())))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

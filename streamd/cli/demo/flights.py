@@ -46,7 +46,10 @@ def flights_file() -> Path:
         path = Path(folder, "data", "flights.csv.zip")
         if path.exists():
             return path
-    raise NoRecords("the flight records are missing: install them with pip install 'streamd[demo]'")
+    raise NoRecords(
+        "the flight records are missing: in a checkout of streamd, pip install '.[demo]'; "
+        "with its wheel file, pip install 'FILE.whl[demo]'"
+    )
 
 
 def read_flights(path: Path) -> Iterator[Flight]:

@@ -1,0 +1,19 @@
+"""What `streamd --version` prints: of this program, of the files it writes, of what it speaks.
+
+They change apart from each other. Files of every earlier version can be read.
+"""
+
+from segments.format_constants import FILE_VERSION, FILTER_INDEX_VERSION
+from streamd import __version__
+from streamd.broker.catalog_schema import VERSION as CATALOG_VERSION
+from streamd.connections.stream.login import COMPATIBLE_VERSION
+
+
+def versions() -> str:
+    """Three lines."""
+    return (
+        f"streamd {__version__}\n"
+        f"files: log {FILE_VERSION}, filter index {FILTER_INDEX_VERSION}, "
+        f"catalog {CATALOG_VERSION}\n"
+        f"protocols: streams as RabbitMQ {COMPATIBLE_VERSION}, AMQP 0-9-1"
+    )
