@@ -167,7 +167,7 @@ class Filter:
             return Picked(len(asked), asked)
         found = list(map(read, asked))
         knows_property = self.numbers is not NumberRule.TEXT
-        self.num_others += sum(v.is_other or (knows_property and v.is_number) for v in found)
+        self.num_others += sum([v.is_other or (knows_property and v.is_number) for v in found])
         wanted = WantedValues(
             self._values, match_unfiltered=self._match_unfiltered, numbers=self.numbers
         )

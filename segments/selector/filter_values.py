@@ -21,6 +21,7 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is
 import json
 from collections.abc import Callable, Collection
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -53,6 +54,12 @@ class PropertyValue(NamedTuple):
 
 
 _NONE = PropertyValue(b"")
+_REMEMBERED_CHARACTERS = 64  # of a text: most messages have one of a few
+
+
+@lru_cache(maxsize=4096)
+def _of_text(text: str) -> PropertyValue:
+    return PropertyValue(text.encode())
 
 
 def filter_value_of(value: object) -> bytes:
@@ -66,6 +73,8 @@ def filter_value_of(value: object) -> bytes:
 
 def property_value_of(value: object) -> PropertyValue:
     """What a property's value is worth for a reader."""
+    if type(value) is str and len(value) <= _REMEMBERED_CHARACTERS:
+        return _of_text(value)
     if isinstance(value, int | float):  # a boolean too
         return PropertyValue(json.dumps(value).encode(), is_number=True)
     if isinstance(value, Char):
