@@ -18,6 +18,7 @@ from segments import Log, LogPolicy, bloom
 from segments.entries import Entries
 from segments.message import Message, MessageView
 from segments.selector import (
+    Budget,
     MatcherSet,
     NumberRule,
     filter_value_of,
@@ -137,7 +138,7 @@ def test_selectors_find_the_same_messages(name: str) -> None:
         pushed = selector.push_down(parse_property(name), is_strict=True)
         assert pushed.values == {value}
     for raw, value, _ in found:
-        assert MatcherSet(selectors).matching([raw]) == ({value} if value else set())
+        assert MatcherSet(selectors).matching([raw], Budget(10**9)) == ({value} if value else set())
 
 
 def test_a_set_of_selectors_finds_what_each_of_them_finds() -> None:
@@ -146,7 +147,7 @@ def test_a_set_of_selectors_finds_what_each_of_them_finds() -> None:
     selectors = {text: parse_sql(text) for text in texts}
     for raw, _, _ in odd_messages("region"):
         alone = {text for text, one in selectors.items() if one.matcher().matches(raw)}
-        assert MatcherSet(selectors).matching([raw]) == alone
+        assert MatcherSet(selectors).matching([raw], Budget(10**9)) == alone
 
 
 def test_a_view_of_a_message_reads_the_same() -> None:
