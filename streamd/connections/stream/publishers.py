@@ -35,7 +35,8 @@ from streamd.wire.stream.publish import (
     publishing_ids_of,
 )
 
-MESSAGES_A_TURN = 10_000  # of frames: a megabyte holds 87,000
+MESSAGES_A_TURN = 10_000  # of a connection: a frame holds 87,000
+_FILTERED_A_TURN = 5_000  # of a frame: a filter value is as much work as a message
 _CHECKED_A_TURN = 100  # messages whose filter property is looked for before others have a turn
 _CHECKED_BYTES_A_TURN = 64 << 10  # of them
 
@@ -101,12 +102,12 @@ class Publishers:
         Raises:
             RemoteProtocolError: the frame is malformed.
         """
-        if command.num_entries <= MESSAGES_A_TURN:
+        kind, number, is_filtered = type(command), command.publisher_id, _is_filtered(command)
+        most = _most_at_once(command)
+        if command.num_entries <= most:
             await self._publish_part(command)
             return
-        kind, number = type(command), command.publisher_id
-        is_filtered = kind is c.PublishFiltered
-        cut = parts_of(command.entries, command.num_entries, MESSAGES_A_TURN, filtered=is_filtered)
+        cut = parts_of(command.entries, command.num_entries, most, filtered=is_filtered)
         parts = [part async for part in in_turns(cut, 1)]  # before one of them is stored
         is_sound = True
         for entries, count in parts:
@@ -160,7 +161,7 @@ class Publishers:
     def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give a frame to its stream; False, and nothing done, when that may take a while."""
         found = self._publishers.get(command.publisher_id)
-        if command.num_entries > MESSAGES_A_TURN:
+        if command.num_entries > _most_at_once(command):
             return False
         if found is not None and (found[1].is_crowded or _looks_long(found[1], command)):
             return False
@@ -169,10 +170,11 @@ class Publishers:
 
     def _store_all(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give messages to their stream at once; whether no sub-batch among them was bad."""
-        filtered = isinstance(command, c.PublishFiltered)
         found = self._publishers.get(command.publisher_id)
         if found is None:
-            ids = publishing_ids_of(command.entries, command.num_entries, filtered=filtered)
+            ids = publishing_ids_of(
+                command.entries, command.num_entries, filtered=_is_filtered(command)
+            )
             code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
             self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
             return True
@@ -187,8 +189,7 @@ class Publishers:
     def _decode(
         self, publisher: StreamPublisher, command: c.Publish | c.PublishFiltered
     ) -> Decoded:
-        is_filtered = isinstance(command, c.PublishFiltered)
-        decode = decode_filtered_entries if is_filtered else decode_entries
+        decode = decode_filtered_entries if _is_filtered(command) else decode_entries
         decoded = decode(command.entries, command.num_entries)
         publisher.published += command.num_entries
         return decoded
@@ -251,6 +252,15 @@ class Publishers:
         if found:
             found[0].is_deleted = True
         self._context.answer(c.DeletePublisherResponse(command.correlation_id, code))
+
+
+def _is_filtered(command: c.Publish | c.PublishFiltered) -> bool:
+    return isinstance(command, c.PublishFiltered)
+
+
+def _most_at_once(command: c.Publish | c.PublishFiltered) -> int:
+    """How many messages of a frame are taken before others have a turn."""
+    return _FILTERED_A_TURN if _is_filtered(command) else MESSAGES_A_TURN
 
 
 def _looks_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from streamd.connections.stream import publishers
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_sub_batch
 from tests.support.server import OK, Harness, Peer, frame
@@ -165,6 +166,36 @@ class TestChunks:
         assert await writer.next() == c.PublishConfirm(1, (1,))
         await writer.subscribe("s")
         assert (await writer.chunk()).bodies == [b"a"]
+
+    @pytest.mark.parametrize("most", [1, 2, 3, 10])
+    async def test_a_large_frame_is_stored_in_parts(
+        self, writer: Peer, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A bad sub-batch refuses what follows it in its frame, and nothing of the next frame."""
+        monkeypatch.setattr(publishers, "MESSAGES_A_TURN", most)
+        bad = encode_sub_batch(4, 0, 0, 0, b"")
+        good = [encode_entries([Outgoing(n, b"%d" % n)]) for n in range(1, 9)]
+        await writer.send(c.Publish(1, 8, b"".join([*good[:3], bad, *good[4:]])))
+        await writer.send(c.Publish(1, 1, encode_entries([Outgoing(9, b"9")])))
+        refused: list[int] = []
+        confirmed: list[int] = []
+        while len(refused) + len(confirmed) < 9:
+            answer = await writer.next()
+            if isinstance(answer, c.PublishError):
+                refused += [fault.publishing_id for fault in answer.faults]
+            else:
+                assert isinstance(answer, c.PublishConfirm)
+                confirmed += answer.publishing_ids
+        assert (refused, confirmed) == ([4, 5, 6, 7, 8], [1, 2, 3, 9])
+
+    async def test_nothing_of_a_large_frame_is_stored_when_its_end_is_damaged(
+        self, server: Harness, writer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(publishers, "MESSAGES_A_TURN", 2)
+        entries = encode_entries([Outgoing(n, b"%d" % n) for n in range(9)])
+        await writer.send(c.Publish(1, 9, entries[:-1]))
+        await writer.expect(c.Close)
+        assert (await server.host.find("s").read_figures()).num_messages == 0
 
     async def test_known_header_of_a_named_publisher(self, peer: Peer) -> None:
         """What rstream's own test_deliver expects of a server."""
