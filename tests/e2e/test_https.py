@@ -25,7 +25,8 @@ class Https(TlsServer):
 
     def wrapped(self) -> ssl.SSLSocket:
         plain = socket.create_connection(("localhost", self.server.https_port))
-        return self.context().wrap_socket(plain, server_hostname="localhost")
+        options = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
+        return self.context().wrap_socket(plain, **options)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from trio.testing import memory_stream_pair
 
 from streamd.config import LOGIN_SECONDS, Config, ConfigError, Value, load
 from streamd.http_api import known_hosts, machine_names, serving
-from streamd.http_api.browsers import SECURITY_HEADERS, BrowserGuard
+from streamd.http_api.browsers import SECURITY_HEADERS, BrowserGuard, with_security
 from streamd.net.tls import Certificates
 from tests.connections.test_hostile_peers import http_stream
 from tests.http_api.test_unread import answer, head
@@ -310,10 +310,18 @@ async def test_every_answer_says_what_browsers_must_not_do(
 ) -> None:
     stream = http_stream(server)
     await stream.send_all(request_)
-    found = await answer(stream)
-    assert found.status_code == status
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += bytes(await stream.receive_some(100_000))
+    first, *lines = data.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    assert first.split()[1] == str(status)
     for name, value in SECURITY.items():
-        assert found.headers.get_list(name) == [value]
+        assert [line for line in lines if line.startswith(name)] == [f"{name}: {value}"]
+
+
+def test_what_an_answer_says_itself_is_left_alone() -> None:
+    headers = [(b"Cache-Control", b"no-cache"), (b"content-length", b"0")]
+    assert with_security(headers) == [*headers, *SECURITY_HEADERS[:-1]]
 
 
 async def test_an_answer_to_a_fault_of_ours_says_so_too(
@@ -359,6 +367,14 @@ async def test_paths_with_a_prefix(tmp_path: Path, path: str, status: int) -> No
         found = await Browser(server).send("GET", {}, path)
         assert found.status_code == status
         assert found.headers.items() >= SECURITY.items()
+
+
+async def test_nobody_is_asked_for_a_password_beside_the_prefix(tmp_path: Path) -> None:
+    async with harness(tmp_path, http_path_prefix="/streamd") as server:
+        transport = httpx.ASGITransport(server.server.http_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for path, status in (("/api", 404), ("/streamdx", 404), ("/streamd", 401)):
+                assert (await client.get(path)).status_code == status
 
 
 # -- TLS
@@ -438,3 +454,11 @@ async def test_handshakes_count_as_connections(
     await plain.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert api._open == 0
+
+
+async def test_inside_tls_a_connection_too_many_is_closed(
+    server: Harness, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """Without an answer, which would cost a handshake."""
+    plain, _ = https_stream(server, authority, tmp_path, limit=0)
+    assert await plain.receive_some(1) == b""
