@@ -147,23 +147,43 @@ class Server:
         self._config = _make_config()
         self._limit = max_connections
         self._open = self._refused = 0
+        self._handshakes: list[trio.CancelScope] = []
 
     async def serve(
         self, stream: trio.SocketStream, certificates: Certificates | None = None
     ) -> None:
         """Serve one connection until it ends, inside TLS if there are certificates."""
-        if self._open >= self._limit:
+        if self._open >= self._limit and not self._end_a_handshake():
             await self._refuse(stream, is_tls=certificates is not None)
             return
         self._open += 1
         try:
-            wrapped = stream if certificates is None else await shake_hands(certificates, stream)
+            wrapped = stream if certificates is None else await self._inside(stream, certificates)
             if wrapped is not None:
                 await _Connection(self._app, self._config, self.context, wrapped)
         except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
+
+    async def _inside(
+        self, stream: trio.SocketStream, certificates: Certificates
+    ) -> trio.SSLStream[trio.SocketStream] | None:
+        with trio.CancelScope() as scope:
+            self._handshakes.append(scope)
+            try:
+                return await shake_hands(certificates, stream)
+            finally:
+                if scope in self._handshakes:
+                    self._handshakes.remove(scope)
+        return None
+
+    def _end_a_handshake(self) -> bool:
+        """Make room by the oldest: peers that say nothing must not lock others out."""
+        if not self._handshakes:
+            return False
+        self._handshakes.pop(0).cancel()
+        return True
 
     async def _refuse(self, stream: trio.SocketStream, *, is_tls: bool) -> None:
         text = "HTTP: refused, %s connections are open, the setting max_http_connections is %s"

@@ -442,18 +442,23 @@ async def test_a_handshake_that_does_not_come(
     assert api._open == 0
 
 
-async def test_handshakes_count_as_connections(
+async def test_handshakes_make_room_at_the_limit(
     server: Harness, authority: trustme.CA, tmp_path: Path
 ) -> None:
-    plain, api = https_stream(server, authority, tmp_path, limit=1)
+    """The oldest ends for each that comes; connections do not."""
+    _, api = https_stream(server, authority, tmp_path, limit=1)
     await trio.testing.wait_all_tasks_blocked()
-    ours, theirs = memory_stream_pair()
-    theirs.socket = Named()  # type: ignore[attr-defined]
-    server.start(api.serve, theirs)
-    assert (await answer(ours)).status_code == 503
-    await plain.aclose()
-    await trio.testing.wait_all_tasks_blocked()
-    assert api._open == 0
+    plain = []
+    for _ in range(2):
+        assert api._open == 1
+        ours, theirs = memory_stream_pair()
+        theirs.socket = Named()  # type: ignore[attr-defined]
+        server.start(api.serve, theirs)
+        plain.append(ours)
+        await trio.testing.wait_all_tasks_blocked()
+    assert (await answer(plain[1])).status_code == 503
+    await plain[0].send_all(head("GET", "whoami"))
+    assert (await answer(plain[0])).status_code == 200
 
 
 async def test_inside_tls_a_connection_too_many_is_closed(
