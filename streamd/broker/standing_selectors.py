@@ -8,6 +8,7 @@ Source: apache/rocketmq, CommitLogDispatcherCalcBitMap.java, which does this for
 """
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from segments.selector import (
 )
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of, unpacked_size
+
+logger = logging.getLogger(__name__)
 
 MAX_GROUPS = 16  # of a stream: each costs its writer
 MAX_PARTS = 100  # properties, values and operators of one: each costs, too
@@ -96,15 +99,23 @@ class StandingSelectors:
     """The standing selectors of one stream.
 
     Args:
-        rows: those that are registered already.
+        rows: those that are registered already. One that cannot be read, because another version
+            of this program has registered it, say, matches everything: its group misses nothing.
     """
 
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
         self._users: Counter[str] = Counter()
         self._rows: dict[str, StandingSelector] = {}
         self._changing: dict[str, StandingSelector | None] = {}
+        self._unreadable: set[bytes] = set()  # tokens that every chunk gets
         for row in rows:
             self._rows[row.group] = row
+            try:
+                row.parse()
+            except SelectorError as error:
+                self._unreadable.add(row.token)
+                text = "the standing selector of group %s cannot be read, its consumers get all: %s"
+                logger.error(text, row.group, error)
         self._matchers = self._compiled()
 
     def add_user(self, group: str) -> None:
@@ -167,7 +178,9 @@ class StandingSelectors:
 
     def _compiled(self) -> MatcherSet[bytes] | None:
         rows = [*self._rows.values(), *filter(None, self._changing.values())]
-        return MatcherSet({row.token: row.parse() for row in rows}) if rows else None
+        self._unreadable &= {row.token for row in rows}
+        readable = {row.token: row.parse() for row in rows if row.token not in self._unreadable}
+        return MatcherSet(readable) if readable else None
 
     def matcher(self, group: str, selector: str) -> ChunkMatcher:
         """Which chunks a consumer of a group needs.
@@ -200,6 +213,8 @@ class StandingSelectors:
             builder: of the chunk.
             budget: what the chunks that are written together may cost.
         """
+        for token in self._unreadable:
+            builder.add_token(token)
         if self._matchers is None:
             return
         data = builder.data

@@ -1,5 +1,6 @@
 """Filter contracts, standing selectors, and filters that find nothing: the server's part."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,31 @@ class TestStanding:
         await other.vanish()
         await peer.silence()
         await must(peer, "selector.delete", stream="s", group="g")
+
+    async def test_one_that_cannot_be_read_matches_everything(self, tmp_path: Path) -> None:
+        """Another version of this program has registered it, say."""
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            for name in ("s", "other"):
+                await peer.create(name)
+            await register(peer)
+        catalog = sqlite3.connect(tmp_path / "catalog.sqlite")
+        catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
+        catalog.commit()
+        catalog.close()
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            await peer.declare("s")
+            await peer.store([flight("HA", 1)], 1)
+            await peer.store([flight("HA", 9)], 2)
+            got = await read_bodies(peer, 2, selector_group="g")
+            assert got == [flight("HA", 1), flight("HA", 9)]
+            await peer.code(c.Unsubscribe, 9)
+            await register(peer, text="d > 8")
+            await peer.store([flight("HA", 1)], 3)
+            await peer.store([flight("HA", 9)], 4)
+            assert not history(server)[2]
+            assert len(history(server)[3]) == 2
 
     async def test_a_consumer_with_another_selector(self, peer: Peer) -> None:
         await peer.create("s")
