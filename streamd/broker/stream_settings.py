@@ -1,6 +1,7 @@
 """Changes to streams that exist: their settings, and the selectors that groups register."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from streamd.broker.arguments import policy_of, read_settings
 from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
@@ -45,7 +46,11 @@ class StreamSettings:
             await turn.commit(lambda catalog: catalog.put_settings(row))
             self._streams.replace_row(row)
             stream.set_policy(policy)
-        await stream.expire()
+        figures = stream.figures
+        if figures is None or figures.num_segments > 1:
+            with suppress(Refused):  # it cannot be opened now; its log says why
+                async with stream.opened():
+                    await stream.expire()
 
     async def put_selector(
         self, name: Name, row: StandingSelector, check: Check = permitted

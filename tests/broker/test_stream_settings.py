@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import trio
 
 from segments.codec import FILE_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from streamd.wire.stream import ResponseCode, commands as c
@@ -55,6 +56,20 @@ async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None
         await must(peer, "stream.set", stream="s", **{"max-age": ""})
         assert server.host.find("s").log.policy.max_age_ms is None
         assert await figures(peer) == {}
+
+
+async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(
+    server: Harness, peer: Peer
+) -> None:
+    await peer.create("s", stream_max_segment_size_bytes="100")
+    await peer.declare("s")
+    for number in range(1, 6):
+        await peer.store([bytes(100)], number)
+    await peer.code(c.DeletePublisher, 1)
+    await trio.sleep(120)
+    assert not server.host.find("s").is_open
+    await must(peer, "stream.set", stream="s", **{"max-length-bytes": "300"})
+    assert len(list((server.data / "streams").glob("*/s/*.segment"))) == 1
 
 
 async def test_an_adaptive_filter(server: Harness, peer: Peer) -> None:
