@@ -85,6 +85,8 @@ class Calls:
             if is_due:
                 self.failed = name
                 return self._fail(name, found, arguments)
+            if name in ("fdatasync", "fsync"):
+                return None  # nothing here ends with the power, and a disk takes its time
             result = found(*arguments, **options)
             if name == "open":
                 self.opened.add(result)
