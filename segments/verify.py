@@ -66,8 +66,21 @@ def verify(disk: Disk, folder: str) -> Iterator[Finding]:
             segment.release()
         yield from _filter_index_faults(segment)
     yield from _checkpoint_faults(plan, folder, names, is_ours=is_ours)
+    if CHECKPOINT_NAME in names and not plan.checkpoint_fault:
+        yield from _version_faults(disk, checkpoint_path(folder))
     if JOURNAL_NAME in names:
         yield from _journal_faults(disk, folder)
+
+
+def _version_faults(disk: Disk, path: str) -> Iterator[Finding]:
+    """Yield a wrong version in front of a checkpoint that is whole otherwise."""
+    file = disk.open(path, writable=False)
+    try:
+        codec.check_file_header(file.read(codec.FILE_HEADER_SIZE, 0), codec.CHECKPOINT_HEADER)
+    except FormatError as error:
+        yield Finding(path, 0, f"{error}; the server reads it nevertheless")
+    finally:
+        file.close()
 
 
 def _checkpoint_faults(
