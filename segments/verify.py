@@ -65,9 +65,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Finding]:
         finally:
             segment.release()
         yield from _filter_index_faults(segment)
-    yield from _checkpoint_faults(plan, folder, names, is_ours=is_ours)
-    if CHECKPOINT_NAME in names and not plan.checkpoint_fault:
-        yield from _version_faults(disk, checkpoint_path(folder))
+    yield from _checkpoint_faults(disk, plan, folder, names, is_ours=is_ours)
     if JOURNAL_NAME in names:
         yield from _journal_faults(disk, folder)
 
@@ -84,9 +82,11 @@ def _version_faults(disk: Disk, path: str) -> Iterator[Finding]:
 
 
 def _checkpoint_faults(
-    plan: Plan, folder: str, names: Collection[str], *, is_ours: bool
+    disk: Disk, plan: Plan, folder: str, names: Collection[str], *, is_ours: bool
 ) -> Iterator[Finding]:
     path = checkpoint_path(folder)
+    if plan.checkpoint is not None:
+        yield from _version_faults(disk, path)
     if plan.checkpoint_fault:
         yield Finding(path, 0, f"{plan.checkpoint_fault}; the server rebuilds it")
     elif is_ours and CHECKPOINT_NAME not in names:
