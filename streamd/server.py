@@ -10,12 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
-from starlette.types import ASGIApp
 
-from streamd import http_api
 from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker, wall_clock_ms
@@ -30,9 +28,13 @@ from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
-from streamd.http_api import Service, make_app
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from streamd.http_api import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -175,15 +177,17 @@ class Server:
             port = address.port if address else 0
         return self._config.advertised_host, port
 
-    def http_app(self, names: Iterable[str] = ()) -> ASGIApp:
+    def http_app(self, names: Iterable[str] = ()) -> "ASGIApp":
         """The HTTP API over this server; `names` are those of the machine, for browsers."""
+        from streamd import http_api  # noqa: PLC0415 - only where it is on
+
         administration = Administration(self.broker, self.directory)
         config = self._config
         hosts = http_api.known_hosts(
             *names, config.host, config.advertised_host, *config.http_allowed_host
         )
-        return make_app(
-            Service(
+        return http_api.make_app(
+            http_api.Service(
                 self.broker,
                 self.directory,
                 self.connections,
@@ -231,16 +235,13 @@ async def serve(
         certificates = _read_certificates(config)
         endpoints = await _bind_all(config, sockets)
         http = _bind_http(config, certificates, sockets)
-        names = await http_api.machine_names() if http else ()
         async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
             server.addresses.update({e.name: e.address for e in endpoints})
             server.addresses.update({name: listener.address for name, listener in http.items()})
             server.certificates = certificates
             async with trio.open_nursery() as listening:
-                http_server = http_api.Server(server.http_app(names), config.max_http_connections)
-                for listener in http.values():
-                    serve_http = partial(listener.run, http_server, stop.wait)
-                    server.broker.supervisor.start("serving HTTP", serve_http, nursery=connections)
+                if http:
+                    await _start_http(server, config, http.values(), stop, connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -256,6 +257,22 @@ async def serve(
                 listening.cancel_scope.cancel()
             await server.drain()
             connections.cancel_scope.cancel()
+
+
+async def _start_http(
+    server: Server,
+    config: Config,
+    listeners: "Iterable[Listener]",
+    stop: trio.Event,
+    connections: trio.Nursery,
+) -> None:
+    from streamd import http_api  # noqa: PLC0415 - only where it is on
+
+    app = server.http_app(await http_api.machine_names())
+    http_server = http_api.Server(app, config.max_http_connections)
+    for listener in listeners:
+        serve_http = partial(listener.run, http_server, stop.wait)
+        server.broker.supervisor.start("serving HTTP", serve_http, nursery=connections)
 
 
 @asynccontextmanager
@@ -353,15 +370,17 @@ async def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
 
 def _bind_http(
     config: Config, certificates: Certificates | None, sockets: AsyncExitStack
-) -> dict[str, http_api.Listener]:
+) -> "dict[str, Listener]":
     """Listen for HTTP, with and without TLS, as far as the settings want it; by protocol."""
-    listeners = {}
+    listeners: dict[str, Listener] = {}
     for name, port, option, inside in (
         ("http", config.http_port, "--http-port", None),
         ("https", config.http_tls_port, "--http-tls-port", certificates),
     ):
         if port is None:
             continue
+        from streamd import http_api  # noqa: PLC0415 - a third of the time to start
+
         try:
             listeners[name] = http_api.listen(config.host, port, inside)
         except OSError as error:

@@ -92,7 +92,8 @@ def run_server(folder: Path, **settings: int | str) -> Iterator[StreamdServer]:
     from streamd.config import load  # noqa: PLC0415 - pytest loads this module in each session
 
     file, log = folder / "streamd.toml", folder / "streamd.log"
-    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    lines = [f"{n} = {json.dumps(value, ensure_ascii=False)}\n" for n, value in settings.items()]
+    file.write_text("".join(lines))
     free = {port: 0 for port in _FREE_PORTS if port not in settings}
     fixed: dict[str, int | str] = {"data": str(folder / "data"), **free}
     config = load(file, None, **fixed)

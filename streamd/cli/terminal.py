@@ -11,12 +11,12 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:  # loaded where something is drawn, which the server never does
+    from rich.console import Console, RenderableType
 
 _WIDTH = 100  # of paragraphs, without a terminal
 _TABLE_WIDTH = 1 << 16  # rows are not broken: a terminal does that, a script wants a row in a line
@@ -76,8 +76,10 @@ def note(text: str) -> None:
         click.echo(escaped(text), err=True)
 
 
-def notes() -> Console:
+def notes() -> "Console":
     """For progress bars: stderr."""
+    from rich.console import Console  # noqa: PLC0415 - as above
+
     return Console(stderr=True, highlight=False)
 
 
@@ -153,6 +155,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: str
         rows: as many strings each.
         right: l or r for each column, where they are aligned; all to the left without.
     """
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
     table = Table(box=None, pad_edge=False, show_header=bool(columns))
     for n, column in enumerate(columns):
         table.add_column(Text(column), justify="right" if right[n : n + 1] == "r" else "left")
@@ -161,7 +166,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: str
     show(table)
 
 
-def show(thing: RenderableType) -> None:
+def show(thing: "RenderableType") -> None:
     """A table of rich on stdout, as wide as it is; raises as `write` does."""
     lines = _rendered(_TABLE_WIDTH, thing, crop=False).splitlines()
     write("\n".join(line.rstrip() for line in lines))
@@ -174,8 +179,10 @@ def show_paragraphs(text: str, *, markup: bool = False, width: int = _WIDTH) -> 
     write(_rendered(width, text, highlight=False, markup=markup).removesuffix("\n"))
 
 
-def _rendered(width: int, thing: RenderableType, **options: Any) -> str:  # noqa: ANN401 - of rich
+def _rendered(width: int, thing: "RenderableType", **options: Any) -> str:  # noqa: ANN401 - of rich
     """As rich prints it on a terminal, if stdout is one; it writes nothing itself."""
+    from rich.console import Console  # noqa: PLC0415 - as above
+
     text = io.StringIO()
     Console(file=text, width=width, force_terminal=sys.stdout.isatty()).print(thing, **options)
     return text.getvalue()

@@ -5,7 +5,6 @@ only if it does nothing without them.
 """
 
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import click
 import pytest
 
+from streamd.__main__ import run
 from tests.support.command_line import (
     CommandLine,
     Ended,
@@ -238,5 +238,5 @@ def test_interrupted_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "meta_path", [Loader(), *sys.meta_path])
     monkeypatch.delitem(sys.modules, "streamd.cli")
     with pytest.raises(SystemExit) as end:
-        runpy.run_module("streamd", run_name="__main__")
+        run()
     assert end.value.code == 130
