@@ -250,3 +250,15 @@ def without_java(folder: Path) -> str:
         if found:
             (tools / name).symlink_to(found)
     return str(tools)
+
+
+def test_nothing_says_to_install_what_is_not_ours() -> None:
+    """In package indexes, streamd is another project; ours comes from a checkout or a wheel."""
+    folders = ("streamd", "segments", "clients", "examples", "benchmarks")
+    files = [*ROOT.glob("*.md"), *(f for folder in folders for f in (ROOT / folder).rglob("*.py"))]
+    assert len(files) > 100, "or this test looks at the wrong place"
+    index_name = re.compile(
+        r"(pip|pipx|uvx|uv)( \w+)*( -\S+)* ['\"]?streamd\b(?!-server)|streamd\["
+    )
+    found = {str(file.relative_to(ROOT)) for file in files if index_name.search(file.read_text())}
+    assert found == set()
