@@ -123,18 +123,23 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> tuple[int, int]:
         """The first offset that is kept, and the one behind the last."""
-        listings = list(list_segments(self._stream().path, only_indexed=True))
+        stream = self._stream()
+        listings = list(list_segments(stream.path, only_indexed=True))
+        if not listings:
+            raise NotAStream(f"{stream.path} was emptied while it was looked at; is it deleted?")
         return listings[0].base_offset, listings[-1].next_offset
 
     def _check_cover(self, listings: list[Listing], first: int, last: int) -> None:
-        kept = listings[0].base_offset if listings else first
-        end = listings[-1].next_offset if listings else first
-        if kept > first:
-            raise DataLost(
-                f"offsets {first} to {kept - 1} of stream {self._stream().name} were removed by "
-                "retention before they were read; start again with a new checkpoint, or go on with "
-                "what is left with the option failOnDataLoss=false"
-            )
+        end = first
+        for listing in listings:  # they are listed one by one, and some may have gone meanwhile
+            if end < listing.base_offset and end < last:
+                raise DataLost(
+                    f"offsets {end} to {min(listing.base_offset, last) - 1} of stream "
+                    f"{self._stream().name} were removed by retention before they were read; start "
+                    "again with a new checkpoint, or go on with what is left with the option "
+                    "failOnDataLoss=false"
+                )
+            end = max(end, listing.next_offset)
         if end < last:
             raise DataLost(
                 f"the checkpoint is at offset {last}, stream {self._stream().name} ends at {end}: "

@@ -7,10 +7,11 @@ import pytest
 
 from segments import CorruptError, Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE
+from segments.spark import inventory
 from segments.spark.columns import columns_of
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
-from segments.spark.streaming import StreamdStreamReader
+from segments.spark.streaming import DataLost, StreamdStreamReader
 from tests.segments.spark.test_decoding import rows
 from tests.support.logs import append
 
@@ -135,3 +136,26 @@ def test_a_growing_stream(folder: Path) -> None:
     path.write_bytes(b"XSIL" + raw[4:FILE_HEADER_SIZE] + raw[FILE_HEADER_SIZE:])
     with pytest.raises(CorruptError, match="at byte 0"):
         reader("failfast").partitions({"offset": 0}, {"offset": LOST})
+
+
+def test_segments_that_go_while_they_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention takes the first ones while those behind them are looked at."""
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=1))
+    for _ in range(4):
+        append(log, [b"x"] * PER_CHUNK)
+    log.close()
+    options = read_options({"path": str(tmp_path)})
+    reader = StreamdStreamReader(options, columns_of(options))
+    look = inventory.list_segment
+
+    def retention(folder: str, base: int, *rest: Any, **options: Any) -> inventory.Listing:
+        if base == PER_CHUNK:
+            for file in tmp_path.glob(f"*{PER_CHUNK}.*"):
+                file.unlink()
+        return look(folder, base, *rest, **options)
+
+    monkeypatch.setattr(inventory, "list_segment", retention)
+    with pytest.raises(DataLost, match=f"offsets {PER_CHUNK} to {2 * PER_CHUNK - 1} of"):
+        reader.partitions({"offset": 0}, {"offset": 4 * PER_CHUNK})
