@@ -150,11 +150,11 @@ class Client(Administration):
         members = None
         if single_active:
             members = SingleActiveGroup(partial(self._start, stream, offset, name), super_stream)
-        consumer = Consumer(connection, stream, name, start, wanted, credit, members)
-        end = (await self.stats(stream))["committed_offset"] + 1 if until_end else None
+        end = {"end_offset": await self._end(stream)} if until_end else {}
+        consumer = Consumer(connection, stream, name, start, wanted, credit, members, **end)
         async with connection.opened(connection.consumers, consumer):
-            if end is not None:
-                connection.tasks.start_soon(consumer.stop_at, end)
+            if until_end:
+                connection.tasks.start_soon(consumer.stop_at_end)
             try:
                 yield consumer
             finally:
@@ -197,6 +197,10 @@ class Client(Administration):
             StreamDoesNotExist: there is no such super stream.
         """
         return open_super_consumer(self, super_stream, **options)
+
+    async def _end(self, stream: str) -> int:
+        """The offset behind the last message that there is."""
+        return (await self.stats(stream))["committed_offset"] + 1
 
     async def _start(self, stream: str, offset: Offset, name: str) -> OffsetSpecification:
         if offset != _STORED:

@@ -102,6 +102,7 @@ class Consumer:
         wanted: ConsumerFilter,
         credit: int,
         group: SingleActiveGroup | None = None,
+        end_offset: int = _NO_END,
     ) -> None:
         self.is_active = group is None
         self._group = group
@@ -115,7 +116,7 @@ class Consumer:
         self._wanted = wanted
         self._credit = credit
         self._first_offset = 0
-        self._end_offset = _NO_END
+        self._end_offset = end_offset
         self._has_ended = False
         self._subscription_id = -1
         self._chunks: deque[_Arrived] = deque()
@@ -287,12 +288,11 @@ class Consumer:
         if answer.code != OK or answer.offset < offset:
             await connection.send(c.StoreOffset(self.name, self.stream, offset))
 
-    async def stop_at(self, end_offset: int) -> None:
-        """End the iteration once everything before `end_offset` is done."""
-        self._end_offset = end_offset
+    async def stop_at_end(self) -> None:
+        """End the iteration once everything before its end offset is done."""
         with self._following:
             try:
-                await self.progress(end_offset)
+                await self.progress(self._end_offset)
             except StreamError as error:
                 self.failed(error)
                 return

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from clients import (
     Client,
     Closed,
     ConnectionLost,
+    Consumer,
     Message,
     Producer,
     PublishFailed,
@@ -215,6 +217,36 @@ class TestPublishing:
 
 
 class TestConsuming:
+    async def test_the_end_is_known_when_the_first_chunk_comes(
+        self, network: Network, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More is published while the consumer is opened, and comes together with the answer."""
+        opening = Consumer.open
+
+        async def open_slowly(consumer: Consumer, *where: Any) -> None:
+            await opening(consumer, *where)
+            await trio.testing.wait_all_tasks_blocked()
+
+        async with network.client() as client, client.producer("s") as producer:
+            await producer.send(b"1")
+            await producer.flush()
+            stats = client.stats
+
+            async def stats_and_more(stream: str) -> dict[str, int]:
+                before = await stats(stream)
+                await producer.send(b"2")
+                await producer.flush()
+                return before
+
+            monkeypatch.setattr(client, "stats", stats_and_more)
+            monkeypatch.setattr(Consumer, "open", open_slowly)
+            async with client.consumer("s", offset="first", until_end=True) as messages:
+                first = messages.take()
+                assert first is not None
+                assert first.body == b"1"
+                assert messages.take() is None
+                assert [message async for message in messages] == []
+
     async def test_one_by_one_and_then_chunk_by_chunk(self, network: Network) -> None:
         sent = [b"%d" % number for number in range(10)]
         async with network.client() as client:
