@@ -230,6 +230,7 @@ def _map(width: int) -> _Decoder:
         if count % 2:
             raise FormatError(f"map at byte {position} has {count} keys and values")
         depth = _deeper(depth)
+        first = position
         values: dict[Value, Value] = {}
         try:
             for _ in range(count // 2):
@@ -237,9 +238,22 @@ def _map(width: int) -> _Decoder:
                 values[key], position = decoders[raw[position]](raw, position + 1, depth)
         except TypeError:
             raise FormatError("a map has a list or a map as a key") from None
+        if len(values) != count // 2:
+            values = _first_of_each(raw, first, count // 2, depth)
         return values, _checked_end(position, end)
 
     return decode
+
+
+def _first_of_each(raw: bytes, position: int, count: int, depth: int) -> dict[Value, Value]:
+    """A map in which a key comes twice: as `find_in_map`, the first value that is not null."""
+    values: dict[Value, Value] = {}
+    for _ in range(count):
+        key, position = decode_value(raw, position, depth)
+        value, position = decode_value(raw, position, depth)
+        if values.get(key) is None:
+            values[key] = value
+    return values
 
 
 def _checked_end(position: int, end: int) -> int:

@@ -27,7 +27,16 @@ from segments.selector.nodes import PropertySection
 from segments.spark.entries import MessageBlock
 from segments.spark.headers import Mask, Numbers
 from segments.spark.inventory import Gap
-from segments.spark.maps import MapEntries, as_column, as_map, named, read_entries, replaced, slices
+from segments.spark.maps import (
+    MapEntries,
+    as_column,
+    as_map,
+    named,
+    read_entries,
+    replaced,
+    slices,
+    with_repeats,
+)
 from segments.spark.messages import Sections, body_of, find_sections, view_of
 from segments.spark.options import OptionError, Options
 from segments.spark.texts import READINGS, binary_of, long_of, microseconds_of, text_of
@@ -271,6 +280,7 @@ class _Batch:
 
     def application_properties(self) -> pa.Array:
         odd = self._entries.odd | self._sections.odd
+        odd |= with_repeats(self.block.buffer, self._entries)
         try:
             found = as_map(self.block.buffer, self._entries)
         except pa.ArrowInvalid:  # not UTF-8 somewhere: message by message

@@ -25,6 +25,7 @@ _KNOWN = np.zeros(256, np.bool_)
 _KNOWN[
     [*codes.TEXTS, *codes.BINARIES, *_BOOLEANS, *_INTEGERS, *_ZEROS, codes.DOUBLE, codes.NULL]
 ] = True
+_FEW_KEYS = 16
 _WIDTHS = np.array([width or 0 for width in codes.WIDTHS], np.int64)
 
 
@@ -112,8 +113,33 @@ def _values(buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes) -> tuple[
     return value, value + size
 
 
+def with_repeats(buffer: Bytes, entries: MapEntries) -> Mask:
+    """Messages in whose map a key comes twice."""
+    starts, ends = entries.key_starts, entries.key_ends
+    # Most keys of a message differ in length, first or last byte already.
+    sketch = (ends - starts) << 16 | buffer[starts].astype(np.int64) << 8 | buffer[ends - 1]
+    found = _repeating(entries, sketch)
+    if found.any():
+        keys = slices(buffer, starts, ends).dictionary_encode().indices
+        found = _repeating(entries, keys.to_numpy().astype(np.int64))
+    return found
+
+
+def _repeating(entries: MapEntries, keys: Numbers) -> Mask:
+    """Messages two of whose keys have the same number, of at most 32 bits."""
+    pairs = entries.rows << 32 | keys
+    most = int(entries.counts.max(initial=0))
+    if most > _FEW_KEYS:  # then sorting costs less than comparing each with each
+        pairs.sort()
+        most = 2
+    found = np.zeros(len(entries.counts), np.bool_)
+    for distance in range(1, most):
+        found[pairs[distance:][pairs[distance:] == pairs[:-distance]] >> 32] = True
+    return found
+
+
 def as_map(buffer: Bytes, entries: MapEntries) -> pa.MapArray:
-    """The maps, all values as text.
+    """The maps, all values as text; keys that come twice are there twice, see `with_repeats`.
 
     Raises:
         pa.ArrowInvalid: a string is not UTF-8.

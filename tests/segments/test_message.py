@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from rstream import AMQPMessage, Properties as RstreamProperties, amqp_decoder
 
-from segments.amqp10 import MAX_DEPTH, Opaque, Symbol, decode_value, encode_value
+from segments.amqp10 import (
+    MAX_DEPTH,
+    Opaque,
+    Symbol,
+    decode_value,
+    encode_map,
+    encode_value,
+)
 from segments.errors import FormatError
 from segments.message import Message, MessageView, Properties
 
@@ -199,6 +206,19 @@ def test_one_property_agrees_with_all(message: Message, other: str) -> None:
             one,
             one,
         )
+
+
+def test_a_name_that_comes_twice() -> None:
+    """Whoever reads it takes the first value that is not null."""
+    keys = [b"\xa1\x01a", b"\xa1\x01b"]
+    items = [keys[0], b"\x40", keys[0], b"\x54\x01", keys[1], b"\x54\x02", keys[0], b"\x54\x03"]
+    for rest in ({}, {"c": "x" * 300}):  # so that the map is written in either form
+        others = [encode_value(part) for pair in rest.items() for part in pair]
+        encoded = encode_map([*items, *others])
+        raw = b"\x00\x53\x74" + encoded + b"\x00\x53\x75\xa0\x00"
+        assert MessageView(raw).application_properties == {"a": 1, "b": 2} | rest
+        assert MessageView(raw).application_property("a") == 1
+        assert decode_value(encoded)[1] == len(encoded)
 
 
 def test_one_property_however_it_is_written() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import ChunkBuilder, ChunkMatcher, CorruptError, Log, LogPolicy, bloom, codec
+from segments.amqp10 import encode_map, encode_value
 from segments.codec import INDEX_RECORD_SIZE, ChunkHeader
 from segments.compression import pack
 from segments.errors import FormatError
@@ -109,6 +110,26 @@ def test_the_columns_are_what_the_messages_say(
                 assert round(row[name].timestamp() * 1_000_000) == wanted
             else:
                 assert row[name] == wanted
+
+
+@pytest.mark.parametrize("others", [0, 1, 20])
+def test_a_name_that_comes_twice(tmp_path: Path, others: int) -> None:
+    """Among few and many names; those of the other messages are alike, but none comes twice."""
+    rest = [(f"k{n:02}x", n) for n in range(others)]
+
+    def message(*pairs: tuple[str, int]) -> bytes:
+        items = [encode_value(part) for pair in (*rest, *pairs) for part in pair]
+        return b"\x00\x53\x74" + encode_map(items) + b"\x00\x53\x75\xa0\x00"
+
+    bodies = [message(("axb", 1), ("axb", 2)), message(("axb", 1), ("ayb", 2))] * 10
+    log = Log.open(str(tmp_path))
+    append(log, bodies)
+    log.close()
+    found = rows(tmp_path, columns="application_properties")
+    for raw, row in zip(bodies, found, strict=True):
+        expected = view_row(raw)["application_properties"]
+        assert row["application_properties"] == expected
+        assert ("axb", "1") in expected
 
 
 def lookalikes(sizes: list[int]) -> bytes:
