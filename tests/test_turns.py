@@ -57,7 +57,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         assert await peer.code(c.CreateSuperStream, "big", PARTITIONS, PARTITIONS, ()) == OK
         bound(running, "topic", "topic", [("s", pattern) for pattern in PATTERNS])
         bound(running, "all", "fanout", [(name, "") for name in PARTITIONS])
-        for _ in range(4):
+        for _ in range(2):
             other = await running.peer()
             for n in range(256):
                 await other.subscribe("s", subscription_id=n)
@@ -91,38 +91,38 @@ STREAM_KINDS: dict[type[Any], list[Any]] = {
     c.DeclarePublisher: [c.DeclarePublisher(1, 1, "r" * 255, "d")],
     c.Publish: [
         frame([b"", b"x"] * 40_000),  # as many as a frame holds
-        frame([b"", b"x"] * 40_000, publisher_id=2),
-        [frame([b"", b"x"] * 1_000, publisher_id=2)] * 40,
+        frame([b"", b"x"] * 15_000, publisher_id=2),
+        [frame([b"", b"x"] * 1_000, publisher_id=2)] * 10,
         frame([flight("UA")] * 2_000),
         frame([flight("b" * 500_000)]),
         sub_batches(),
     ],
     c.PublishFiltered: [
-        frame([b""] * 50_000, values=[b"%05d" % n for n in range(50_000)], publisher_id=2),
-        [frame([b""] * 1_500, values=[b"%05d" % n for n in range(1_500)], publisher_id=2)] * 30,
+        frame([b""] * 12_000, values=[b"%05d" % n for n in range(12_000)], publisher_id=2),
+        [frame([b""] * 1_500, values=[b"%05d" % n for n in range(1_500)], publisher_id=2)] * 10,
     ],
     c.QueryPublisherSequence: [c.QueryPublisherSequence(1, "r" * 255, "s")],
     c.DeletePublisher: [c.DeletePublisher(1, 1)],
     c.Subscribe: [c.Subscribe(1, 1, "d", FIRST, 10, PAIRS), c.Subscribe(1, 1, "d", FIRST, 1, MANY)],
-    c.Credit: [c.Credit(1, 65_535)] * 10_000,
+    c.Credit: [c.Credit(1, 65_535)] * 1_000,
     c.StoreOffset: [c.StoreOffset(f"{n:0255}", "s", 1) for n in range(2_000)],
     c.QueryOffset: [c.QueryOffset(1, "r" * 255, "s")] * 100,
     c.Unsubscribe: [c.Unsubscribe(1, 1)],
     c.Create: [
         [c.Create(1, f"new{n}") for n in range(300)],
-        [c.Create(1, "many", MANY)] * 8,
+        [c.Create(1, "many", MANY)] * 2,
         [c.Create(1, "more", MANY[:60])] * 256,
     ],
     c.Delete: [c.Delete(1, "t")],
-    c.Metadata: [[c.Metadata(1, NAMES)] * 4],
-    c.PeerProperties: [[c.PeerProperties(1, MANY)] * 4],
+    c.Metadata: [[c.Metadata(1, NAMES)] * 2],
+    c.PeerProperties: [[c.PeerProperties(1, MANY)] * 2],
     c.SaslHandshake: [c.SaslHandshake(1)],
     c.SaslAuthenticate: [c.SaslAuthenticate(1, "PLAIN", b"x" * 10_000)],
     c.Tune: [c.Tune(1 << 20, 60)],
     c.Open: [c.Open(1, "x" * 30_000)],
     c.Close: [c.Close(1, 1, "x" * 30_000)],
     c.CloseResponse: [c.CloseResponse(1, 1)],
-    c.Heartbeat: [c.Heartbeat()] * 10_000,
+    c.Heartbeat: [c.Heartbeat()] * 1_000,
     c.Route: [c.Route(1, "p7", "big")] * 64,
     c.Partitions: [c.Partitions(1, "big")] * 20,
     c.ConsumerUpdateResponse: [c.ConsumerUpdateResponse(1, 1, OffsetSpecification(1))] * 1_000,
@@ -133,7 +133,7 @@ STREAM_KINDS: dict[type[Any], list[Any]] = {
     c.StreamStats: [c.StreamStats(1, "s")] * 100,
     c.CreateSuperStream: [
         c.CreateSuperStream(1, "more", tuple(f"m{n}" for n in range(1_000)), PARTITIONS, ()),
-        [c.CreateSuperStream(1, "x", ("",) * MAX_ITEMS, ("",) * MAX_ITEMS, MANY)] * 4,
+        [c.CreateSuperStream(1, "x", ("",) * MAX_ITEMS, ("",) * MAX_ITEMS, MANY)] * 2,
     ],
     c.DeleteSuperStream: [c.DeleteSuperStream(1, "big")],
     c.ResolveOffsetSpec: [c.ResolveOffsetSpec(1, "s", FIRST, MANY)],
@@ -235,7 +235,7 @@ def example(kind: type[Any], peer: AmqpPeer) -> bytes:
         *(peer.message(f"{n}.{n}", b"x", "topic") for n in range(3)),
         copies(peer),
         peer.message("", b"x", "all"),
-        *(peer.message("s", b"x") for _ in range(1_000)),  # a turn takes half of them
+        *(peer.message("s", b"x") for _ in range(600)),  # more than a turn takes
     ]
     return b"".join(messages)
 
@@ -308,8 +308,8 @@ def definitions(count: int) -> dict[str, Any]:
 
 BODIES = {
     ("POST", "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"): {"routing_key": "k.#"},
-    ("POST", "/api/definitions"): definitions(5_000),
-    ("POST", "/api/definitions/{vhost}"): definitions(5_000),
+    ("POST", "/api/definitions"): definitions(2_000),
+    ("POST", "/api/definitions/{vhost}"): definitions(2_000),
     ("PUT", "/api/exchanges/{vhost}/{name}"): {"type": "topic"},
     ("PUT", "/api/queues/{vhost}/{name}"): {"arguments": {"x-queue-type": "stream"}},
     ("PUT", "/api/stream/super-streams/{vhost}/{name}"): {"partitions": 1_000},
