@@ -184,7 +184,7 @@ def _size(text: str) -> int:
 
 def _time(text: str) -> int:
     """Milliseconds since 1970, from a number or a time as ISO 8601 writes it."""
-    if text.lstrip("-").isdigit():
+    if text.isascii() and text.removeprefix("-").isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -15,6 +15,7 @@ from segments import bloom, codec
 from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE
 from segments.disk import OsDisk
+from segments.errors import StorageError
 from segments.format_constants import MMH3_SCHEME, USER
 from segments.spark import headers as columns
 from segments.spark.headers import Bytes, Mask, Numbers
@@ -68,7 +69,12 @@ class ChunkCriteria:
 def _may_match(listing: Listing, rows: Numbers, matcher: ChunkMatcher) -> Mask:
     """The filter test for many chunks; as `ChunkMatcher.matches` and the header check say."""
     headers, positions = listing.headers[rows], listing.positions[rows]
-    content = _content(listing)
+    try:
+        content = _content(listing)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return np.ones(len(rows), np.bool_)  # the task that reads them says that they are gone
     found: Mask = headers["filter_scheme"] != MMH3_SCHEME
     for filter_size in np.unique(headers["filter_size"][~found]):
         same = np.flatnonzero(~found & (headers["filter_size"] == filter_size))

@@ -7,10 +7,11 @@ import pytest
 
 from segments import CorruptError, Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE
-from segments.spark import inventory
+from segments.spark import inventory, plan
 from segments.spark.columns import columns_of
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
+from segments.spark.source import StreamdReader
 from segments.spark.streaming import DataLost, StreamdStreamReader
 from tests.segments.spark.test_decoding import rows
 from tests.support.logs import append
@@ -159,3 +160,26 @@ def test_segments_that_go_while_they_are_listed(
     monkeypatch.setattr(inventory, "list_segment", retention)
     with pytest.raises(DataLost, match=f"offsets {PER_CHUNK} to {2 * PER_CHUNK - 1} of"):
         reader.partitions({"offset": 0}, {"offset": 4 * PER_CHUNK})
+
+
+def test_a_segment_that_goes_before_its_filters_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was listed, so it is missed: by the task that is to read it."""
+    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=1))
+    for _ in range(2):
+        append(log, [b"x"] * PER_CHUNK, [b"v"] * PER_CHUNK)
+    log.close()
+    options = read_options({"path": str(tmp_path), "filterValues": '["v"]'})
+    reader = StreamdReader(options, columns_of(options))
+    look = plan._content
+
+    def retention(listing: inventory.Listing) -> Any:
+        if listing.base_offset == 0:
+            Path(listing.path).unlink()
+        return look(listing)
+
+    monkeypatch.setattr(plan, "_content", retention)
+    (task,) = reader.partitions()
+    with pytest.raises(CorruptError, match="the segment with offset 0 was removed since"):
+        list(reader.read(task))

@@ -399,6 +399,8 @@ def test_only_wanted_messages_come(tmp_path: Path) -> None:
         ("startofset", "3", "there is no option startofset; there are path, "),
         ("startOffset", "-1", "startOffset is '-1', expected a whole number"),
         ("endTimestamp", "soon", "endTimestamp is 'soon', expected milliseconds since 1970"),
+        ("startTimestamp", "²", "startTimestamp is '²', expected milliseconds since 1970"),
+        ("startTimestamp", "--5", "startTimestamp is '--5', expected milliseconds since 1970"),
         ("filterValues", "HA", "filterValues is 'HA', expected a JSON array of strings"),
         ("filterValues", '[""]', "filterValues: a filter value is empty"),
         ("columns", "offset,bdy", "there is no column bdy; there are stream, offset"),
