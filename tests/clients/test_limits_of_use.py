@@ -123,7 +123,7 @@ class TestPublishing:
                 given += 1
 
         async with network.client() as client:
-            async with client.producer("s", window=50) as producer, trio.open_nursery() as nursery:
+            async with client.producer("s", window=300) as producer, trio.open_nursery() as nursery:
                 nursery.start_soon(give, producer)
                 while not given:
                     await trio.lowlevel.checkpoint()
