@@ -66,7 +66,9 @@ class StreamSettings:
             stream.opened() as log,
             self._catalog.turn(self._streams.while_there(check)) as turn,
         ):
-            standing = self._streams.find(name).standing
+            if self._streams.find(name) is not stream:  # deleted and created again
+                raise Refused(Reason.NOT_FOUND, name)
+            standing = stream.standing
             standing.check_room(row)
             before = standing.find(row.group)
             if before is not None and before.token == row.token:

@@ -2,11 +2,13 @@
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from segments.codec import FILE_HEADER_SIZE, decode_blocks, decode_chunk_header
 from segments.compression import GZIP, NO_COMPRESSION, pack
@@ -14,6 +16,7 @@ from segments.format_constants import FILTER_VALUE
 from segments.message import Message
 from streamd.broker import threads
 from streamd.broker.catalog import CatalogError
+from streamd.broker.errors import Reason, Refused
 from streamd.broker.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -343,6 +346,29 @@ class TestStanding:
             await peer.store([flight("HA", 9)], 4)
             assert not history(server)[2]
             assert len(history(server)[3]) == 2
+
+    async def test_one_for_a_stream_that_was_deleted_is_not_that_of_its_successor(
+        self, server: Harness, peer: Peer
+    ) -> None:
+        await peer.create("s")
+        await peer.declare("s")
+        await peer.store([flight("HA", 9)] * 5)
+        host = server.host
+        name = host.find("s").name
+        refused: list[Reason] = []
+
+        async def put() -> None:
+            try:
+                await host.settings.put_selector(name, parse_standing("g", "union", "d > 5"))
+            except Refused as error:
+                refused.append(error.reason)
+
+        async with trio.open_nursery() as nursery, server.server.broker.catalog.turn():
+            for change in (partial(host.delete, name, list), partial(host.create, name, ()), put):
+                nursery.start_soon(change)
+                await wait_all_tasks_blocked()
+        assert refused == [Reason.NOT_FOUND]
+        assert host.find("s").standing.rows() == []
 
     async def test_a_consumer_with_another_selector(self, peer: Peer) -> None:
         await peer.create("s")
