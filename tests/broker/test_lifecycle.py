@@ -159,6 +159,14 @@ def no_threads() -> Iterator[None]:
         yield
 
 
+async def test_a_bug_in_a_thread_is_no_shortage() -> None:
+    def work() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        await IN_THREAD(work)
+
+
 @pytest.mark.parametrize("flush", ["interval", "always"])
 async def test_a_flush_waits_for_a_thread(tmp_path: Path, flush: str) -> None:
     async with harness(tmp_path, flush=flush) as server:
