@@ -80,6 +80,7 @@ class VirtualHost:
         self._resources = resources
         self._streams = StreamTable(name)
         self._observers: set[StreamObserver] = set()
+        self._is_gone = False
         self.settings = StreamSettings(name, self._streams, resources.catalog)
         self.exchanges = Exchanges(name, self._streams, resources.catalog)
         self.super_streams = SuperStreams(name, self.exchanges)
@@ -92,8 +93,10 @@ class VirtualHost:
         return frozenset(self._observers)
 
     def add_observer(self, observer: StreamObserver) -> None:
-        """From now on, tell an observer when a stream is gone."""
+        """From now on, tell an observer when a stream is gone; at once, when the host is."""
         self._observers.add(observer)
+        if self._is_gone:  # since it was entered
+            observer.host_is_gone()
 
     def remove_observer(self, observer: StreamObserver) -> None:
         """Stop telling an observer; an unknown one is ignored."""
@@ -465,7 +468,8 @@ class VirtualHost:
         self.exchanges.clear()
         names = self.names()
         await self._tell(await self._end_all(names))
-        for observer in self.observers:
+        self._is_gone = True
+        async for observer in in_turns(self.observers, _TOLD_A_TURN):
             with _reported(observer):
                 observer.host_is_gone()
         await self._take_away(names)

@@ -143,10 +143,10 @@ class BaseConnection(ABC):
                         login,
                         self.protocol,
                         frame_max,
-                        self._everything,
                         session.publishers,
                         session.consumers,
                         session.check_rights,
+                        self.end,
                     ):
                         await read()
         except* (Ended, Stopped, TransportClosed):
@@ -154,6 +154,11 @@ class BaseConnection(ABC):
         finally:
             self._ended.set()
             session.close()
+
+    def end(self, reason: str) -> None:
+        """The server wants it to end, for the reason given: others may use its place at once."""
+        logger.info("%s: ended, %s", self._transport.peer, reason)
+        self._everything.cancel()
 
     def _fail(self, error: Exception) -> None:
         """End the connection because of a bug in its code that ran inside another's work."""

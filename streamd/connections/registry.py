@@ -1,19 +1,14 @@
 """The open connections of all protocols, to be listed or ended."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import trio
-
 from streamd.auth.users import Account, Rights
 from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
-
-logger = logging.getLogger(__name__)
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
 
@@ -162,17 +157,12 @@ class ConnectionRegistry:
         login: LoggedIn,
         protocol: str,
         frame_max: int,
-        everything: trio.CancelScope,
         publishers: Callable[[], list[PublisherFacts]],
         consumers: Callable[[], list[ConsumerFacts]],
         check_rights: Callable[[], None],
+        end: Callable[[str], None],
     ) -> Iterator[None]:
-        """Let others see a connection, and end it by cancelling everything."""
-
-        def end(reason: str) -> None:
-            logger.info("%s: ended, %s", transport.peer, reason)
-            everything.cancel()
-
+        """Let others see a connection, and end it."""
         live = LiveConnection(
             peer=transport.peer,
             local=transport.local,
@@ -203,4 +193,4 @@ def _check(connection: LiveConnection) -> None:
     if connection.account.exists:
         connection.check_rights()
     else:
-        connection.end(f"the user {connection.user!r} was deleted")
+        connection.end(f"user '{connection.user}' is deleted")

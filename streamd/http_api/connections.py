@@ -1,5 +1,6 @@
 """/api/connections and /api/stream: connections, publishers, consumers; ending connections."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -19,6 +20,8 @@ from streamd.connections.registry import (
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
+
+logger = logging.getLogger(__name__)
 
 Facts = TypeVar("Facts")
 
@@ -82,7 +85,8 @@ class ConnectionPaths:
             caller.require_administrator()
         reason = request.headers.get("x-reason", "closed through the HTTP API")
         shown = "".join(c for c in reason[:_MAX_REASON] if c.isprintable())
-        connection.end(f"{shown} (by {caller.name})")
+        logger.info("%s: %s ends the connection", connection.peer, caller.name)
+        connection.end(shown)
 
     def _visible(self, request: Request) -> Iterator[LiveConnection]:
         """The connections that the caller may see, of the virtual host or user in the path."""

@@ -400,6 +400,8 @@ async def test_connections_of_a_deleted_user_end_at_once(tmp_path: Path, again: 
             await directory.put_permission(row)
         with trio.fail_after(1):
             await stream_peer.ended()
+            await amqp_peer.expect(m.ConnectionClose)
+            await amqp_peer.send(m.ConnectionCloseOk(), 0)
             await amqp_peer.ended()
         assert trio.current_time() == before
         assert await other.code(c.StreamStats, "s") == OK

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.messages import MAX_BODY_BYTES
@@ -457,6 +458,7 @@ async def test_connections_of_others(server: Harness, http: Http) -> None:
     await add_user(server, "ada", "management")
     await add_user(server, "bob", "monitoring")
     peer = await server.peer()
+    await wait_all_tasks_blocked()  # until it is listed
     (row,) = await http.get("connections")
     name = quoted(row["name"])
     assert await http.get("connections", "ada") == []

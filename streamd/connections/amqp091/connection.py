@@ -7,7 +7,6 @@ else.
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 import trio
 
@@ -151,7 +150,7 @@ class AmqpConnection(BaseConnection):
             self._default_queue_type,
             login.can("consumer_cancel_notify"),
         )
-        session = self._session = Session(context, connection.close_channel)
+        session = self._session = Session(context, connection.close_channel, self.end)
         await self._serve_open(
             login,
             connection.frame_max,
@@ -159,7 +158,7 @@ class AmqpConnection(BaseConnection):
             deliveries,
             CommandLoop[Request | Content](self._duplex, self).run,
             deliveries.flush_delayed,
-            partial(self._check, session),
+            self._check,
         )
 
     # -- see command_loop.Commands
@@ -253,15 +252,19 @@ class AmqpConnection(BaseConnection):
     def _cannot_read(self, stream: Stream) -> None:
         self._open_session.stream_is_gone(stream)
 
-    async def _check(self, session: Session) -> None:
-        """End a connection that does not answer a close, or has nothing left to use."""
+    def end(self, reason: str) -> None:
+        """See BaseConnection: the client is told why, and has a moment to agree."""
+        logger.info("%s: ended, %s", self._transport.peer, reason)
+        self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+
+    async def _check(self) -> None:
+        """End a connection that does not answer a close."""
         is_closing = False
-        while True:
+        while not is_closing:
+            is_closing = not self._connection.is_open
             await trio.sleep(CHECK_SECONDS)
-            if session.must_end or is_closing:
-                logger.info("%s: ended by the server", self._transport.peer)
-                raise Ended
-            is_closing = self._connection.state is State.CLOSING
+        logger.info("%s: ended by the server", self._transport.peer)
+        raise Ended
 
     async def stop(self) -> None:
         """The server stops: confirm what has arrived, then say so, and wait for the answer."""

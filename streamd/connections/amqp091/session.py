@@ -24,18 +24,22 @@ class Session:
     Args:
         context: what their methods work with.
         close_channel: makes the frame that closes a channel.
+        end: ends the connection, for the reason given.
     """
 
     def __init__(
-        self, context: Context, close_channel: Callable[[int, ChannelFault], bytes]
+        self,
+        context: Context,
+        close_channel: Callable[[int, ChannelFault], bytes],
+        end: Callable[[str], None],
     ) -> None:
         self._context = context
+        self._end = end
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
         self._unacked = Unacked(self._check_consumers)
         self._pacer = AckPacer()
         self._consuming = Consuming(context)
-        self._has_host = True
         own: Handlers = {
             m.ChannelFlow: self._flow,
             m.ChannelClose: self._close_by_client,
@@ -48,11 +52,6 @@ class Session:
         parts = (self._consuming, Queues(context), ExchangeMethods(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         context.host.add_observer(self)
-
-    @property
-    def must_end(self) -> bool:
-        """The virtual host is gone."""
-        return not self._has_host
 
     async def handle(self, request: Request) -> None:
         """Carry out one method of a channel; answers are in the outbox on return.
@@ -135,6 +134,8 @@ class Session:
         self.flush()
         if not isinstance(fault, ChannelFault):
             raise fault
+        if channel.is_closed:
+            return  # the connection was closed while this was carried out
         self._end_channel(channel, fault)
 
     def flush(self) -> None:
@@ -191,7 +192,7 @@ class Session:
 
     def host_is_gone(self) -> None:
         """See virtual_host.StreamObserver."""
-        self._has_host = False
+        self._end(f"vhost '{self._context.host.name}' is deleted")
 
     def check_rights(self) -> None:
         """Rights may have changed: end the consumers that are not allowed any more."""

@@ -125,7 +125,9 @@ class StreamConnection(BaseConnection):
 
     async def _serve(self) -> None:
         login = self._login
-        session = self._session = Session(login.context(self._outbox, self._delivery))
+        session = self._session = Session(
+            login.context(self._outbox, self._delivery), self._duplex.stop_listening
+        )
         self._handle_at_once = session.handle_at_once
         await self._serve_open(
             login,

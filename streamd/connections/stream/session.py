@@ -1,6 +1,6 @@
 """The requests of an open connection, and who carries out which command."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streamd.broker.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
@@ -48,10 +48,12 @@ class Session:
 
     Args:
         context: what they work with.
+        stop_listening: has the connection end in order, after what it is doing.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, stop_listening: Callable[[], None]) -> None:
         self._context = context
+        self._stop_listening = stop_listening
         self._publishers = Publishers(context)
         self._consumers = Consumers(context)
         self._has_host = True
@@ -116,6 +118,7 @@ class Session:
     def host_is_gone(self) -> None:
         """See virtual_host.StreamObserver."""
         self._has_host = False
+        self._stop_listening()
 
     def close(self) -> None:
         """The connection ended: give everything back."""

@@ -171,7 +171,20 @@ async def test_it_is_listed_while_it_is_open(server: Harness) -> None:
     assert connection.protocol == "AMQP 0-9-1"
     assert connection.user == "guest"
     connection.end("enough")
+    closed = await peer.expect(m.ConnectionClose)
+    assert (closed.code, closed.text) == (320, "CONNECTION_FORCED - enough")
+    await peer.send(m.ConnectionCloseOk(), 0)
     await peer.ended()
+
+
+async def test_who_does_not_answer_a_forced_close_is_dropped(server: Harness) -> None:
+    peer = await open_peer(server)
+    (connection,) = server.server.connections
+    begin = trio.current_time()
+    connection.end("enough")
+    await peer.expect(m.ConnectionClose)
+    await peer.ended()
+    assert trio.current_time() - begin <= 10
 
 
 async def test_a_stop_of_the_server_is_announced(server: Harness) -> None:
