@@ -11,6 +11,8 @@ from segments.errors import StorageError
 
 Result = TypeVar("Result")
 
+_turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("computing")
+
 
 async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
     """Run blocking work in a thread; not abandoned on cancel: the caller always learns the outcome.
@@ -34,3 +36,18 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
             raise
         cause = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         raise StorageError("begin", "work in a thread", cause) from error
+
+
+async def compute(work: Callable[..., Result], *arguments: object) -> Result:
+    """As `in_thread`, for long work that any peer can ask for: one piece at a time.
+
+    Together they are not done sooner, as they share an interpreter. All at once they would take the
+    threads that others need for the disk, and the interpreter from the event loop.
+    """
+    try:
+        turn = _turn.get()
+    except LookupError:
+        turn = trio.Lock()
+        _turn.set(turn)
+    async with turn:
+        return await in_thread(work, *arguments)

@@ -14,9 +14,11 @@ from collections.abc import Callable
 
 import trio
 
+from streamd.config import RECEIVE_BYTES
 from streamd.net.rounds import Rounds
 
 _MOST_READY = 256  # connections served in one round
+_SHARE_BYTES = 4 << 10  # that each of them may send in it, however many they are
 
 
 class Poller:
@@ -28,11 +30,15 @@ class Poller:
 
     def __init__(self, rounds: Rounds) -> None:
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers: dict[int, Callable[[int], None]] = {}
         self._rounds = rounds
 
-    def watch(self, descriptor: int, read: Callable[[], None]) -> None:
-        """Call `read` whenever there is something to be read; it neither waits nor raises."""
+    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
+        """Call `read` whenever there is something to be read; it neither waits nor raises.
+
+        It is told how many bytes it may take: a round takes no more from many connections than from
+        one, or those that send most would decide how long all others wait.
+        """
         self._epoll.register(descriptor, select.EPOLLIN)
         self._readers[descriptor] = read
 
@@ -54,10 +60,12 @@ class Poller:
     def _take_round(self) -> None:
         self._rounds.begin()
         try:
-            for descriptor, _ in self._epoll.poll(0, _MOST_READY):
+            ready = self._epoll.poll(0, _MOST_READY)
+            share = max(RECEIVE_BYTES // max(len(ready), 1), _SHARE_BYTES)
+            for descriptor, _ in ready:
                 read = self._readers.get(descriptor)
                 if read is not None:  # else it was ended by one before it
-                    read()
+                    read(share)
         finally:
             self._rounds.end()
 

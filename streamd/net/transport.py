@@ -173,8 +173,11 @@ _view = memoryview(_buffer)
 class Readers(Protocol):
     """A poller, as far as a transport is concerned; see poller.Poller."""
 
-    def watch(self, descriptor: int, read: Callable[[], None]) -> None:
-        """Call `read` whenever there is something to be read; it neither waits nor raises."""
+    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
+        """Call `read` whenever there is something to be read; it neither waits nor raises.
+
+        It is told how many bytes it may take.
+        """
 
     def unwatch(self, descriptor: int) -> None:
         """Call it no more."""
@@ -193,11 +196,12 @@ class PolledFeed:
     Args:
         poller: calls when there is something to be read.
         descriptor: of the connection.
-        receive_some: what has arrived; empty at its end, None for nothing now. Raises OSError.
+        receive_some: what has arrived, at most so many bytes; empty at its end, None for nothing
+            now. Raises OSError.
     """
 
     def __init__(
-        self, poller: Readers, descriptor: int, receive_some: Callable[[], bytes | None]
+        self, poller: Readers, descriptor: int, receive_some: Callable[[int], bytes | None]
     ) -> None:
         self._poller = poller
         self._descriptor = descriptor
@@ -218,14 +222,14 @@ class PolledFeed:
 
         return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
 
-    def _read(self) -> None:
+    def _read(self, most: int) -> None:
         """Called by the poller: read once; the task goes on when it has something to do."""
         if self._feeding is None:
             return
         task, take = self._feeding
         result: Outcome[bool]
         try:
-            data = self._receive_some()
+            data = self._receive_some(most)
             if data is None or (data and take(data)):
                 return
             result = Value(bool(data))
@@ -307,9 +311,9 @@ class SocketTransport:
             return await feed_from(self.receive, take)
         return await self._polled.feed(take)
 
-    def _receive_some(self) -> bytes | None:
+    def _receive_some(self, most: int = RECEIVE_BYTES) -> bytes | None:
         try:
-            size = self._socket.recv_into(_buffer)
+            size = self._socket.recv_into(_buffer, most)
         except BlockingIOError:
             return None
         self.num_reads += 1

@@ -13,7 +13,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd import server as serving
-from streamd.broker import log_writer
+from streamd.broker import log_writer, threads
 from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
 from streamd.net.transport import SocketTransport
@@ -417,3 +417,30 @@ async def test_requests_without_end(server: Harness, kind: str) -> None:
     assert await other.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
     answered = len(bytes(await peer.stream.receive_some(1 << 20)))
     assert answered < 1000 * 20
+
+
+async def test_questions_about_filters_leave_threads_to_others(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are only so many threads, and changes of the catalog, say, need one."""
+    asking, owner = 50, await server.peer()
+    await owner.create("s")
+    in_thread, end, at_work = threads.in_thread, trio.Event(), 0
+
+    async def slow(work: Callable[..., Any], *arguments: object) -> Any:
+        nonlocal at_work
+        if "filter" in work.__name__:
+            at_work += 1
+            await end.wait()
+        return await in_thread(work, *arguments)
+
+    monkeypatch.setattr(threads, "in_thread", slow)
+    peers = [await server.peer() for _ in range(asking)]
+    for peer in peers:
+        await peer.send(c.DescribeFilters(1, "s"))
+    await wait_all_tasks_blocked()
+    assert at_work == 1
+    await peers[0].vanish()  # waiting takes nothing from those behind
+    end.set()
+    for peer in peers[1:]:
+        assert (await peer.expect(c.DescribeFiltersResponse)).code == OK

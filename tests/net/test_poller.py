@@ -12,6 +12,7 @@ import trio.testing
 from hypothesis import given, settings, strategies as st
 
 from segments.disk import OsDisk
+from streamd.config import RECEIVE_BYTES
 from streamd.net.poller import Poller, open_poller
 from streamd.net.rounds import Rounds
 from streamd.net.transport import FileUnreadable, SocketTransport, TransportClosed
@@ -207,3 +208,36 @@ async def test_a_file_that_cannot_be_read_is_not_taken_for_a_peer_that_is_gone(
         with pytest.raises(FileUnreadable):
             await pair.server.send_file(file, 0, 20)
     file.close()
+
+
+async def test_many_that_send_much_make_no_longer_rounds_than_one() -> None:
+    """Else those that send most would decide how long everybody else waits."""
+    async with polling(20) as (poller, pairs):
+        taken, in_round, most = 0, 0, 0
+        end = poller._rounds.end
+
+        def end_of_round() -> None:
+            nonlocal in_round, most
+            most, in_round = max(most, in_round), 0
+            end()
+
+        def take(data: bytes) -> bool:
+            nonlocal taken, in_round
+            taken += len(data)
+            in_round += len(data)
+            return True
+
+        poller._rounds.end = end_of_round  # type: ignore[method-assign]
+        data = bytes(256 << 10)
+        for pair in pairs:
+            pair.client.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, len(data))
+        async with trio.open_nursery() as nursery:
+            for pair in pairs:
+                nursery.start_soon(pair.client.send_all, data)
+            await trio.testing.wait_all_tasks_blocked()  # there is much to be read from each
+            for pair in pairs:
+                nursery.start_soon(pair.server.feed, take)
+            while taken < len(pairs) * len(data):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert 0 < most <= RECEIVE_BYTES

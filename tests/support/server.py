@@ -114,10 +114,10 @@ class MemoryPoller:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers: dict[int, Callable[[int], None]] = {}
         self._work = Wakeup()
 
-    def watch(self, descriptor: int, read: Callable[[], None]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
         self._readers[descriptor] = read
         self._work.set()  # something may be there already
 
@@ -132,7 +132,7 @@ class MemoryPoller:
             await self._work.wait()
             with self._rounds.open():
                 for read in list(self._readers.values()):
-                    read()
+                    read(RECEIVE_BYTES)
 
 
 async def _nobody_reads() -> None:
@@ -165,7 +165,7 @@ class PolledTransport(MemoryTransport):
     async def _arrived(self) -> None:
         self._poller.arrived()
 
-    def _receive_some(self) -> bytes | None:
+    def _receive_some(self, _most: int) -> bytes | None:
         try:
             data = bytes(self._incoming.get_data_nowait())
         except trio.WouldBlock:

@@ -216,7 +216,7 @@ class Streams:
         figures: tuple[Statistic, ...] = ()
         try:
             async with self._context.readable(as_sent(command.stream)) as (_, log):
-                figures = await threads.in_thread(_filter_figures, tuple(log.segments))
+                figures = await threads.compute(_filter_figures, tuple(log.segments))
             code = OK
         except Refused as refused:
             code = code_of(refused)
