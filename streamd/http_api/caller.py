@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 MONITORING = "monitoring"
 POLICYMAKER = "policymaker"
 MANAGEMENT = "management"
+ENTERED = "entered"  # in the state of a connection: called when the user of a request is known
 _TAGS = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT)
 
 
@@ -115,7 +116,12 @@ class BasicAuthentication(AuthenticationBackend):
             raise AuthenticationError("user or password is wrong")
         if not any(self._directory.has_tag(account, tag) for tag in _TAGS):
             raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
+        getattr(conn.state, ENTERED, _nothing)()
         return None, Caller(self._directory, account)
+
+
+def _nothing() -> None:
+    """For requests without a connection, as tests make them."""
 
 
 def _read_credentials(header: str) -> tuple[Name, bytes]:

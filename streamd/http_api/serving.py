@@ -21,6 +21,7 @@ from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
 from streamd.http_api.browsers import SECURITY_HEADERS
+from streamd.http_api.caller import ENTERED
 from streamd.http_api.http1 import Http1
 from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
@@ -91,9 +92,12 @@ class _Connection(TCPServer):
         config: HypercornConfig,
         context: WorkerContext,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        place: "_Place",
     ) -> None:
         # Hypercorn recognizes TLS by the methods of the stream.
-        super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        state = ConnectionState({ENTERED: place.entered})
+        super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
+        self._place = place
         self._over = trio.Event()
         self._reader: trio.lowlevel.Task | None = None
 
@@ -111,8 +115,11 @@ class _Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """See TCPServer."""
-        if self._over.is_set() and isinstance(event, Updated):
-            return
+        if isinstance(event, Updated):
+            if self._over.is_set():
+                return
+            if event.idle:
+                self._place.left()
         try:
             await super().protocol_send(event)
         except trio.BusyResourceError:  # the peer has gone, and the socket is being closed
@@ -134,8 +141,35 @@ class _Connection(TCPServer):
                 await self._over.wait()
 
 
+class _Place:
+    """The place of one connection among those that there may be.
+
+    Others may have it while nobody has logged in on it, with a request, and between two requests.
+
+    Args:
+        free: the places that others may have, the first one first.
+    """
+
+    def __init__(self, free: dict["_Place", None]) -> None:
+        self.scope = trio.CancelScope()
+        self._free = free
+        self.left()
+
+    def entered(self) -> None:
+        """The user of a request is known."""
+        self._free.pop(self, None)
+
+    def left(self) -> None:
+        """There is no such request."""
+        self._free.pop(self, None)
+        self._free[self] = None
+
+
 class Server:
     """All connections of the API, inside TLS and not.
+
+    At the limit the connection goes that has waited longest for somebody to log in, or for a
+    request, so that silent peers, and those that guess passwords, cannot lock others out.
 
     Attributes:
         context: tells Hypercorn when the server stops.
@@ -147,42 +181,39 @@ class Server:
         self._config = _make_config()
         self._limit = max_connections
         self._open = self._refused = 0
-        self._handshakes: list[trio.CancelScope] = []
+        self._free: dict[_Place, None] = {}
 
     async def serve(
         self, stream: trio.SocketStream, certificates: Certificates | None = None
     ) -> None:
         """Serve one connection until it ends, inside TLS if there are certificates."""
-        if self._open >= self._limit and not self._end_a_handshake():
+        if self._open >= self._limit and not self._make_room():
             await self._refuse(stream, is_tls=certificates is not None)
             return
         self._open += 1
+        place = _Place(self._free)
         try:
-            wrapped = stream if certificates is None else await self._inside(stream, certificates)
-            if wrapped is not None:
-                await _Connection(self._app, self._config, self.context, wrapped)
+            with place.scope:
+                wrapped = (
+                    stream if certificates is None else await shake_hands(certificates, stream)
+                )
+                if wrapped is not None:
+                    await _Connection(self._app, self._config, self.context, wrapped, place)
         except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
+            place.entered()
+        if place.scope.cancelled_caught:
+            await trio.aclose_forcefully(stream)
 
-    async def _inside(
-        self, stream: trio.SocketStream, certificates: Certificates
-    ) -> trio.SSLStream[trio.SocketStream] | None:
-        with trio.CancelScope() as scope:
-            self._handshakes.append(scope)
-            try:
-                return await shake_hands(certificates, stream)
-            finally:
-                if scope in self._handshakes:
-                    self._handshakes.remove(scope)
-        return None
-
-    def _end_a_handshake(self) -> bool:
-        """Make room by the oldest: peers that say nothing must not lock others out."""
-        if not self._handshakes:
+    def _make_room(self) -> bool:
+        """Whether a connection goes so that another one may come."""
+        place = next(iter(self._free), None)
+        if place is None:
             return False
-        self._handshakes.pop(0).cancel()
+        place.entered()
+        place.scope.cancel()
         return True
 
     async def _refuse(self, stream: trio.SocketStream, *, is_tls: bool) -> None:

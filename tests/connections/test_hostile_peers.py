@@ -444,3 +444,63 @@ async def test_questions_about_filters_leave_threads_to_others(
     end.set()
     for peer in peers[1:]:
         assert (await peer.expect(c.DescribeFiltersResponse)).code == OK
+
+
+_RIGHT = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q="
+_HOLDING = {
+    "silent": b"",
+    "half a request": b"GET /api/whoami HTTP/1.1\r\n",
+    "no password": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a wrong password": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nauthorization: Basic Og==\r\n\r\n",
+    "between two requests": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n" + _RIGHT + b"\r\n\r\n",
+}
+
+
+async def http_streams(serving: http_serving.Server, server: Harness, number: int) -> list[Stream]:
+    """Connections, opened one after the other."""
+    streams = []
+    for _ in range(number):
+        ours, theirs = memory_stream_pair()
+        theirs.socket = Named()  # type: ignore[attr-defined]
+        server.start(serving.serve, theirs)
+        await wait_all_tasks_blocked()
+        streams.append(ours)
+    return streams
+
+
+@pytest.mark.parametrize("sent", _HOLDING.values(), ids=_HOLDING)
+async def test_who_holds_http_connections_without_a_request_makes_room(
+    server: Harness, sent: bytes
+) -> None:
+    serving = http_serving.Server(server.server.http_app(), 5)
+    holding = await http_streams(serving, server, 5)
+    for stream in holding:
+        await stream.send_all(sent or b"\r\n")
+        await wait_all_tasks_blocked()
+    begin = trio.current_time()
+    newcomers = await http_streams(serving, server, 3)
+    for stream in newcomers:
+        await stream.send_all(_HOLDING["between two requests"])
+        assert await http_status(stream) == b"200"
+    assert trio.current_time() == begin
+    for stream in holding[:3]:  # the oldest
+        with trio.fail_after(1), contextlib.suppress(trio.BrokenResourceError):
+            while await stream.receive_some():
+                pass
+
+
+async def test_http_requests_that_are_answered_are_not_given_up_for_others(
+    server: Harness,
+) -> None:
+    serving = http_serving.Server(server.server.http_app(), 2)
+    busy = await http_streams(serving, server, 2)
+    body = b"PUT /api/queues/%2F/s HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n" + _RIGHT
+    for stream in busy:
+        await stream.send_all(body + b"\r\n\r\n{")
+        await wait_all_tasks_blocked()
+    (late,) = await http_streams(serving, server, 1)
+    assert await http_status(late) == b"503"
+    for stream, status in zip(busy, (b"201", b"204"), strict=True):
+        await stream.send_all(b"}")
+        answer = bytes(await stream.receive_some(10_000))
+        assert answer.split()[1] == status
