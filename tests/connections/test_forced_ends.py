@@ -6,8 +6,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
 from streamd.broker.names import as_sent
+from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER
+from streamd.wire.amqp091.connection import Content
+from streamd.wire.amqp091.properties import Properties, encode_properties
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.amqp import connect, declare, open_peer
@@ -120,3 +123,36 @@ async def test_a_virtual_host_deleted_while_it_is_entered_over_amqp(server: Harn
         assert (await peer.expect(m.ConnectionClose)).code == 320
         await peer.send(m.ConnectionCloseOk(), 0)
         await peer.ended()
+
+
+async def test_what_is_taken_away_while_a_message_is_on_its_way_to_many_streams(
+    server: Harness,
+) -> None:
+    names = [f"s{n}" for n in range(300)]
+    await server.host.create_all([(as_sent(name), []) for name in names])
+    row = ExchangeRow("/", "all", "fanout", False, False, False, "")
+    bindings = [Binding("/", "all", name, False, "", NO_HEADERS) for name in names]
+    server.host.exchanges.add(row, bindings)
+    await add_user(server, "ada")
+    peer = await open_peer(server, user="ada", password="ada-secret")
+    (connection,) = server.server._running
+    session = connection._session  # type: ignore[attr-defined]
+    publish = m.BasicPublish(0, "all", "", False, False)
+    message = Content(1, publish, encode_properties(Properties()), b"x", 1)
+
+    assert not session.publish(message)  # it has only been begun
+    await server.server.directory.remove_permission(as_sent("ada"), as_sent("/"))
+    await session.go_on(message)
+    with trio.fail_after(AT_ONCE):
+        assert (await peer.expect(m.ChannelClose)).code == 403
+    await peer.send(m.ChannelCloseOk())
+
+    await add_user(server, "ada")
+    await peer.open()
+    assert not session.publish(message)
+    await server.server.directory.remove_user(as_sent("ada"))
+    await session.go_on(message)
+    assert (await peer.expect(m.ConnectionClose)).code == 320
+    await peer.send(m.ConnectionCloseOk(), 0)
+    await peer.ended()
+    assert not any(server.host.find(as_sent(name)).num_published for name in names)

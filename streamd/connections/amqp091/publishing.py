@@ -184,6 +184,7 @@ class Publishing:
         (work, message), self._unfinished = self._unfinished, None
         self.flush()
         targets = await work.finish()
+        self._require(as_sent(message.content.method.exchange))  # it may have gone meanwhile
         raw, most = message.stored(), message.targets_a_turn
         values: list[bytes] = []  # of all, before one of the streams has it
         for target in targets:

@@ -122,7 +122,9 @@ class Session:
         Raises:
             ConnectionFault: it ends the connection.
         """
-        channel = self._channels[content.channel]
+        channel = self._channels.get(content.channel)
+        if channel is None:
+            return  # the connection was closed meanwhile
         try:
             await self._context.publishing.go_on()
         except Fault as fault:
