@@ -55,7 +55,11 @@ class Config:
     """The server's settings."""
 
     data: str = _setting("data", "folder for streams and catalog; created when missing")
-    host: str = _setting("127.0.0.1", "address to listen on; only this machine can connect to it")
+    host: str = _setting(
+        "127.0.0.1",
+        "address, or name of addresses, to listen on; only this machine can connect to the "
+        "default, any to 0.0.0.0 (IPv4) or :: (both)",
+    )
     stream_port: int | None = _setting(5552, "port of the stream protocol, 0 picks a free one")
     tls_port: int | None = _setting(None, "port of the stream protocol inside TLS, usually 5551")
     tls_certificate: str = _setting("", "file with the server's certificate, for TLS")

@@ -28,6 +28,7 @@ from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
+from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
 
@@ -233,7 +234,7 @@ async def serve(
         stop = trio.Event()
     async with AsyncExitStack() as sockets:
         certificates = _read_certificates(config)
-        endpoints = await _bind_all(config, sockets)
+        endpoints = _bind_all(config, sockets)
         http = _bind_http(config, certificates, sockets)
         async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
             server.addresses.update({e.name: e.address for e in endpoints})
@@ -346,7 +347,7 @@ def _read_certificates(config: Config) -> Certificates | None:
         raise StartError(str(error)) from error
 
 
-async def _bind_all(config: Config, sockets: AsyncExitStack) -> list["_Endpoint"]:
+def _bind_all(config: Config, sockets: AsyncExitStack) -> list["_Endpoint"]:
     """Listen for every protocol, with and without TLS, as far as the settings want it."""
     endpoints = []
     for protocol in PROTOCOLS:
@@ -354,18 +355,19 @@ async def _bind_all(config: Config, sockets: AsyncExitStack) -> list["_Endpoint"
             port: int | None = getattr(config, setting)
             if port is None:
                 continue
-            listeners = await _bind(config.host, port, f"--{setting.replace('_', '-')}")
+            listeners = _bind(config.host, port, f"--{setting.replace('_', '-')}")
             for listener in listeners:
                 sockets.push_async_callback(listener.aclose)
             endpoints.append(_Endpoint(protocol, serve_one, listeners))
     return endpoints
 
 
-async def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
+def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
     try:
-        return await trio.open_tcp_listeners(port, host=host)
+        sockets = listen(host, port)
     except OSError as error:
         raise _cannot_listen(host, port, option, error) from error
+    return [trio.SocketListener(trio.socket.from_stdlib_socket(bound)) for bound in sockets]
 
 
 def _bind_http(

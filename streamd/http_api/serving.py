@@ -6,8 +6,8 @@ Hypercorn because it speaks HTTP on trio, in the same event loop as the streams.
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import trio
@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from streamd.http_api.browsers import SECURITY_HEADERS
 from streamd.http_api.caller import ENTERED
 from streamd.http_api.http1 import Http1
+from streamd.net import listening
 from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
 
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 _HEADER_BYTES = 32 << 10
 _IDLE_SECONDS = 15
 _GRACE_SECONDS = 2  # requests that are being answered when the server stops have this long
-_BACKLOG = 128
 _SILENT_SECONDS = 120  # a peer that sends nothing for this long has gone
 _LINGER_SECONDS = 1  # a peer whose connection ends has this long to read its last answer
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
@@ -45,16 +45,16 @@ _STUCK_OPTION = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class Listener:
-    """A bound socket for the HTTP API.
+    """Bound sockets for the HTTP API.
 
     Attributes:
-        address: its host and port.
+        address: host and port of the first one.
     """
 
-    def __init__(self, bound: socket.socket, certificates: Certificates | None) -> None:
-        self._socket = bound
+    def __init__(self, sockets: Sequence[socket.socket], certificates: Certificates | None) -> None:
+        self._sockets = sockets
         self._certificates = certificates
-        self.address = Address(*bound.getsockname()[:2])
+        self.address = Address(*sockets[0].getsockname()[:2])
 
     async def run(self, server: "Server", stop: Callable[[], Awaitable[None]]) -> None:
         """Serve until `stop` returns.
@@ -62,21 +62,25 @@ class Listener:
         Connections are accepted here and not by Hypercorn, which has no limit for them.
         """
         serve = partial(server.serve, certificates=self._certificates)
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket.dup()))
+        duplicates = [bound.dup() for bound in self._sockets]
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(d)) for d in duplicates]
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as listening, listener:
+            async with AsyncExitStack() as stack, trio.open_nursery() as accepting:
+                for listener in listeners:
+                    await stack.enter_async_context(listener)
                 accept = partial(
-                    trio.serve_listeners, serve, [listener], handler_nursery=connections
+                    trio.serve_listeners, serve, listeners, handler_nursery=connections
                 )
-                listening.start_soon(accept)
+                accepting.start_soon(accept)
                 await stop()
-                listening.cancel_scope.cancel()
+                accepting.cancel_scope.cancel()
             await server.context.terminated.set()  # ends idle connections
             connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
 
     def close(self) -> None:
         """Stop listening."""
-        self._socket.close()
+        for bound in self._sockets:
+            bound.close()
 
 
 class _Connection(TCPServer):
@@ -259,22 +263,13 @@ async def _say_no(stream: trio.SocketStream, limit: int) -> None:
 
 
 def listen(host: str, port: int, certificates: Certificates | None = None) -> Listener:
-    """Bind a port, for connections inside TLS if there are certificates.
+    """Listen at all addresses of a host, for connections inside TLS if there are certificates.
 
     Raises:
         OSError: it cannot be bound.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sockets = listening.listen(host, port)
+    for bound in sockets:
         if _STUCK_OPTION is not None:
             bound.setsockopt(socket.IPPROTO_TCP, _STUCK_OPTION, _STUCK_MS)
-        bound.bind(address)
-        bound.listen(_BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return Listener(bound, certificates)
+    return Listener(sockets, certificates)
