@@ -450,9 +450,9 @@ _RIGHT = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q="
 _HOLDING = {
     "silent": b"",
     "half a request": b"GET /api/whoami HTTP/1.1\r\n",
-    "no password": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n\r\n",
-    "a wrong password": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nauthorization: Basic Og==\r\n\r\n",
-    "between two requests": b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n" + _RIGHT + b"\r\n\r\n",
+    "no password": WHOAMI + b"\r\n",
+    "a wrong password": WHOAMI + b"authorization: Basic Og==\r\n\r\n",
+    "between two requests": WHOAMI + _RIGHT + b"\r\n\r\n",
 }
 
 
@@ -494,7 +494,7 @@ async def test_http_requests_that_are_answered_are_not_given_up_for_others(
 ) -> None:
     serving = http_serving.Server(server.server.http_app(), 2)
     busy = await http_streams(serving, server, 2)
-    body = b"PUT /api/queues/%2F/s HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n" + _RIGHT
+    body = b"PUT /api/queues/%2F/s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n" + _RIGHT
     for stream in busy:
         await stream.send_all(body + b"\r\n\r\n{")
         await wait_all_tasks_blocked()
