@@ -35,7 +35,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     places = dict.fromkeys((family, address) for family, _, _, _, address in found)
     listening: list[socket.socket] = []
-    missing: OSError | None = None
+    missing: list[OSError] = []
     try:
         for family, (address, _, *rest) in places:
             if listening and not port:
@@ -46,14 +46,15 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             except OSError as error:  # a name stands for IPv6 also where the system has none
                 if error.errno not in _NO_SUCH_FAMILY:
                     raise
-                logger.warning("cannot listen on %s, an address of %s: %s", address, host, error)
-                missing = error
-        if missing is not None and not listening:
-            raise missing
+                missing.append(error)
+        if not listening:
+            raise missing[0]
     except OSError:
         for bound in listening:
             bound.close()
         raise
+    for reason in missing:
+        logger.warning("not at all addresses of %s can be listened on: %s", host, reason)
     return listening
 
 

@@ -95,7 +95,9 @@ def test_a_connection_of_rstream_is_ended(process: ServerProcess) -> None:
     with client(process) as http:
         (row,) = http.get("queues").json()
         assert (row["name"], row["messages"]) == ("s", 1)
-    assert "ended, a test (by guest)" in process.log.read_text()
+    log = process.log.read_text()
+    assert "guest ends the connection" in log
+    assert "ended, a test\n" in log
 
 
 def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
@@ -146,13 +148,19 @@ def test_no_more_connections_than_the_setting_allows(tmp_path: Path) -> None:
     process = ServerProcess(tmp_path / "data", *limit).start()
     address = ("127.0.0.1", process.http_port)
     try:
-        with socket.create_connection(address) as one, socket.create_connection(address):
+        with client(process) as http:
+            assert http.get("whoami").status_code == 200  # so that the password is known
+        with socket.create_connection(address) as one, socket.create_connection(address) as two:
+            for busy in (one, two):  # with a request: others would make room
+                put = f"PUT /api/queues/%2F/s HTTP/1.1\r\n{_HEAD}content-length: 2\r\n"
+                busy.sendall(f"{put}expect: 100-continue\r\n\r\n".encode())
+                assert busy.recv(100).split()[1] == b"100"
             with client(process) as http:
                 answer = http.get("whoami")
             assert answer.status_code == 503
             assert "the setting max_http_connections allows no more" in answer.json()["reason"]
-            one.sendall(f"GET /api/whoami HTTP/1.1\r\n{_HEAD}\r\n".encode())
-            assert one.recv(100).split()[1] == b"200"
+            one.sendall(b"{}")
+            assert one.recv(100).split()[1] == b"201"
         with client(process) as http:
             wait_until(lambda: http.get("whoami").status_code == 200)
         assert "the setting max_http_connections is 2" in process.log.read_text()
