@@ -228,13 +228,15 @@ class Streams:
     async def _describe(self, name: Name) -> StreamDescription:
         try:
             self._context.rights.require(Right.READ, name)
-            figures = await self._context.host.find(name).read_figures()
+            stream = self._context.host.find(name)
+            row = self._context.host.row(name)  # now: later it may be deleted
+            figures = await stream.read_figures()
             self._context.rights.require(Right.READ, name)
         except Refused as refused:
             return StreamDescription(name, code_of(refused), (), ())
         arguments = tuple(
             Pair(key, str(value).lower() if isinstance(value, bool) else str(value))
-            for key, value in self._context.host.row(name).effective.items()
+            for key, value in row.effective.items()
         )
         return StreamDescription(name, OK, arguments, _description(figures))
 
