@@ -36,9 +36,6 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-_UNPACKED_AT_ONCE = 2  # sub-batches
-
-
 class Broker:
     """The virtual hosts in one data folder.
 
@@ -57,7 +54,6 @@ class Broker:
         data: the folder.
         catalog: changes the catalog.
         rounds: streams write at the end of each.
-        unpacking: whoever unpacks a sub-batch has a place here: it may take much memory.
         poller: waits for connections; None on systems without one.
         supervisor: runs background tasks, and counts their faults.
     """
@@ -78,7 +74,6 @@ class Broker:
         self.catalog = catalog
         self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
-        self.unpacking = trio.CapacityLimiter(_UNPACKED_AT_ONCE)
         self.poller = open_poller(self.rounds)
         self._resources = ServerResources(
             data,

@@ -8,7 +8,9 @@ HELD_BYTES, and a consumer that finds these used up reads again later.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import islice
 
 import trio
 
@@ -37,6 +39,7 @@ _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
 _CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
+_MESSAGES_A_TURN = 5_000  # taken out of a chunk, some 5 ms
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
 _MESSAGE_BYTES = 160  # a message takes in memory besides its own
 
@@ -179,16 +182,19 @@ class AmqpConsumer(QueuedConsumer):
         ends = simple_ends(plain)
         offsets: list[int] | range = range(chunk.header.chunk_id, chunk.header.next_offset)
         if ends is None:
-            plain, ends, offsets = self._unpack(plain, chunk.header.chunk_id)
+            unpack = partial(self._unpack, plain, chunk.header.chunk_id)
+            is_large = chunk.header.num_records > _MESSAGES_A_TURN
+            if is_large:
+                plain, ends, offsets = await threads.compute(unpack)
+            else:
+                plain, ends, offsets = unpack()
         if not self.wanted.choices:
             places: Collection[int] = range(len(ends))
         elif budget.take(self.wanted.cost.units(len(plain), len(ends))):
             places = self._chosen(plain, ends)
         else:
-            places = await threads.in_thread(self._chosen, plain, ends)
-            if self.is_closed:
-                return
-        self._keep(plain, ends, offsets, places)
+            places = await threads.compute(self._chosen, plain, ends)
+        await self._keep(plain, ends, offsets, places)
 
     def _chosen(self, plain: bytes, ends: list[int]) -> Collection[int]:
         places: Collection[int] = range(len(ends))
@@ -197,17 +203,23 @@ class AmqpConsumer(QueuedConsumer):
             places = chosen if not number else sorted(set(places).intersection(chosen))
         return places
 
-    def _keep(
-        self, plain: bytes, ends: list[int], offsets: Sequence[int], places: Iterable[int]
+    async def _keep(
+        self, plain: bytes, ends: list[int], offsets: Sequence[int], places: Collection[int]
     ) -> None:
         first = self._first_offset
-        size = 0
-        for place in places:
-            if offsets[place] >= first:
-                body = body_at(plain, ends, place)
-                self._read.append((offsets[place], body))
-                size += len(body) + _MESSAGE_BYTES
-        self._hold(size)
+        left = iter(places)
+        for number in range(0, len(places), _MESSAGES_A_TURN):
+            if number:
+                await trio.lowlevel.checkpoint()
+            if self.is_closed:
+                return
+            size = 0
+            for place in islice(left, _MESSAGES_A_TURN):
+                if offsets[place] >= first:
+                    body = body_at(plain, ends, place)
+                    self._read.append((offsets[place], body))
+                    size += len(body) + _MESSAGE_BYTES
+            self._hold(size)
 
     def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
         """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.

@@ -143,8 +143,7 @@ class Publishers:
         self, publisher: StreamPublisher, stream: Stream, entries: Entries
     ) -> None:
         assert stream.contract is not None  # noqa: S101 - see `_looks_long`
-        async with self._context.broker.unpacking:
-            checked = await threads.in_thread(stream.contract.check_sub_batch, entries)
+        checked = await threads.compute(stream.contract.check_sub_batch, entries)
         self._give(publisher, stream, checked)
 
     async def _store_part(
@@ -152,7 +151,7 @@ class Publishers:
     ) -> None:
         assert stream.contract is not None  # noqa: S101 - see `_looks_long`
         if len(entries.data) > _CHECKED_BYTES_A_TURN:  # one message: its properties may be many
-            checked = await threads.in_thread(stream.contract.check, entries)
+            checked = await threads.compute(stream.contract.check, entries)
         else:
             checked = stream.contract.check(entries)
             await trio.lowlevel.checkpoint()
