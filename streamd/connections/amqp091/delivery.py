@@ -9,13 +9,12 @@ HELD_BYTES, and a consumer that finds these used up reads again later.
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import islice
 
 import trio
 
 from segments import OffsetSpec, Reader, StorageError, StoredChunk, at_offset
-from segments.codec import simple_ends, walk_entries
+from segments.codec import ChunkHeader, simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
 from segments.format_constants import NO_COMPRESSION
@@ -178,16 +177,7 @@ class AmqpConsumer(QueuedConsumer):
     async def _choose(self, chunk: StoredChunk, budget: Budget) -> None:
         data = chunk.data
         raw = chunk.file.read(chunk.header.data_size, chunk.data_position) if data is None else data
-        plain = bytes(raw)
-        ends = simple_ends(plain)
-        offsets: list[int] | range = range(chunk.header.chunk_id, chunk.header.next_offset)
-        if ends is None:
-            unpack = partial(self._unpack, plain, chunk.header.chunk_id)
-            is_large = chunk.header.num_records > _MESSAGES_A_TURN
-            if is_large:
-                plain, ends, offsets = await threads.compute(unpack)
-            else:
-                plain, ends, offsets = unpack()
+        plain, ends, offsets = await self._messages(bytes(raw), chunk.header)
         if not self.wanted.choices:
             places: Collection[int] = range(len(ends))
         elif budget.take(self.wanted.cost.units(len(plain), len(ends))):
@@ -195,6 +185,17 @@ class AmqpConsumer(QueuedConsumer):
         else:
             places = await threads.compute(self._chosen, plain, ends)
         await self._keep(plain, ends, offsets, places)
+
+    async def _messages(
+        self, plain: bytes, header: ChunkHeader
+    ) -> tuple[bytes, list[int], Sequence[int]]:
+        """The data, where each message ends in it, and its offset."""
+        ends = simple_ends(plain)
+        if ends is not None:
+            return plain, ends, range(header.chunk_id, header.next_offset)
+        if header.num_records > _MESSAGES_A_TURN:
+            return await threads.compute(self._unpack, plain, header.chunk_id)
+        return self._unpack(plain, header.chunk_id)
 
     def _chosen(self, plain: bytes, ends: list[int]) -> Collection[int]:
         places: Collection[int] = range(len(ends))
