@@ -71,7 +71,8 @@ def _in_words(error: BaseException) -> click.ClickException:
         case KeyboardInterrupt() | click.Abort():
             return Interrupted("interrupted")
         case click.UsageError():
-            return _usage(error)
+            is_help = type(error).__name__ == "NoArgsIsHelpError"  # click 8.1 does not have it
+            return error if is_help else _usage(error)
         case click.ClickException():
             return error
         case OSError():

@@ -27,7 +27,7 @@ _SWITCH_SECONDS = 0.001
 _READ_BYTES = 4_096  # of stdin at a time; they mean nothing
 
 
-class _Port(click.ParamType[int | str]):
+class _Port(click.ParamType):  # type: ignore[type-arg]  # not generic in older click
     """A port, or off."""
 
     name = "port"

@@ -4,8 +4,10 @@ Every command is found by itself and run against all hindrances. A new one needs
 only if it does nothing without them.
 """
 
+import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +242,27 @@ def test_interrupted_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit) as end:
         run()
     assert end.value.code == 130
+
+
+@pytest.mark.parametrize("words", [(), ("stream",), ("user",)])
+def test_help_is_shown_in_lines_without_a_command(words: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "streamd", *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"Usage: {' '.join(('streamd', *words))} [OPTIONS]")
+    assert len(ended.stderr.splitlines()) > 10
+    assert "\\n" not in ended.stderr
+
+
+def test_serve_loads_where_types_of_click_take_no_parameter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_item: object) -> None:
+        raise TypeError("type 'ParamType' is not subscriptable")
+
+    monkeypatch.setattr(click.ParamType, "__class_getitem__", refuse, raising=False)
+    spec = importlib.util.find_spec("streamd.cli.serve")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
