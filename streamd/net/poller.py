@@ -10,6 +10,7 @@ It needs Linux's epoll. Without that, connections are waited for one by one (`op
 """
 
 import select
+import time
 from collections.abc import Callable
 
 import trio
@@ -19,6 +20,12 @@ from streamd.net.rounds import Rounds
 
 _MOST_READY = 256  # connections served in one round
 _SHARE_BYTES = 4 << 10  # that each of them may send in it, however many they are
+# A round takes from all connections together between these, by how long the rounds before took:
+# large chunks are cheaper, long rounds make everybody wait.
+_LEAST_BYTES = RECEIVE_BYTES
+_MOST_BYTES = 4 * RECEIVE_BYTES
+_SHORT_SECONDS = 0.01
+_LONG_SECONDS = 0.02
 
 
 class Poller:
@@ -26,18 +33,21 @@ class Poller:
 
     Args:
         rounds: one is open while connections are read.
+        clock: seconds, by which a round's length is measured.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, clock: Callable[[], float] = time.perf_counter) -> None:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[int], None]] = {}
         self._rounds = rounds
+        self._clock = clock
+        self._round_bytes = _LEAST_BYTES
 
     def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
 
-        It is told how many bytes it may take: a round takes no more from many connections than from
-        one, or those that send most would decide how long all others wait.
+        It is told how many bytes it may take: what a round takes from all connections together is
+        bounded, or those that send most would decide how long all others wait.
         """
         self._epoll.register(descriptor, select.EPOLLIN)
         self._readers[descriptor] = read
@@ -58,16 +68,26 @@ class Poller:
         self._epoll.close()
 
     def _take_round(self) -> None:
+        began_at = self._clock()
         self._rounds.begin()
         try:
             ready = self._epoll.poll(0, _MOST_READY)
-            share = max(RECEIVE_BYTES // max(len(ready), 1), _SHARE_BYTES)
+            share = self._round_bytes // max(len(ready), 1)
+            share = min(max(share, _SHARE_BYTES), RECEIVE_BYTES)
             for descriptor, _ in ready:
                 read = self._readers.get(descriptor)
                 if read is not None:  # else it was ended by one before it
                     read(share)
         finally:
             self._rounds.end()
+            self._adapt(self._clock() - began_at)
+
+    def _adapt(self, seconds: float) -> None:
+        """Let the next round take more or less than one that took so long."""
+        if seconds > _LONG_SECONDS:
+            self._round_bytes = max(self._round_bytes // 2, _LEAST_BYTES)
+        elif seconds < _SHORT_SECONDS:
+            self._round_bytes = min(self._round_bytes * 2, _MOST_BYTES)
 
 
 def open_poller(rounds: Rounds) -> Poller | None:

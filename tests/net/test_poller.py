@@ -1,8 +1,10 @@
 """Real sockets: what arrives is given at once, whatever the others on the same poller do."""
 
 import errno
+import itertools
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,8 +31,10 @@ class Pair:
 
 
 @asynccontextmanager
-async def polling(number: int = 1) -> AsyncIterator[tuple[Poller, list[Pair]]]:
-    poller = Poller(Rounds())
+async def polling(
+    number: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> AsyncIterator[tuple[Poller, list[Pair]]]:
+    poller = Poller(Rounds(), clock)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     pairs = []
@@ -210,9 +214,16 @@ async def test_a_file_that_cannot_be_read_is_not_taken_for_a_peer_that_is_gone(
     file.close()
 
 
-async def test_many_that_send_much_make_no_longer_rounds_than_one() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "least", "bound"),
+    [(0.05, 0, RECEIVE_BYTES), (0.015, 0, RECEIVE_BYTES), (0.001, 1, 4 * RECEIVE_BYTES)],
+)
+async def test_what_many_send_is_bounded_in_a_round(
+    seconds: float, least: float, bound: int
+) -> None:
     """Else those that send most would decide how long everybody else waits."""
-    async with polling(20) as (poller, pairs):
+    ticks = itertools.count()
+    async with polling(20, lambda: next(ticks) * seconds) as (poller, pairs):
         taken, in_round, most = 0, 0, 0
         end = poller._rounds.end
 
@@ -240,4 +251,4 @@ async def test_many_that_send_much_make_no_longer_rounds_than_one() -> None:
             while taken < len(pairs) * len(data):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
-        assert 0 < most <= RECEIVE_BYTES
+        assert least * RECEIVE_BYTES < most <= bound
