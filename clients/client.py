@@ -129,6 +129,9 @@ class Client(Administration):
         """
         if isinstance(filter_values, str | bytes):
             raise ValueError(f"filter_values is {filter_values!r}, expected [{filter_values!r}]")
+        for value in filter_values:
+            if not isinstance(value, str | bytes):
+                raise TypeError(f"filter value is {value!r}, expected text or bytes")
         if not 1 <= credit <= _MAX_CREDIT:
             raise ValueError(f"credit is {credit}, expected 1 to {_MAX_CREDIT} chunks")
         if single_active and (until_end or not name):

@@ -11,18 +11,20 @@ DERIVED = {"stream-filter-property": "region", "stream-filter-derive": "true"}
 
 async def main() -> None:
     async with connect(*sys.argv[1:]) as client:
-        await client.create("orders", filter_size=32, arguments=DERIVED)
-        await client.register_selector("orders", "big", sql="total > 60")
-        async with client.producer("orders") as producer:
+        await client.create("sql-orders", filter_size=32, arguments=DERIVED)
+        await client.register_selector("sql-orders", "big", sql="total > 60")
+        async with client.producer("sql-orders") as producer:
             for region, total in ORDERS:
                 properties = {"total": total} | ({"region": region} if region else {})
                 await producer.send(Message(b"", application_properties=properties))
                 await producer.flush()
         for asked in ({"sql": "region = 'EU' AND total > 50"}, {"group": "big"}):
-            async with client.consumer("orders", offset="first", until_end=True, **asked) as found:
+            async with client.consumer(
+                "sql-orders", offset="first", until_end=True, **asked
+            ) as found:
                 orders = [message.application_properties async for message in found]
             print(orders, f"from {found.counts.chunks} of {len(ORDERS)} chunks")
-        await client.delete("orders")
+        await client.delete("sql-orders")
 
 
 if __name__ == "__main__":

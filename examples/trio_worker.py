@@ -12,12 +12,12 @@ from clients import Message, connect
 
 async def main() -> None:
     async with connect(*sys.argv[1:]) as client:
-        await client.create("orders", max_age="7D", exist_ok=True)
-        async with client.producer("orders") as producer:
+        await client.create("work", max_age="7D", exist_ok=True)
+        async with client.producer("work") as producer:
             for item in ("tea", "milk", "sugar"):
                 await producer.send(Message(item.encode()))
         async with client.consumer(
-            "orders", name="worker", offset="stored", until_end=True
+            "work", name="worker", offset="stored", until_end=True
         ) as orders:
             async for order in orders:
                 print("done:", order.offset, order.body.decode())

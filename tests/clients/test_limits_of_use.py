@@ -264,10 +264,11 @@ class TestConsuming:
             for options, reason in (
                 ({"filter_values": "HA"}, "expected \\['HA'\\]"),
                 ({"filter_values": b"HA"}, "expected \\[b'HA'\\]"),
+                ({"filter_values": [5]}, "filter value is 5, expected text or bytes"),
                 ({"credit": 0}, "credit is 0, expected 1 to 65535"),
                 ({"credit": 70_000}, "credit is 70000"),
             ):
-                with pytest.raises(ValueError, match=reason):
+                with pytest.raises((ValueError, TypeError), match=reason):
                     async with client.consumer("s", **options):  # type: ignore[arg-type]
                         pass
             async with client.consumer("s", credit=65_535):
