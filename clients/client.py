@@ -127,11 +127,7 @@ class Client(Administration):
                 not a selector, or `filter_value` names no property (a SelectorError, which shows
                 the place).
         """
-        if isinstance(filter_values, str | bytes):
-            raise ValueError(f"filter_values is {filter_values!r}, expected [{filter_values!r}]")
-        for value in filter_values:
-            if not isinstance(value, str | bytes):
-                raise TypeError(f"filter value is {value!r}, expected text or bytes")
+        _check_filter_values(filter_values)
         if not 1 <= credit <= _MAX_CREDIT:
             raise ValueError(f"credit is {credit}, expected 1 to {_MAX_CREDIT} chunks")
         if single_active and (until_end or not name):
@@ -245,3 +241,11 @@ async def connect(
     """
     async with open_reconnecting(parse_uri(uri), name, heartbeat, retry_seconds) as connection:
         yield Client(connection)
+
+
+def _check_filter_values(values: Collection[str | bytes]) -> None:
+    if isinstance(values, str | bytes):
+        raise ValueError(f"filter_values is {values!r}, expected [{values!r}]")
+    for value in values:
+        if not isinstance(value, str | bytes):
+            raise TypeError(f"filter value is {value!r}, expected text or bytes")
