@@ -35,7 +35,9 @@ from streamd.wire.stream.publish import (
     publishing_ids_of,
 )
 
-MESSAGES_A_TURN = 10_000  # of a connection: a frame holds 87,000
+# Of a connection: some 40 ms at worst. One read of messages of 100 bytes has half as many, and is
+# not to be cut; a frame can hold 87,000.
+MESSAGES_A_TURN = 20_000
 _FILTERED_A_TURN = 5_000  # of a frame: a filter value is as much work as a message
 _CHECKED_A_TURN = 100  # messages whose filter property is looked for before others have a turn
 _CHECKED_BYTES_A_TURN = 64 << 10  # of them
