@@ -11,7 +11,17 @@ from segments.errors import StorageError
 
 Result = TypeVar("Result")
 
+_AGAIN_SECONDS = 1  # until the system is asked for a thread again
+
 _turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("computing")
+
+
+class NoThread(StorageError):
+    """The system gives no thread: a shortage, and nothing was done."""
+
+    def __init__(self) -> None:
+        cause = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        super().__init__("begin", "work in a thread", cause)
 
 
 async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
@@ -20,7 +30,7 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
     A hop costs about 100 µs: for calls that wait for a disk, not for writes to the page cache.
 
     Raises:
-        StorageError: the system gives no thread for it: a shortage, and nothing was done.
+        NoThread: the system gives no thread for it.
     """
     has_begun = False
 
@@ -34,8 +44,7 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
     except RuntimeError as error:
         if has_begun:
             raise
-        cause = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        raise StorageError("begin", "work in a thread", cause) from error
+        raise NoThread from error
 
 
 async def compute(work: Callable[..., Result], *arguments: object) -> Result:
@@ -43,6 +52,8 @@ async def compute(work: Callable[..., Result], *arguments: object) -> Result:
 
     Together they are not done sooner, as they share an interpreter. All at once they would take the
     threads that others need for the disk, and the interpreter from the event loop.
+
+    A thread that the system does not give is waited for: no peer has done anything wrong.
     """
     try:
         turn = _turn.get()
@@ -50,4 +61,8 @@ async def compute(work: Callable[..., Result], *arguments: object) -> Result:
         turn = trio.Lock()
         _turn.set(turn)
     async with turn:
-        return await in_thread(work, *arguments)
+        while True:
+            try:
+                return await in_thread(work, *arguments)
+            except NoThread:
+                await trio.sleep(_AGAIN_SECONDS)

@@ -1,0 +1,41 @@
+"""Work in threads, when the system gives none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from segments.errors import StorageError
+from streamd.broker import threads
+
+
+@pytest.mark.parametrize("num_refused", [0, 1, 3])
+async def test_what_is_computed_waits_for_a_thread(
+    monkeypatch: pytest.MonkeyPatch, num_refused: int
+) -> None:
+    asked_at: list[float] = []
+
+    async def run_sync(work: Callable[[], Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        asked_at.append(trio.current_time())
+        if len(asked_at) <= num_refused:
+            raise RuntimeError("can't start new thread")
+        return work()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    assert await threads.compute(lambda: 7) == 7
+    assert [time - asked_at[0] for time in asked_at] == list(range(num_refused + 1))
+
+
+async def test_a_fault_of_the_work_is_not_tried_again() -> None:
+    num_runs = 0
+
+    def work() -> None:
+        nonlocal num_runs
+        num_runs += 1
+        raise StorageError("read", "a file", OSError(5, "no"))
+
+    with pytest.raises(StorageError, match="cannot read a file"):
+        await threads.compute(work)
+    assert num_runs == 1
