@@ -11,7 +11,7 @@ when all tasks wait: sleeping takes no time.
 import inspect
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import trio
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
+from streamd.broker import threads
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
 from tests.support.syncs import sync
@@ -51,6 +52,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # No power fails while tests run; tests/support/disk.py looks at what is synced when.
 os.fsync = os.fdatasync = sync  # type: ignore[assignment]
+
+
+IN_THREAD = threads.in_thread
+
+
+@pytest.fixture(autouse=True)
+def real_threads() -> Iterator[None]:
+    """Each test begins with the real worker threads.
+
+    A server in memory puts its own way to them in their place, and a test may put another in its
+    place. Which of the two is put back last depends on which of them ends first.
+    """
+    threads.in_thread = IN_THREAD
+    yield
+    threads.in_thread = IN_THREAD
 
 
 @pytest.hookimpl(optionalhook=True)
