@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format docs dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -21,6 +21,7 @@ help:
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
+	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make dist       build wheel and sdist in dist/, and try them out"
 	@echo "make bench      measure the server on this machine"
 	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
@@ -82,6 +83,11 @@ check: $(VENV)/.check $(VENV)/.test
 
 format: $(VENV)/.check
 	$(BIN)/ruff format .
+
+# No network: what it shows of other projects is a link. -E: pages that were taken away are missed.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 dist: $(VENV)/.dist
 	rm -rf dist build
