@@ -516,8 +516,6 @@ class Stream:
             if self._waits_for_flush:
                 await self.flush()
             if writer.take_rolled():
-                with self._services.rounds.open():
-                    self.waiters.wake_all()
                 await self._expire_beside()
             if writer.is_waiting:
                 await trio.sleep(FULL_DISK_SECONDS)
@@ -529,14 +527,30 @@ class Stream:
         """Drop old segments in a task of its own: what is published meanwhile does not wait."""
         supervisor = self._services.supervisor
         if supervisor is None:
-            await self.expire()
+            await self._expire_once()
         elif not self._expires:
             self._expires = True
             supervisor.start_once("dropping old segments", self._expire_once, self.name)
 
     async def _expire_once(self) -> None:
-        self._expires = False  # a segment that begins from now on is not seen for certain
+        try:
+            has_begun = await self._leave_segment()
+        finally:
+            self._expires = False  # a segment that begins from now on is not seen for certain
         await self.expire()
+        if has_begun:
+            await self._expire_beside()
+
+    async def _leave_segment(self) -> bool:
+        """Have waiters leave the segments before the newest, which are dropped then.
+
+        Returns:
+            Whether another segment has begun meanwhile.
+        """
+        newest = self._log and self._log.segments[-1]
+        for _ in self.waiters.leave_segment():
+            await trio.lowlevel.checkpoint()
+        return self._log is not None and self._log.segments[-1] is not newest
 
     @property
     def _waits_for_flush(self) -> bool:

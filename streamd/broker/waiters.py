@@ -7,15 +7,20 @@ of them: thousands of narrow consumers cost nothing while others' messages come.
 A waiter is woken once and then forgotten; it adds itself again when it has read on. Waking only
 marks it: what is new is sent after the stream has written (see net/rounds.py), so the code of other
 connections never runs inside the stream's.
+
+When a new segment begins, the waiters stand in one that nobody needs any more, and would keep its
+file open. Those with a filter leave it without being woken, a few at a time (`leave_segment`): with
+tens of thousands of them everything else would wait for seconds.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-_NO_KEY = b"\0" * 256  # longer than any filter value: for waiters that wait for new segments alone
+_NO_KEY = b"\0" * 256  # longer than any filter value: for waiters that no chunk is for
+_LEAVING = 100  # waiters that leave a segment at a time, some 1 ms
 
 
 class Waiter(Protocol):
@@ -31,6 +36,9 @@ class Waiter(Protocol):
 
     def stream_has_more(self) -> None:
         """Something was committed, or the stream is gone. Marks it; does not read or send."""
+
+    def leave_segment(self) -> None:
+        """A new segment has begun: stand in it, not in one before it. Nothing if it is gone on."""
 
 
 class Waiters:
@@ -53,10 +61,7 @@ class Waiters:
         return bool(self._for_all or self.by_key)
 
     def add(self, waiter: Waiter) -> None:
-        """Wake `waiter` once when more is committed that may be for it.
-
-        Also when a new segment begins: a waiter must not keep old ones open.
-        """
+        """Wake `waiter` once when more is committed that may be for it."""
         if waiter.keys is None:
             self._for_all.add(waiter)
             return
@@ -88,9 +93,21 @@ class Waiters:
             waiters |= self.by_key[key]
         self._wake(waiters)
 
-    def wake_all(self) -> None:
-        """A new segment has begun: wake everybody."""
-        self._wake(self._for_all.union(*self.by_key.values()))
+    def leave_segment(self) -> Iterator[None]:
+        """A new segment has begun: have waiters go there, a few at each step.
+
+        Those without a filter were woken by its first chunk.
+        """
+        told = 0
+        for key in list(self.by_key):
+            for waiter in list(self.by_key.get(key, ())):
+                try:
+                    waiter.leave_segment()
+                except Exception:  # as in _wake
+                    logger.exception("%s cannot leave a segment", waiter)
+                told += 1
+                if told % _LEAVING == 0:
+                    yield
 
     def _wake(self, waiters: Collection[Waiter]) -> None:
         for waiter in waiters:

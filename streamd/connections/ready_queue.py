@@ -5,7 +5,8 @@ whenever something has changed that may let it send (credit, activation, its tur
 
     state      it                                              leaves it when
     IDLE       may send nothing: no credit, or not active      `check` finds that it may
-    WAITING    has read everything                             its stream commits something for it
+    WAITING    has read everything                             its stream commits something for it,
+                                                               or its segment has ended unindexed
     WOKEN      is looked at once the streams have written      the end of the round
     READY      is in line for the connection's writer          its turn comes
     DELAYED    gets in line in a moment, with what comes then  that moment, or something hurries it
@@ -13,6 +14,7 @@ whenever something has changed that may let it send (credit, activation, its tur
 
     IDLE -> WAITING | READY | DELAYED    by `check`
     WAITING -> WOKEN -> IDLE             by `stream_has_more` and the end of the round; then `check`
+    WAITING -> IDLE                      by `leave_segment`, where no index tells; then `check`
     READY -> IDLE                        by `next`; the code that had its turn checks it again
     any -> CLOSED                        by `close`; a place in line is then skipped
 
@@ -24,9 +26,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from segments import StorageError
 from streamd.broker.stream import Stream
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
@@ -77,6 +81,14 @@ class QueuedConsumer(ABC):
     def is_at_end(self) -> bool:
         """It has read and sent everything that is committed."""
 
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Skip what is committed and not for it, as far as indexes tell; nothing is read.
+
+        Raises:
+            StorageError: the stream cannot be read.
+        """
+
     def send_now(self) -> None:  # noqa: B027 - not every protocol does
         """Send what has just been committed, if that is little; else do nothing."""
 
@@ -108,6 +120,16 @@ class QueuedConsumer(ABC):
         """See waiters.Waiter."""
         self.state = ConsumerState.WOKEN
         self._queue.wake(self)
+
+    def leave_segment(self) -> None:
+        """See waiters.Waiter. Where no index tells what is for it, it is woken instead."""
+        if self.state is not ConsumerState.WAITING:
+            return
+        with suppress(StorageError):  # it reads, and meets it again
+            self.catch_up()
+        if not self.is_at_end:
+            self.stop_waiting()
+            self.check()
 
     def stop_waiting(self) -> None:
         """Not to be woken: it has no place to go on from."""

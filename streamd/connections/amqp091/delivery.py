@@ -113,6 +113,10 @@ class AmqpConsumer(QueuedConsumer):
         """See QueuedConsumer."""
         return not self._read and self.reader.at_end
 
+    def catch_up(self) -> None:
+        """See QueuedConsumer."""
+        self.reader.catch_up()
+
     def check(self) -> None:
         """See QueuedConsumer; one that waits for more to gather may be in a hurry now."""
         if self.state is ConsumerState.DELAYED and not may_gather(self.credit, self._prefetch):

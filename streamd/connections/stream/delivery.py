@@ -144,6 +144,11 @@ class Subscription(QueuedConsumer):
                 counts.skipped_chunks,
             )
 
+    def catch_up(self) -> None:
+        """See QueuedConsumer."""
+        if self.reader is not None:
+            self.reader.catch_up()
+
     def send_now(self) -> None:
         """See QueuedConsumer."""
         self._delivery.send_now(self)
