@@ -4,10 +4,8 @@ A server for each mode, all on the same disk; they take turns, so that a busy mo
 slows all of them. With `--before` another version of streamd is one more of them.
 """
 
-import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.load import Load, frames, publish
-from benchmarks.target import Target
+from benchmarks.target import Target, other_version
 from streamd.broker.flusher import FlushMode
 from streamd.wire.stream import commands as c
 
@@ -47,7 +45,7 @@ def main(rounds: int, scale: float, data: Path | None, before: str | None) -> No
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data)))
         targets: dict[str, Target] = {}
         if before is not None:
-            with _other_version(before):
+            with other_version(before):
                 targets["before"] = stack.enter_context(Target(folder / "before"))
         for mode in FlushMode:
             target = Target(folder / mode.value, "--flush", mode.value)
@@ -73,21 +71,6 @@ def main(rounds: int, scale: float, data: Path | None, before: str | None) -> No
         )
         table.add_row(load_name, *cells)
     Console(width=_WIDTH).print(table)
-
-
-@contextmanager
-def _other_version(folder: str) -> Iterator[None]:
-    """Let programs that are started meanwhile import from there, not from their own folder."""
-    added = {"PYTHONPATH": folder, "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ frame holds what has become due since: one message at a slow pace, several at a 
 import selectors
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -24,9 +24,11 @@ _BODY_BYTES = 100
 _WARM_UP = 10  # one tenth of the messages, the first ones, is left out
 _LEAD_SECONDS = 0.05
 _PATIENCE_SECONDS = 30
-_DUE = struct.Struct(">d")
+_STAMP = struct.Struct(">dI")  # when it was due, its number
 _ENTRY_BYTES = SIZE.size + _BODY_BYTES
 _PUBLISH = struct.Struct(">IHHBI")
+_LENGTH16 = struct.Struct(">h")
+_BODY_SIZE = SIZE.pack(_BODY_BYTES)
 _MAX_FRAME_MESSAGES = 4_000
 
 
@@ -90,7 +92,7 @@ def latencies(server: Server, stream: str, pace: Pace) -> Latencies:
 def _run(
     producer: RawConnection, connections: Sequence[RawConnection], pace: Pace, begin: float
 ) -> list[float]:
-    publisher = _Publisher(producer, pace, begin)
+    publisher = Publisher(producer, pace, begin, (lambda _: VALUE) if pace.bystanders else None)
     consumers = [_Consumer(connection, pace) for connection in connections]
     give_up = begin + pace.seconds + _PATIENCE_SECONDS
     with selectors.DefaultSelector() as selector:
@@ -105,22 +107,33 @@ def _run(
     return sorted(latency for consumer in consumers for latency in consumer.measured())
 
 
-class _Publisher:
+class Publisher:
     """Sends what is due.
+
+    Args:
+        connection: with a declared publisher.
+        pace: how much, how fast.
+        begin: when the first message is due, by time.perf_counter.
+        value_of: the filter value of the message with a number; None for messages without.
 
     Attributes:
         sent: messages so far.
     """
 
-    def __init__(self, connection: RawConnection, pace: Pace, begin: float) -> None:
+    def __init__(
+        self,
+        connection: RawConnection,
+        pace: Pace,
+        begin: float,
+        value_of: Callable[[int], bytes] | None = None,
+    ) -> None:
         self.sent = 0
         self._socket = connection.socket
         self._pace = pace
         self._begin = begin
-        value = struct.pack(">h", len(VALUE)) + VALUE if pace.bystanders else b""
-        self._between = value + SIZE.pack(_BODY_BYTES)
-        self._padding = bytes(_BODY_BYTES - _DUE.size)
-        self._version = c.PublishFiltered.VERSION if value else c.Publish.VERSION
+        self._value_of = value_of
+        self._padding = bytes(_BODY_BYTES - _STAMP.size)
+        self._version = c.PublishFiltered.VERSION if value_of else c.Publish.VERSION
 
     def send_due(self) -> float:
         """Send what is due; returns the seconds until more is, or a while."""
@@ -140,15 +153,17 @@ class _Publisher:
         count = end - self.sent
         if count <= 0:
             return
-        between, padding = self._between, self._padding
-        entries = b"".join(
-            n.to_bytes(8, "big") + between + _DUE.pack(self._due(n)) + padding
-            for n in range(self.sent, end)
-        )
+        entries = b"".join(map(self._entry, range(self.sent, end)))
         size = _PUBLISH.size - SIZE.size + len(entries)
         head = _PUBLISH.pack(size, c.Publish.KEY, self._version, 0, count)
         self._socket.sendall(head + entries)
         self.sent = end
+
+    def _entry(self, number: int) -> bytes:
+        value = self._value_of(number) if self._value_of else None
+        between = b"" if value is None else _LENGTH16.pack(len(value)) + value
+        stamp = _STAMP.pack(self._due(number), number)
+        return number.to_bytes(8, "big") + between + _BODY_SIZE + stamp + self._padding
 
     def receive(self) -> None:
         """Confirms are not looked at."""
@@ -167,8 +182,8 @@ class _Consumer:
     def __init__(self, connection: RawConnection, pace: Pace) -> None:
         self.messages = 0
         self.socket = connection.socket
-        self._step = pace.batch * _ENTRY_BYTES
-        self._received = b""
+        self._batch = pace.batch
+        self._chunks = Chunks(connection)
         self._latencies: list[float] = []
 
     def measured(self) -> list[float]:
@@ -177,30 +192,68 @@ class _Consumer:
 
     def receive(self) -> None:
         """Take in chunks, and give credit for them."""
-        data = self.socket.recv(1 << 20)
+        chunks = self._chunks.receive()
+        for chunk in chunks:
+            self.messages += chunk.messages
+            self._latencies += [chunk.arrived - due for due, _ in chunk.stamps(self._batch)]
+        if chunks:
+            self.socket.sendall(encode(c.Credit(0, len(chunks))))
+
+
+class Chunk(NamedTuple):
+    """A chunk that has come.
+
+    Attributes:
+        subscription: its id.
+        messages: in the chunk.
+        arrived: when, by time.perf_counter.
+        entries: the messages as a Publisher makes them.
+    """
+
+    subscription: int
+    messages: int
+    arrived: float
+    entries: memoryview
+
+    def stamps(self, step: int = 1) -> Iterator[tuple[float, int]]:
+        """When messages were due, and their numbers: of each, or of one in each `step`."""
+        for at in range(SIZE.size, len(self.entries), step * _ENTRY_BYTES):
+            due, number = _STAMP.unpack_from(self.entries, at)
+            yield due, number
+
+
+class Chunks:
+    """What a connection receives, as chunks; other commands are passed over."""
+
+    def __init__(self, connection: RawConnection) -> None:
+        self._socket = connection.socket
+        self._received = b""
+
+    def receive(self) -> list[Chunk]:
+        """Receive once; the chunks that are complete now.
+
+        Raises:
+            ConnectionError: the server has closed the connection.
+        """
+        data = self._socket.recv(1 << 20)
         now = time.perf_counter()
         if not data:
             raise ConnectionError("the server closed the connection")
         received = self._received + data
-        position = chunks = 0
+        position, found = 0, []
         for start, end in _frames(received):
-            chunks += self._take(received, start, now)
             position = end
+            if FRAME.unpack_from(received, start)[1] == c.Deliver.KEY:
+                found.append(_chunk(memoryview(received)[start:end], now))
         self._received = received[position:]
-        if chunks:
-            self.socket.sendall(encode(c.Credit(0, chunks)))
+        return found
 
-    def _take(self, received: bytes, start: int, now: float) -> bool:
-        if FRAME.unpack_from(received, start)[1] != c.Deliver.KEY:
-            return False
-        header = decode_chunk_header(received, start + DELIVER_HEAD)
-        self.messages += header.num_records
-        bodies = start + DELIVER_HEAD + CHUNK_HEADER_SIZE + SIZE.size
-        self._latencies += [
-            now - _DUE.unpack_from(received, at)[0]
-            for at in range(bodies, bodies + header.data_size, self._step)
-        ]
-        return True
+
+def _chunk(frame: memoryview, arrived: float) -> Chunk:
+    body = DELIVER_HEAD + CHUNK_HEADER_SIZE
+    header = decode_chunk_header(bytes(frame[DELIVER_HEAD:body]))
+    entries = frame[body : body + header.data_size]
+    return Chunk(frame[FRAME.size], header.num_records, arrived, entries)
 
 
 def _frames(received: bytes) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks import scenarios as s
+from benchmarks.crowd import Crowd
 from benchmarks.latency import Pace
 from benchmarks.load import Load
 from benchmarks.target import Server
@@ -163,6 +164,16 @@ _PACE_ROWS = (
         (_cpu(0.7), _milliseconds("p99", 1)),
     ),
 )
+_NARROW = (
+    Figure("in_time", "within a second, %", Goal(99.9, is_least=True, is_ratio=False), True),
+    _milliseconds("p50", 0.5),
+    _milliseconds("p99", 0.5),
+    _cpu(0.5),
+)
+_NARROW_ROWS = (
+    Row("1,000 msg/s, 100 consumers, each for its value", s.narrow(Crowd(100)), _NARROW),
+    Row("1,000 msg/s, 1,000 consumers, each for its value", s.narrow(Crowd(1_000)), _NARROW),
+)
 
 
 def _memory(when: str) -> Row:
@@ -179,7 +190,7 @@ _START = Row(
 )
 STAGES = (
     Stage((_memory("idle"),), is_repeated=False),
-    Stage((*_PUBLISH_ROWS, *_READ_ROWS, *_PACE_ROWS)),
+    Stage((*_PUBLISH_ROWS, *_READ_ROWS, *_PACE_ROWS, *_NARROW_ROWS)),
     Stage((_memory("after all rows"),), is_repeated=False),
     Stage((_START,)),  # at the end: it restarts the servers
 )

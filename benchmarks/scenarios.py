@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from itertools import count
 
+from benchmarks.crowd import Crowd, serve
 from benchmarks.latency import Pace, latencies
 from benchmarks.load import MARKER, Load, frames, mark, publish, publish_together
 from benchmarks.reading import CREDIT, FIRST, Read, filters, read
@@ -166,6 +167,17 @@ def at_a_pace(pace: Pace) -> Callable[[Server, float], Figures]:
             "p99.9": found.at(0.999),
             "cpu": found.cpu_seconds / part.messages * 1e6,
         }
+
+    return work
+
+
+def narrow(crowd: Crowd) -> Callable[[Server, float], Figures]:
+    """Consumers of a stream, each for a filter value of its own."""
+
+    def work(server: Server, scale: float) -> Figures:
+        part = crowd._replace(seconds=max(crowd.seconds * scale, 0.2))
+        with streams(server) as (stream,):
+            return serve(server, stream, part)._asdict()
 
     return work
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -145,6 +147,28 @@ def cpu_seconds(pid: int) -> float:
         waiting += children[pid]
         used += ticks.get(pid, 0)
     return used / _TICKS
+
+
+def busy_seconds() -> float:
+    """CPU time that this machine has spent on anything so far, all cores together."""
+    fields = [int(it) for it in Path("/proc/stat").read_text().split(None, 9)[1:9]]
+    idle, waiting = fields[3:5]
+    return (sum(fields) - idle - waiting) / _TICKS
+
+
+@contextmanager
+def other_version(folder: str) -> Iterator[None]:
+    """Let programs that are started meanwhile import from there, not from their own folder."""
+    added = {"PYTHONPATH": folder, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _processes() -> tuple[dict[int, int], defaultdict[int, list[int]]]:

@@ -83,7 +83,14 @@ def test_names_are_distinct() -> None:
 
 
 def test_a_small_run_without_a_peer() -> None:
-    rows = ("publish 10 B", "20 connections", "50,000 chunks", "sealed", "end to end, 1,000")
+    rows = (
+        "publish 10 B",
+        "20 connections",
+        "50,000 chunks",
+        "sealed",
+        "end to end, 1,000",
+        "100 consumers",
+    )
     only = [part for row in rows for part in ("--only", row)]
     arguments = ["--alone", "--rounds", "1", "--scale", "0.005", "--json", *only]
     done = CliRunner().invoke(main, arguments)
