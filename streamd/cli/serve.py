@@ -1,5 +1,6 @@
 """`streamd serve`: run the server until a signal ends it."""
 
+import gc
 import logging
 import resource
 import signal
@@ -108,6 +109,7 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.freeze()  # modules stay: to look for garbage in them would hold everybody up for 25 ms
         trio.run(_run, settings, until_stdin_ends)
     except* StartError as group:
         refused += leaves(group)
