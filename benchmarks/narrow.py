@@ -112,8 +112,12 @@ def main(  # noqa: PLR0913 - each an option
                     found.setdefault(_Key(name, crowd), []).append(_measured(server, crowd))
     if wants_json:
         lines = [
-            {"server": key.server, **key.crowd._asdict(), "rounds": [it._asdict() for it in all_]}
-            for key, all_ in found.items()
+            {
+                "server": name,
+                **crowd._replace(connections=crowd.members)._asdict(),
+                "rounds": [it._asdict() for it in rows],
+            }
+            for (name, crowd), rows in found.items()
         ]
         click.echo(json.dumps(lines, indent=1))
         return
