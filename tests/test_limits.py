@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,27 +12,38 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from segments import tracking
+from segments import filter_demand, filter_index, policy, tracking
+from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.selector import dialects
 from streamd import config as limits
-from streamd.broker import checks, log_writer
+from streamd.auth import throttle, users
+from streamd.broker import checks, log_writer, standing_selectors
 from streamd.broker.checks import MAX_PARTITIONS
-from streamd.broker.routing import exchanges
+from streamd.broker.filter_contract import MAX_VALUES_BYTES
+from streamd.broker.routing import exchanges, rules
 from streamd.config import FILTER_INDEX_BYTES, Config
-from streamd.connections.amqp091 import channel, delivery as consumers
+from streamd.connections.amqp091 import (
+    channel,
+    consumer_methods,
+    delivery as consumers,
+    publishing,
+)
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
+from streamd.http_api import messages
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
 from streamd.wire.stream import ResponseCode, codec, commands as c
-from streamd.wire.stream.fields import Pair
+from streamd.wire.stream.connection import LOGIN_FRAME_MAX
+from streamd.wire.stream.fields import MAX_ITEMS, Pair
 from tests.support import memory
 from tests.support.amqp import FIRST as FROM_FIRST, connect, declare, fields, open_peer
 from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, harness
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "limits.md"
 PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
 
 
@@ -408,7 +420,7 @@ async def test_messages_that_are_not_acknowledged() -> None:
     assert unacked.count == 50_000
 
 
-def test_the_readme_has_the_formula() -> None:
+def test_the_page_has_the_formula() -> None:
     default = Config()
     bounds = {
         "a connection before login": memory.before_login(),
@@ -418,11 +430,11 @@ def test_the_readme_has_the_formula() -> None:
         "a stream": memory.stream(default),
         "a virtual host": memory.virtual_host(),
     }
-    readme = README.read_text()
+    page = PAGE.read_text()
     for what, size in bounds.items():
         mebibytes = size / (1 << 20)
         shown = f"{mebibytes:,.0f}" if mebibytes >= 10 else f"{mebibytes:.1f}"
-        assert f"| {what} | {shown} |" in readme
+        assert f"| {what} | {shown} |" in page
     least = Config(max_connections=1, max_http_connections=1, max_streams=0)
     assert (
         memory.everything(least)
@@ -431,3 +443,61 @@ def test_the_readme_has_the_formula() -> None:
         )
         + FILTER_INDEX_BYTES
     )
+
+
+LIMITS = {
+    "streams": Config().max_streams,
+    "name of a stream or a super stream": f"{limits.MAX_NAME_BYTES:,} bytes",
+    "name of a user or a virtual host": f"{users.MAX_NAME_BYTES} bytes",
+    "partitions of a super stream": MAX_PARTITIONS,
+    "message, with its frame": f"{Config().frame_max >> 20} MiB",
+    "messages in a chunk": policy.BUSY_CHUNK_RECORDS,
+    "data of a chunk": f"{policy.DEFAULT_CHUNK_BYTES >> 20} MiB",
+    "filter of a chunk": f"{MIN_FILTER_SIZE} to {MAX_FILTER_SIZE} bytes",
+    "different filter values in one compressed sub-batch": f"{MAX_VALUES_BYTES >> 20} MiB",
+    "segment": f"{policy.DEFAULT_SEGMENT_BYTES // 10**6} MB",
+    "stored offsets that a stream remembers": tracking.MAX_OFFSETS,
+    "named publishers that a stream remembers": tracking.MAX_SEQUENCES,
+    "filter values that `asked.json` counts": filter_demand.MAX_VALUES,
+    "filter indexes of sealed segments": f"{FILTER_INDEX_BYTES >> 20} MiB",
+    "values in the filter index of a newest segment": filter_index.MAX_KEYS,
+    "entries in the filter index of a newest segment": filter_index.MAX_POSTINGS,
+    "filter values of one subscription": limits.MAX_ASKED,
+    "text of a selector": f"{dialects.MAX_CHARACTERS:,} characters",
+    "nesting of a selector": f"{dialects.MAX_DEPTH} levels",
+    "standing selectors of a stream": standing_selectors.MAX_GROUPS,
+    "properties, values and operators of a standing selector": standing_selectors.MAX_PARTS,
+    "connections": Config().max_connections,
+    "HTTP connections": Config().max_http_connections,
+    "publishers of a connection": limits.MAX_IDS,
+    "subscriptions of a connection": limits.MAX_IDS,
+    "filters and properties of all subscriptions of a connection": (
+        f"{limits.PROPERTIES_BYTES >> 10} KiB"
+    ),
+    "items in one list of a command": MAX_ITEMS,
+    "frame before the login": f"{LOGIN_FRAME_MAX >> 10} KiB",
+    "answers that a peer does not read": f"{limits.OUTBOX_BYTES >> 20} MiB",
+    "body of an HTTP request": f"{messages.MAX_BODY_BYTES >> 10} KiB",
+    "definitions that are imported": f"{messages.MAX_DEFINITIONS_BYTES >> 20} MiB",
+    "seconds for each step of a login, or a TLS handshake": limits.LOGIN_SECONDS,
+    "passwords of one address that are checked at once": throttle._AT_ONCE,
+    "AMQP message": f"{amqp091.MAX_MESSAGE_BYTES >> 20} MiB",
+    "AMQP frame": f"{amqp091.FRAME_MAX >> 10} KiB",
+    "channels of a connection": amqp091.CHANNEL_MAX,
+    "consumers of a connection": consumer_methods.MAX_CONSUMERS,
+    "unacknowledged messages of a connection": channel.MAX_UNACKED,
+    "unfinished messages of a connection": f"{amqp091.UNFINISHED_BYTES >> 20} MiB",
+    "keys in `CC` and `BCC` of a message": publishing._MAX_KEYS,
+    "exchanges of a virtual host": exchanges.MAX_EXCHANGES,
+    "bindings of a virtual host": exchanges.MAX_BINDINGS,
+    "arguments of a binding": f"{rules.MAX_ARGUMENTS_BYTES >> 10} KiB",
+}
+
+
+def test_the_page_has_the_limits() -> None:
+    text = PAGE.read_text().split("## Memory")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", text, re.MULTILINE)
+    shown = {what: limit for what, limit in rows if what not in ("What", "---")}
+    assert shown.pop("filter value") == "its frame"
+    expected = {w: f"{n:,}" if isinstance(n, int) else n for w, n in LIMITS.items()}
+    assert shown == expected

@@ -1,7 +1,7 @@
 """How much memory peers can make the server hold: a bound for each thing of which there is a limit.
 
 All in bytes, and for the worst a peer can think of, not for what is usual; the tests drive peers up
-to these limits. The README has the same numbers for the default settings.
+to these limits. docs/reference/limits.md has the same numbers for the default settings.
 """
 
 from segments.filter_demand import MAX_VALUES
