@@ -1,0 +1,197 @@
+"""Reads a stream's folder as docs/internals/file-format.md describes it.
+
+Written from that page alone: it imports nothing of ours, so what it can read the page explains.
+"""
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cramjam
+import mmh3
+
+
+class Chunk(NamedTuple):
+    """One chunk of a segment, as far as the page says what is in it."""
+
+    position: int
+    header: tuple[int, ...]
+    raw_header: bytes
+    filter: bytes
+    messages: list[bytes]
+    blocks: list[tuple[int, bytes, int]]
+
+
+CHUNK = struct.Struct(">BBHIqQQIIIBBH")
+INDEX = struct.Struct(">QqQIB")
+UNPACK = {
+    0: bytes,
+    1: gzip.decompress,
+    2: lambda body: bytes(cramjam.snappy.decompress(body)),
+    3: lambda body: bytes(cramjam.lz4.decompress(body)),
+    4: lambda body: bytes(cramjam.zstd.decompress(body)),
+}
+
+
+def content(path: Path, magic: bytes, version: int = 1) -> bytes:
+    """What follows the file header."""
+    raw = path.read_bytes()
+    assert raw[:8] == magic + version.to_bytes(4, "big")
+    return raw[8:]
+
+
+def entries(data: bytes) -> Iterator[bytes]:
+    """The messages of a chunk's data, or of the body of a sub-batch."""
+    at = 0
+    while at < len(data):
+        if data[at] & 0x80:
+            flags, records, full_size, size = struct.unpack_from(">BHII", data, at)
+            body = UNPACK[flags >> 4 & 7](data[at + 11 : at + 11 + size])
+            messages = list(entries(body))
+            assert (len(body), len(messages)) == (full_size, records)
+            yield from messages
+            at += 11 + size
+        else:
+            (size,) = struct.unpack_from(">I", data, at)
+            yield data[at + 4 : at + 4 + size]
+            at += 4 + size
+    assert at == len(data)
+
+
+def blocks(raw: bytes, *, is_snapshot: bool = False) -> list[tuple[int, bytes, int]]:
+    """Kind, id and value of tracking blocks."""
+    found, at = [], 0
+    while at < len(raw):
+        kind, end = raw[at], at + 2 + raw[at + 1]
+        name = raw[at + 2 : end]
+        end += 8 if is_snapshot and kind == 0 else 0
+        (value,) = struct.unpack_from(">q" if kind == 2 else ">Q", raw, end)
+        found.append((kind, name, value))
+        at = end + 8
+    assert at == len(raw)
+    return found
+
+
+def chunks(folder: Path) -> Iterator[tuple[str, Chunk]]:
+    """All chunks of a stream with the names of their segments; checksums are tested."""
+    expected = None
+    for path in sorted(folder.glob("*.segment")):
+        raw, at = content(path, b"OSIL"), 0
+        assert expected in (None, int(path.stem))
+        expected = int(path.stem)
+        while at < len(raw):
+            header = CHUNK.unpack_from(raw, at)
+            magic, kind, num_entries, num_records, *_, chunk_id = header[:7]
+            data_crc, data_size, trailer_size, filter_size, scheme, check = header[7:]
+            assert (magic, kind, chunk_id) == (0x50, 0, expected)
+            start = at + 48 + filter_size
+            data, end = raw[start : start + data_size], start + data_size + trailer_size
+            bits, trailer = raw[at + 48 : start], raw[start + data_size : end]
+            assert zlib.crc32(data) == data_crc
+            assert scheme == 1
+            assert zlib.crc32(raw[at : at + 46] + bits + trailer) & 0xFFFF == check
+            messages = list(entries(data))
+            assert len(messages) == num_records >= num_entries
+            yield (
+                path.stem,
+                Chunk(at + 8, header, raw[at : at + 48], bits, messages, blocks(trailer)),
+            )
+            at, expected = end, expected + num_records
+
+
+def bloom_bits(value: bytes, size: int, *, is_long: bool = False) -> set[int]:
+    """The bits of a value in a filter of so many bytes; `is_long`: the form of a longer value."""
+    if not value:
+        return {0}
+    digest = value[-16:] if is_long else mmh3.hash_bytes(value, seed=0, x64arch=True)
+    return {1 + half % (8 * size - 1) for half in struct.unpack("<QQ", digest)}
+
+
+def bits_of(filter_bytes: bytes) -> set[int]:
+    """The bits that are set in a filter; bit 0 is the most significant one of its first byte."""
+    size = 8 * len(filter_bytes)
+    number = int.from_bytes(filter_bytes, "big")
+    return {bit for bit in range(size) if number >> (size - 1 - bit) & 1}
+
+
+def index(path: Path) -> list[tuple[int, ...]]:
+    """The records of an index: chunk id, time, epoch, position, type."""
+    return list(INDEX.iter_unpack(content(path, b"OSII")))
+
+
+def filter_index(path: Path, last_header: bytes) -> dict[int, list[int]]:
+    """Which chunks hold which fingerprint; checksums are tested."""
+    raw = content(path, b"SFLT", 2)
+    *_, num_chunks, prints, ordinals, bare, uncertain, of_content, crc = struct.unpack_from(
+        ">QQIIIIIII", raw
+    )
+    assert zlib.crc32(raw[48:], zlib.crc32(raw[:40])) == crc
+    records = content(path.with_suffix(".index"), b"OSII")
+    assert zlib.crc32(last_header, zlib.crc32(records)) == of_content
+    form = f"<{num_chunks}Q{prints}Q{num_chunks}I{prints + 1}I{ordinals}I{bare}I{uncertain}I"
+    numbers = struct.unpack(form, raw[48:])
+    fingerprints = numbers[num_chunks : num_chunks + prints]
+    starts = numbers[2 * num_chunks + prints :][: prints + 1]
+    places = numbers[2 * num_chunks + 2 * prints + 1 :][:ordinals]
+    return {key: list(places[starts[n] : starts[n + 1]]) for n, key in enumerate(fingerprints)}
+
+
+def fingerprint(value: bytes) -> int:
+    """Of a filter value as trailers have it."""
+    first: int = mmh3.hash64(value, seed=0, x64arch=True, signed=False)[0]
+    return (first or 1) if value else 0
+
+
+def checkpoint(path: Path) -> dict[str, int]:
+    """The fields of a checkpoint; its checksum is tested."""
+    raw = content(path, b"SCKP")
+    *fields, crc = struct.unpack(">QQQQQQBI", raw)
+    assert zlib.crc32(raw[:-4]) == crc
+    names = "first_offset segment position num_chunks next_offset epoch has_tracking"
+    return dict(zip(names.split(), fields, strict=True))
+
+
+def damage(path: Path) -> list[tuple[int, ...]]:
+    """Position, end, first offset and next offset of each range."""
+    found = []
+    for record in struct.iter_unpack(">32sI", content(path, b"SDMG")):
+        assert zlib.crc32(record[0]) == record[1]
+        found.append(struct.unpack(">QQQQ", record[0]))
+    return found
+
+
+def tracking(folder: Path) -> dict[str, dict[bytes, int]]:
+    """Stored offsets, and publishing ids by publisher."""
+    found = list(chunks(folder))
+    end = found[-1][1].header[6] + found[-1][1].header[3] if found else 0
+    state: dict[str, dict[bytes, int]] = {"offsets": {}, "sequences": {}}
+    kinds = {0: "sequences", 1: "offsets"}
+    since = 0
+    path = folder / "tracking"
+    raw, at = content(path, b"STRK") if path.exists() else b"", 0
+    while at + 17 <= len(raw):
+        crc, size, kind, next_offset = struct.unpack_from(">IIBQ", raw, at)
+        if zlib.crc32(raw[at + 4 : at + 17 + size]) != crc:
+            break
+        if kind == 2 and next_offset <= end:
+            since, state = next_offset, {"offsets": {}, "sequences": {}}
+        if kind == 1 or next_offset <= end:
+            for what, name, value in blocks(raw[at + 17 : at + 17 + size], is_snapshot=kind == 2):
+                state[kinds[what]][name] = value
+        at += 17 + size
+    for _, chunk in found:
+        if chunk.header[6] >= since:
+            state["sequences"] |= {name: n for kind, name, n in chunk.blocks if kind == 0}
+    return state
+
+
+def read(folder: Path) -> list[tuple[int, bytes]]:
+    """All messages with their offsets."""
+    found: list[tuple[int, bytes]] = []
+    for _, chunk in chunks(folder):
+        first: Any = chunk.header[6]
+        found += enumerate(chunk.messages, first)
+    return found
