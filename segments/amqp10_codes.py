@@ -5,7 +5,7 @@ Several readers know these codes, because each is fast in another way: value by 
 encoding to encoding in `streamd/wire/amqp091/messages`. The codes stand here once. They are plain
 integers: the interpreter compares those with a byte faster than members of an enumeration.
 
-Source: OASIS AMQP 1.0, part 1 (types), 1.6, and part 3 (messaging), 3.2. Names are those of the
+Source: OASIS AMQP 1.0 part 1 (types), 1.6, and part 3 (messaging), 3.2. Names are those of the
 specification, with the number of bits that a size has where there are two forms.
 """
 

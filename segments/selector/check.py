@@ -1,7 +1,12 @@
 """What a selector may not say, found before the first message is looked at.
 
-Source: apache/rocketmq, filter/expression/*.java; rabbitmq/rabbitmq-server,
-rabbit_amqp_filter_sql.erl. Union, which joins the two, is ours.
+Source: apache/rocketmq,
+filter/src/main/java/org/apache/rocketmq/filter/expression/ComparisonExpression.java,
+filter/src/main/java/org/apache/rocketmq/filter/expression/LogicExpression.java,
+filter/src/main/java/org/apache/rocketmq/filter/expression/UnaryExpression.java and
+filter/src/main/java/org/apache/rocketmq/filter/expression/ConstantExpression.java;
+rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_filter_sql.erl. Union, which joins the two, is
+ours.
 """
 
 from typing import NoReturn

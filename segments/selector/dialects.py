@@ -1,7 +1,8 @@
 """The three ways in which a SQL selector can be meant.
 
-Source: apache/rocketmq, SelectorParser.jj; rabbitmq/rabbitmq-server, rabbit_amqp_sql_lexer.xrl and
-rabbit_amqp_sql_parser.yrl. Union, which joins the two, is ours.
+Source: apache/rocketmq, filter/src/main/java/org/apache/rocketmq/filter/parser/SelectorParser.jj;
+rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_sql_lexer.xrl and
+deps/rabbit/src/rabbit_amqp_sql_parser.yrl. Union, which joins the two, is ours.
 """
 
 import re

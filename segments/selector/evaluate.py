@@ -4,7 +4,8 @@ A closure takes a row, the values of the properties in the order in which `prope
 them, and gives True, False or None for unknown. Only True selects a message. User text is never
 executed.
 
-Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_filter_sql.erl. The rules of Union are
+ours.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,8 +4,11 @@ A string that cannot be read so, or a boolean compared with a string, ends the e
 whole selector: the message does not match. Numbers, booleans and times, which other systems send,
 are taken as the strings that spell them.
 
-Source: apache/rocketmq, filter/expression: ComparisonExpression.java, LogicExpression.java,
-UnaryExpression.java and ConstantExpression.java.
+Source: apache/rocketmq,
+filter/src/main/java/org/apache/rocketmq/filter/expression/ComparisonExpression.java,
+filter/src/main/java/org/apache/rocketmq/filter/expression/LogicExpression.java,
+filter/src/main/java/org/apache/rocketmq/filter/expression/UnaryExpression.java and
+filter/src/main/java/org/apache/rocketmq/filter/expression/ConstantExpression.java.
 """
 
 import math

@@ -4,7 +4,7 @@ Nothing else is decoded. A message is read until the sections that are needed we
 body, and no further. Before the body they may stand in any order; of two of a kind the first
 counts.
 
-Source: OASIS AMQP 1.0, part 1 (types) and part 3 (messaging), 3.2.
+Source: OASIS AMQP 1.0 part 1 (types) and part 3 (messaging), 3.2.
 """
 
 import struct

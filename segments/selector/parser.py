@@ -1,7 +1,7 @@
 """Tokens to nodes: the grammar of the Union and of RabbitMQ's dialect.
 
-Source: rabbitmq/rabbitmq-server, rabbit_amqp_sql_parser.yrl; what Union adds is ours. RocketMQ's
-grammar is in `rocketmq.py`.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_sql_parser.yrl; what Union adds is
+ours. RocketMQ's grammar is in `rocketmq.py`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """RocketMQ's own grammar: NOT binds tightest, comparisons chain, what follows is left unread.
 
-Source: apache/rocketmq, filter/parser/SelectorParser.jj.
+Source: apache/rocketmq, filter/src/main/java/org/apache/rocketmq/filter/parser/SelectorParser.jj.
 """
 
 from segments.selector import nodes as n

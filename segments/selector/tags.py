@@ -1,6 +1,8 @@
 """RocketMQ's tag expressions: `a || b`, `*` for every message.
 
-Source: apache/rocketmq, FilterAPI.java and SubscriptionData.java.
+Source: apache/rocketmq,
+remoting/src/main/java/org/apache/rocketmq/remoting/protocol/filter/FilterAPI.java and
+remoting/src/main/java/org/apache/rocketmq/remoting/protocol/heartbeat/SubscriptionData.java.
 """
 
 from segments.selector.dialects import MAX_CHARACTERS

@@ -3,7 +3,8 @@
 A value is None (missing), bool, int, float, str, bytes (binary, uuid) or OTHER. A comparison gives
 True, False or None for unknown. Times are milliseconds.
 
-Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_filter_sql.erl. The rules of Union are
+ours.
 """
 
 import operator

@@ -3,7 +3,8 @@
 Kinds of values are known from the columns' types, so most of what the Union decides message by
 message is decided here, once. NotNative is raised for the rest.
 
-Source: rabbitmq/rabbitmq-server, rabbit_amqp_filter_sql.erl. The rules of Union are ours.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_filter_sql.erl. The rules of Union are
+ours.
 """
 
 import math

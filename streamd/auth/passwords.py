@@ -4,7 +4,7 @@ A hash is one string, `scheme$...`. RabbitMQ's are one round of SHA-2 over four 
 the password, quickly guessed by anyone who gets hold of them: users.py replaces one with scrypt as
 soon as its password has been seen.
 
-Source: RabbitMQ, "Credentials and Passwords", section "Computing a Password Hash".
+Source: rabbitmq/rabbitmq-website, docs/passwords.md, section "Computing Password Hashes".
 """
 
 import base64

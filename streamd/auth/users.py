@@ -120,7 +120,7 @@ class Rights:
     def require_super_stream(self, name: Name, partitions: Sequence[Name]) -> None:
         """Raise Refused unless the user may create or delete a super stream.
 
-        Source: rabbitmq/rabbitmq-server, rabbit_stream_utils.erl.
+        Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/src/rabbit_stream_utils.erl.
         """
         self.require(Right.CONFIGURE, name)
         self.require(Right.READ, name)

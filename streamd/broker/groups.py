@@ -5,7 +5,7 @@ no chunk. In a group over a super stream the partition's number decides whose tu
 partitions spread over the members. A member that must step down is asked first, and its successor
 becomes active once the old one has answered or is gone.
 
-Source: rabbitmq/rabbitmq-server, rabbit_stream_sac_coordinator.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_stream_sac_coordinator.erl.
 """
 
 from collections.abc import Callable, Collection

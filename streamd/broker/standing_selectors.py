@@ -4,7 +4,9 @@ A chunk that holds a match gets the selector's token into its filter, so the gro
 all others whatever their selector says. Chunks from before the registration are never skipped.
 Equal selectors have equal tokens, different ones have different tokens.
 
-Source: apache/rocketmq, CommitLogDispatcherCalcBitMap.java, which does this for each message.
+Source: apache/rocketmq,
+broker/src/main/java/org/apache/rocketmq/broker/filter/CommitLogDispatcherCalcBitMap.java, which
+does this for each message.
 """
 
 import hashlib

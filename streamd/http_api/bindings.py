@@ -208,7 +208,8 @@ def declared_binding(binding: Binding) -> Row:
 def properties_key(binding: Binding) -> str:
     """The routing key and a hash of the arguments: tells bindings between the same two ends apart.
 
-    Source: rabbitmq/rabbitmq-server, rabbit_mgmt_format.erl; the hash is our own.
+    Source: rabbitmq/rabbitmq-server, deps/rabbitmq_management_agent/src/rabbit_mgmt_format.erl; the
+    hash is our own.
     """
     key = quote(binding.key, safe="").replace("~", "%7E")
     if not binding.arguments:

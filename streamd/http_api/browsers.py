@@ -8,8 +8,9 @@ browser ("DNS rebinding"): so the name in Host has to be one of this server's.
 
 Programs that are no browsers send neither header, and notice nothing.
 
-Sources: Fetch, "CORS-safelisted request-header" and "append a request Origin header"; W3C, "Fetch
-Metadata Request Headers"; OWASP, "Cross-Site Request Forgery Prevention".
+Source: WHATWG Fetch, "CORS-safelisted request-header" and "append a request Origin header"; W3C
+Fetch Metadata Request Headers; OWASP/CheatSheetSeries,
+cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.md.
 """
 
 import ipaddress

@@ -4,7 +4,7 @@ The tags are RabbitMQ's: `management` sees the virtual hosts that the user may e
 user's own connections, `monitoring` sees all, `administrator` may change all. Without one of them
 a user is refused.
 
-Source: RabbitMQ, "Management Plugin", section "Access and Permissions".
+Source: rabbitmq/rabbitmq-website, docs/management/index.md, section "Access and Permissions".
 """
 
 import base64

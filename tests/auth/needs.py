@@ -1,8 +1,9 @@
 """What each command, method and path needs: one table for all protocols.
 
-Source: RabbitMQ, "Authentication, Authorisation, Access Control" and "Management Plugin";
-rabbitmq/rabbitmq-server, rabbit_stream_utils.erl, rabbit_channel.erl and rabbit_mgmt_util.erl.
-Paths need the tag `management` at least; what an administrator alone may do needs no permission.
+Source: rabbitmq/rabbitmq-website, docs/access-control.md and docs/management/index.md;
+rabbitmq/rabbitmq-server, deps/rabbitmq_stream/src/rabbit_stream_utils.erl,
+deps/rabbit/src/rabbit_channel.erl and deps/rabbitmq_management/src/rabbit_mgmt_util.erl. Paths need
+the tag `management` at least; what an administrator alone may do needs no permission.
 
 The virtual host / has the stream s, the super stream super with the partitions super-0 and
 super-1, the exchange x with a binding to s under the key k, and the exchange y. Another virtual

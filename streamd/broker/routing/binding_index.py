@@ -1,6 +1,8 @@
 """Which bindings of one exchange a message follows, without looking at all of them where possible.
 
-Source: rabbitmq/rabbitmq-server, rabbit_exchange.erl and rabbit_exchange_type_*.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_exchange.erl,
+deps/rabbit/src/rabbit_exchange_type_direct.erl, deps/rabbit/src/rabbit_exchange_type_fanout.erl,
+deps/rabbit/src/rabbit_exchange_type_headers.erl and deps/rabbit/src/rabbit_exchange_type_topic.erl.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,6 +1,8 @@
 """Exchanges and bindings as rows, and which headers match. Plain functions over rows.
 
-Source: rabbitmq/rabbitmq-server, rabbit_exchange.erl and rabbit_exchange_type_*.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_exchange.erl,
+deps/rabbit/src/rabbit_exchange_type_direct.erl, deps/rabbit/src/rabbit_exchange_type_fanout.erl,
+deps/rabbit/src/rabbit_exchange_type_headers.erl and deps/rabbit/src/rabbit_exchange_type_topic.erl.
 """
 
 import json

@@ -1,7 +1,8 @@
 """From the arguments of basic.consume to what the consumer gets: a start, a matcher, a choice.
 
-Source: rabbitmq/rabbitmq-server, rabbit_stream_queue.erl. Additions of this server: `x-stream-sql`
-and `x-stream-tags`; and messages with another filter value than those asked for are not delivered.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_stream_queue.erl. Additions of this server:
+`x-stream-sql` and `x-stream-tags`; and messages with another filter value than those asked for are
+not delivered.
 """
 
 from collections.abc import Callable, Iterator, Mapping

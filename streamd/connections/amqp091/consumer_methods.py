@@ -1,6 +1,7 @@
 """basic.qos, consume, cancel, and acknowledgements.
 
-Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_stream_queue.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_channel.erl and
+deps/rabbit/src/rabbit_stream_queue.erl.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """exchange.*: declared, deleted, bound to each other.
 
-Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_exchange.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_channel.erl and
+deps/rabbit/src/rabbit_exchange.erl.
 """
 
 from functools import partial

@@ -2,7 +2,7 @@
 
 During these, clients take the very next frame for the answer, so nothing else is sent.
 
-Source: rabbitmq/rabbitmq-server, rabbit_reader.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_reader.erl.
 """
 
 import platform

@@ -1,7 +1,8 @@
 """The arguments of a queue: from tagged values to the arguments of a stream.
 
-Source: rabbitmq/rabbitmq-server, rabbit_amqqueue.erl and rabbit_stream_queue.erl. Error texts are
-RabbitMQ's where its test suites check them.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqqueue.erl and
+deps/rabbit/src/rabbit_stream_queue.erl. Error texts are RabbitMQ's where its test suites check
+them.
 """
 
 from collections.abc import Iterator

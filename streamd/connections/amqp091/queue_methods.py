@@ -1,6 +1,7 @@
 """queue.*: streams declared, deleted and bound as queues.
 
-Source: rabbitmq/rabbitmq-server, rabbit_channel.erl and rabbit_amqqueue.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_channel.erl and
+deps/rabbit/src/rabbit_amqqueue.erl.
 """
 
 import logging

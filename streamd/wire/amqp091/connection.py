@@ -9,7 +9,7 @@ with their properties, on all channels together. While the connection is being c
 the limit are dropped as they come.
 
 Source: AMQP 0-9-1 specification, 4.2 (wire-level format); rabbitmq/rabbitmq-server,
-rabbit_reader.erl and rabbit_command_assembler.erl.
+deps/rabbit/src/rabbit_reader.erl and deps/rabbit_common/src/rabbit_command_assembler.erl.
 """
 
 import struct

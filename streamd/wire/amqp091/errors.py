@@ -1,6 +1,7 @@
 """Reply codes of AMQP 0-9-1, and the two sizes of fault: of a channel, or of all the connection.
 
-Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server, where they are hard or soft.
+Source: rabbitmq/rabbitmq-server, deps/rabbitmq_codegen/amqp-rabbitmq-0.9.1.json, where they are
+hard or soft.
 """
 
 from enum import IntEnum

@@ -3,7 +3,7 @@
 `codec.py` derives encoding and decoding from the annotations. The table at the end gives each its
 numbers, and the end that may send it.
 
-Source: amqp-rabbitmq-0.9.1.json in rabbitmq/rabbitmq-server.
+Source: rabbitmq/rabbitmq-server, deps/rabbitmq_codegen/amqp-rabbitmq-0.9.1.json.
 """
 
 from typing import Annotated, Any, NamedTuple, TypeAlias

@@ -1,7 +1,7 @@
 """The fourteen properties of a message, as they stand in a content header.
 
-Source: AMQP 0-9-1 specification, 4.2.6.1 (the content header); amqp-rabbitmq-0.9.1.json in
-rabbitmq/rabbitmq-server.
+Source: AMQP 0-9-1 specification, 4.2.6.1 (the content header); rabbitmq/rabbitmq-server,
+deps/rabbitmq_codegen/amqp-rabbitmq-0.9.1.json.
 """
 
 import struct

@@ -1,6 +1,7 @@
 """What a client may send when: one table for the connection, one for each of its channels.
 
-Source: rabbitmq/rabbitmq-server, rabbit_reader.erl and rabbit_channel.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_reader.erl and
+deps/rabbit/src/rabbit_channel.erl.
 """
 
 from enum import Enum, auto

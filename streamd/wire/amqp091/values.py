@@ -4,7 +4,8 @@ A value is a `Field`, its one-letter tag and what stands behind it: bool for t, 
 i l L T, float for f d, bytes for S x, the 5 raw bytes of a decimal for D, a list of fields for A,
 a table for F, None for V. Text stays bytes: publishers may put anything there.
 
-Source: rabbitmq/rabbitmq-server, rabbit_binary_parser.erl and rabbit_binary_generator.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit_common/src/rabbit_binary_parser.erl and
+deps/rabbit_common/src/rabbit_binary_generator.erl.
 """
 
 import struct

@@ -5,7 +5,7 @@ derives encoding and decoding from them. All integers are big-endian. Decoding t
 position and returns the value and the position after it; a cut-off field raises `Truncated`.
 
 Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/docs/PROTOCOL.adoc and
-rabbit_stream_core.erl, which wins where they differ.
+deps/rabbitmq_stream_common/src/rabbit_stream_core.erl, which wins where they differ.
 """
 
 import struct

@@ -6,7 +6,8 @@ values, entries. Frames whose messages all have the same size (and whose filter 
 taken apart by one compiled `struct`; the others entry by entry, at about four times the cost per
 message. A property test holds the two together.
 
-Source of the sub-batch checks: rabbitmq/rabbitmq-server, rabbit_stream_utils.erl.
+Source of the sub-batch checks: rabbitmq/rabbitmq-server,
+deps/rabbitmq_stream/src/rabbit_stream_utils.erl.
 """
 
 import struct

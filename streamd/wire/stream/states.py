@@ -5,7 +5,8 @@ A connection goes through a fixed login and is then open. A row says: in this st
 a protocol error. Answers that refuse lead to REFUSED: the server closes then. Heartbeats are
 taken in every state, because some clients send them before they are open.
 
-Source: rabbitmq/rabbitmq-server, rabbit_stream_reader.erl (state machine of the login).
+Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/src/rabbit_stream_reader.erl (state machine
+of the login).
 """
 
 from enum import Enum, auto

@@ -153,7 +153,7 @@ def test_cut_chunks_hold_what_they_held_together(tmp_path: Path) -> None:
     ("values", "size", "rate"), [(10, 16, 0.02), (30, 16, 0.14), (200, 128, 0.1)]
 )
 def test_the_published_examples(values: int, size: int, rate: float) -> None:
-    """Source: rabbitmq-website, blog/2023-10-24-stream-filtering-internals."""
+    """Source: rabbitmq/rabbitmq-website, blog/2023-10-24-stream-filtering-internals/index.md."""
     chunks = 400
     names = [b"value %d" % n for n in range(values * chunks)]
     one = np.ones(chunks, np.int64)

@@ -3,7 +3,7 @@
 Nothing that a stream client may have written is an error here: parts without counterpart in 0-9-1
 are left out, and bytes that are not a message are delivered as they are.
 
-Source: rabbitmq/rabbitmq-server, mc_amqpl.erl and mc_amqp.erl.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl and deps/rabbit/src/mc_amqp.erl.
 """
 
 import uuid

@@ -2,7 +2,8 @@
 
 Types are kept as far as AMQP 1.0 has them: an int of 16 bits comes back as one.
 
-Source: rabbitmq/rabbitmq-server, mc_amqpl.erl; OASIS AMQP 1.0 part 3 (messaging), 3.2.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl; OASIS AMQP 1.0 part 3 (messaging),
+3.2.
 """
 
 import struct

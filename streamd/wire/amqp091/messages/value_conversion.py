@@ -2,7 +2,7 @@
 
 Nothing in between: a value's width would be lost.
 
-Source: rabbitmq/rabbitmq-server, mc_amqpl.erl; OASIS AMQP 1.0 part 1 (types), 1.6.
+Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl; OASIS AMQP 1.0 part 1 (types), 1.6.
 """
 
 import struct
