@@ -1,11 +1,20 @@
 """Tables that the documentation shows, made from the code."""
 
+import ast
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
 
-from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER
+from streamd.wire.amqp091.states import CHANNEL_TRANSITIONS, CONNECTION_TRANSITIONS, ChannelState
+from streamd.wire.stream.commands import SaslAuthenticate, SaslAuthenticateResponse
+from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER, TRANSITIONS, State
 from tests.auth.needs import AMQP, STREAM, Case
+
+ROOT = Path(__file__).parents[2]
+_STEPS_WHILE_OPEN = (SaslAuthenticate, SaslAuthenticateResponse)
 
 _WORDS = {
     "s": "the stream",
@@ -71,3 +80,53 @@ def _needs(case: Case) -> str:
         verbs = [right.name.lower() for right, _ in alternatives]
         found[f"{' or '.join(verbs)} {_WORDS[alternatives[0][1]]}"] = None
     return ", ".join(found)
+
+
+def stream_states() -> Iterator[str]:
+    """A row for each step of a connection of the stream protocol, but those of an open one."""
+    for (before, kind), after in TRANSITIONS.items():
+        is_session = before is after is State.OPEN
+        if not (is_session and kind not in _STEPS_WHILE_OPEN) and kind.__name__ != "Heartbeat":
+            yield f"| `{before.name}` | `{kind.__name__}` | `{after.name}` |"
+
+
+def amqp_states() -> Iterator[str]:
+    """A row for each method that moves an AMQP connection, or one of its channels."""
+    for (before, kind), after in CONNECTION_TRANSITIONS.items():
+        yield f"| connection | `{before.name}` | `{kind.__name__}` | `{after.name}` |"
+    for (channel, kind), then in CHANNEL_TRANSITIONS.items():
+        if not channel is then is ChannelState.OPEN:
+            yield f"| channel | `{channel.name}` | `{kind.__name__}` | `{then.name}` |"
+
+
+def state_changes(state: type[Enum]) -> set[tuple[str, str]]:
+    """Where the product sets a state: the function's name, and which one."""
+    found = set()
+    for folder in ("streamd/broker", "streamd/connections"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found |= {(node.name, name) for name in _sets(node, state.__name__)}
+    return found
+
+
+def _sets(function: ast.AST, enum: str) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            targets = [t for target in node.targets for t in ast.walk(target)]
+            if any(isinstance(t, ast.Attribute) and t.attr == "state" for t in targets):
+                for value in ast.walk(node.value):
+                    if isinstance(value, ast.Attribute) and ast.unparse(value.value) == enum:
+                        yield value.attr
+
+
+def background_tasks() -> set[str]:
+    """The kinds of tasks, and of guarded work, that the product gives to the supervisor."""
+    found = set()
+    for path in (ROOT / "streamd").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name = ast.unparse(node.func)
+                if name == "start" or re.search(r"supervisor\.(start|start_once|guarded)$", name):
+                    found.add(str(node.args[0].value))
+    return found
