@@ -59,8 +59,9 @@ def _sender(kind: type[typing.Any]) -> str:
 def _fields(kind: type[typing.Any]) -> str:
     names = [field.name for field in dataclasses.fields(kind)]
     shown = [name for name in names if name != "correlation_id"]
-    text = ", ".join(shown) or "nothing"
-    return text if "correlation_id" not in names or kind.KEY & 0x8000 else f"*id*, {text}"
+    if "correlation_id" in names and not kind.KEY & 0x8000:
+        shown = ["*id*", *shown]
+    return ", ".join(shown) or "nothing"
 
 
 def rights() -> Iterator[str]:

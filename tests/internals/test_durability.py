@@ -28,7 +28,10 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("place", sorted(set(re.findall(r"`(tests/\S+|benchmarks/\S+)`", PAGE))))
+@pytest.mark.parametrize(
+    "place",
+    sorted(set(re.findall(r"(?:`|^S\d+ +)((?:tests|benchmarks)/[\w./:]+)", PAGE, re.MULTILINE))),
+)
 def test_every_test_that_is_named_exists(place: str) -> None:
     path, _, name = place.partition("::")
     assert (ROOT / path).exists()
@@ -40,7 +43,10 @@ def test_every_number_that_is_named_is_explained() -> None:
     assumptions = re.findall(r"^\| A(\d+) ", PAGE, re.MULTILINE)
     mechanisms = re.findall(r"^\*\*M(\d+): ", PAGE, re.MULTILINE)
     tests = re.findall(r"^\| T(\d+) ", PAGE, re.MULTILINE)
-    for letter, numbers in zip("PAMT", (promises, assumptions, mechanisms, tests), strict=True):
+    states = re.findall(r"^\| S(\d+) ", PAGE, re.MULTILINE)
+    assert states == re.findall(r"^S(\d+) +tests/", PAGE, re.MULTILINE)
+    all_numbers = (promises, assumptions, mechanisms, tests, states)
+    for letter, numbers in zip("PAMTS", all_numbers, strict=True):
         assert numbers == [str(n + 1) for n in range(len(numbers))]
         assert set(re.findall(rf"\b{letter}(\d+)\b", PAGE)) == set(numbers)
 
