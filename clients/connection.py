@@ -5,7 +5,7 @@ Works in asyncio and in trio programs, through anyio. The protocol itself is `st
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, cast
 
@@ -93,13 +93,7 @@ class ClientConnection:
             ConnectionLost: the peer is not a stream server.
         """
         endpoint = self.endpoint
-        properties = (
-            Pair("product", "streamd client"),
-            Pair("platform", "Python"),
-            Pair("connection_name", name),
-        )
-        answer = await self._step(c.PeerProperties, properties)
-        self.server = dict(answer.properties)
+        await self.introduce(name)
         await self._step(c.SaslHandshake)
         mechanism, secret = "EXTERNAL", b""
         if endpoint.user:
@@ -112,6 +106,16 @@ class ClientConnection:
         await self._step(c.Open, endpoint.virtual_host)
         answer = await self._step(c.ExchangeCommandVersions, (CommandVersions(2, 1, 2),))
         self._known = {key for key, _, _ in answer.versions}
+
+    async def introduce(self, name: str) -> None:
+        """Tell each other who one is, the first step of the login; raises as `log_in` does."""
+        properties = (
+            Pair("product", "streamd client"),
+            Pair("platform", "Python"),
+            Pair("connection_name", name),
+        )
+        answer = await self._step(c.PeerProperties, properties)
+        self.server = dict(answer.properties)
 
     async def _step(self, kind: type[Any], *fields: object) -> Any:  # noqa: ANN401 - of any kind
         self._correlation_id += 1
@@ -323,7 +327,7 @@ async def open_connection(
         async with anyio.create_task_group() as tasks:
             connection = ClientConnection(stream, endpoint, heartbeat, take)
             try:
-                await _log_in(connection, name)
+                await _in_words(endpoint, connection.log_in(name))
                 tasks.start_soon(connection.run)
                 tasks.start_soon(connection.keep_alive)
                 try:
@@ -342,6 +346,28 @@ async def open_connection(
             await anyio.aclose_forcefully(stream)
     if failure is not None:
         raise failure
+
+
+async def probe(endpoint: Endpoint, seconds: float) -> dict[str, str]:
+    """What a server says of itself, without a login.
+
+    Args:
+        endpoint: where it is; the user does not matter.
+        seconds: how long it may take.
+
+    Raises:
+        ConnectionLost: nobody answers there in time, or no server of the stream protocol.
+    """
+    with anyio.move_on_after(seconds):
+        stream = await _connect(endpoint)
+        try:
+            connection = ClientConnection(stream, endpoint, 0, print)
+            await _in_words(endpoint, connection.introduce("ping"))
+            return connection.server
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+    raise ConnectionLost(f"{endpoint} does not answer within {seconds:g} s")
 
 
 async def _connect(endpoint: Endpoint) -> ByteStream:
@@ -446,11 +472,11 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
-async def _log_in(connection: ClientConnection, name: str) -> None:
-    endpoint = connection.endpoint
+async def _in_words(endpoint: Endpoint, login: Awaitable[None]) -> None:
+    """A login, or the beginning of one; what goes wrong is told in one sentence."""
     try:
         with anyio.fail_after(_LOGIN_SECONDS):
-            await connection.log_in(name)
+            await login
     except TimeoutError:
         raise ConnectionLost(f"{endpoint} does not speak the stream protocol: no answer") from None
     except ssl.SSLError as error:  # a client's certificate is looked at when all else is done

@@ -7,8 +7,10 @@ The memory that peers can make the server hold is bounded; tests/support/memory.
 """
 
 import dataclasses
+import json
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,6 +99,7 @@ class Config:
     user: str = _setting("guest", "the first user, created when the data folder is new")
     password: str = _setting("guest", "that user's password")
     anonymous_user: str = _setting("", "user for clients that log in as ANONYMOUS; empty: refused")
+    log_format: str = _setting("text", "lines of the log: text, or json for one object in a line")
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -113,13 +116,10 @@ class Config:
         if not _PATH_PREFIX.fullmatch(self.http_path_prefix):
             found = self.http_path_prefix
             raise ConfigError(f"http_path_prefix is {found!r}, expected a path such as /streamd")
-        if self.flush not in _FLUSH_MODES:
-            expected = " or ".join(_FLUSH_MODES)
-            raise ConfigError(f"flush is {self.flush!r}, expected {expected}")
-        if self.default_queue_type not in _QUEUE_TYPES:
-            expected = " or ".join(_QUEUE_TYPES)
-            found = self.default_queue_type
-            raise ConfigError(f"default_queue_type is {found!r}, expected {expected}")
+        for name, words in _CHOICES:
+            if getattr(self, name) not in words:
+                found, expected = getattr(self, name), " or ".join(words)
+                raise ConfigError(f"{name} is {found!r}, expected {expected}")
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -144,8 +144,12 @@ _RANGES = (
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", *TLS_PORTS})
-_FLUSH_MODES = ("os", "interval", "always")
-_QUEUE_TYPES = ("stream", "classic")
+LOG_FORMATS = ("text", "json")
+_CHOICES = (
+    ("flush", ("os", "interval", "always")),
+    ("default_queue_type", ("stream", "classic")),
+    ("log_format", LOG_FORMATS),
+)
 OFF = "off"
 
 
@@ -167,6 +171,20 @@ def describe() -> Iterator[Setting]:
         is_list = isinstance(default, tuple)
         is_number = item.type is not str and not is_list
         yield Setting(item.name, default, item.metadata["help"], is_number, is_list)
+
+
+def as_toml() -> str:
+    """A settings file in which every setting stands as a comment, with its default and meaning."""
+    lines = [
+        "# Settings of streamd: remove the # before those that are to differ from the default."
+    ]
+    for setting in describe():
+        text = f"{setting.help[0].upper()}{setting.help[1:]}."
+        lines += ["", *(f"## {line}" for line in textwrap.wrap(text, 90))]
+        default = OFF if setting.default is None and setting.name in PORTS else setting.default
+        shown = "" if default is None else json.dumps(default)  # TOML has no word for "not set"
+        lines.append(f"# {setting.name} = {shown}".rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def load(

@@ -37,6 +37,7 @@ VIRTUAL_TIME = {
     "test_cancellation.py",
     "test_limits_of_use.py",
     "test_turns.py",
+    "test_service_manager.py",
 }
 
 # No test here may fail because the machine is slow.

@@ -37,7 +37,8 @@ def test_it_is_there(streamd_server):
 def expected_modules() -> set[str]:
     """The files of the packages in this checkout."""
     found = {f.relative_to(ROOT) for package in PACKAGES for f in (ROOT / package).rglob("*.py")}
-    return {str(path) for path in found} | {f"{package}/py.typed" for package in PACKAGES}
+    others = {f"{package}/py.typed" for package in PACKAGES} | {"streamd/cli/streamd.service"}
+    return {str(path) for path in found} | others
 
 
 def check_wheel(path: Path) -> None:
@@ -90,6 +91,7 @@ def check_installed(wheel: Path, folder: Path) -> None:
     assert "all flights" in run(streamd, "demo", "--help")
     (what_is_missing,) = run(streamd, "demo", code=1).splitlines()
     assert "pip install" in what_is_missing
+    assert f"ExecStart={streamd} serve" in run(streamd, "print", "unit")
     check_serving(streamd, folder)
     run(*install, f"{wheel}[testing]")
     (folder / "clients").mkdir()

@@ -27,7 +27,7 @@ LAYERS = (
     ("streamd/connections",),
     ("streamd/connections/stream", "streamd/connections/amqp091"),
     ("streamd/http_api",),
-    ("streamd/server.py",),
+    ("streamd/server.py", "streamd/service_manager.py"),
     ("clients",),  # imports of the server only its wire, see below
     ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py", "streamd/testing.py"),
 )

@@ -52,6 +52,7 @@ class Broker:
         virtual_hosts: by name.
         now_ms: the wall clock.
         data: the folder.
+        has_looked: each stream has been opened since the start, or could not be.
         catalog: changes the catalog.
         rounds: streams write at the end of each.
         poller: waits for connections; None on systems without one.
@@ -71,6 +72,7 @@ class Broker:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self.now_ms = now_ms
         self.data = data
+        self.has_looked = False
         self.catalog = catalog
         self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
@@ -113,6 +115,7 @@ class Broker:
 
     async def _inspect(self) -> None:
         await self._resources.keeper.inspect(self._streams, self.supervisor)
+        self.has_looked = True
 
     def _streams(self) -> list[Stream]:
         return [stream for host in self.virtual_hosts.values() for stream in host.streams()]

@@ -22,6 +22,7 @@ from streamd.cli.terminal import write
 # Where each command is; imported only when it is used, because the server is slow to load.
 _COMMANDS = {
     "serve": "streamd.cli.serve:serve",
+    "ping": "streamd.cli.ping:ping",
     "stream": "streamd.cli.streams:stream",
     "publish": "streamd.cli.publish:publish",
     "consume": "streamd.cli.consume:consume",
@@ -30,6 +31,7 @@ _COMMANDS = {
     "vhost": "streamd.cli.access:vhost",
     "permission": "streamd.cli.access:permission",
     "tune": "streamd.cli.tune:tune",
+    "print": "streamd.cli.printing:print_",
     "demo": "streamd.cli.demo.command:demo",
 }
 

@@ -72,23 +72,36 @@ def run_client(
         Failed: the server refused something, or the connection is gone.
         Misused: an argument cannot be what it has to be.
     """
-    import anyio  # noqa: PLC0415 - only commands that talk to a server need it
-
-    from clients import SelectorError, StreamError, connect  # noqa: PLC0415 - as above
-    from streamd.cli.pipes import until_interrupted  # noqa: PLC0415 - as above
+    from clients import connect  # noqa: PLC0415 - only commands that talk to a server need it
 
     async def main() -> Result:
+        async with connect(uri, name="streamd command line", retry_seconds=retry_seconds) as client:
+            return await work(client)
+
+    return run(main)
+
+
+def run(main: Callable[[], Awaitable[Result]]) -> Result:
+    """Run something that talks to a server; Ctrl-C leaves it in order.
+
+    Raises:
+        Failed: the server refused something, or the connection is gone.
+        Misused: an argument cannot be what it has to be.
+    """
+    import anyio  # noqa: PLC0415 - as above
+
+    from clients import SelectorError, StreamError  # noqa: PLC0415 - as above
+    from streamd.cli.pipes import until_interrupted  # noqa: PLC0415 - as above
+
+    async def to_the_end() -> Result:
         with until_interrupted() as scope:
-            async with connect(
-                uri, name="streamd command line", retry_seconds=retry_seconds
-            ) as client:
-                result = await work(client)
+            result = await main()
         if scope.cancelled_caught:
             raise KeyboardInterrupt
         return result
 
     try:
-        return anyio.run(main, backend="trio")
+        return anyio.run(to_the_end, backend="trio")
     except Exception as error:
         match next(leaves(error)):
             case click.ClickException() as found:

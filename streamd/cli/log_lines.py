@@ -7,8 +7,8 @@ where names are logged.
 
 import logging
 
-_START, _END = 1_000, 500  # characters of a long message that are kept, so that its end is there
-_TRACEBACK = 20_000
+START, END = 1_000, 500  # characters of a long message that are kept, so that its end is there
+TRACEBACK = 20_000
 
 
 class OneLine(logging.Formatter):
@@ -16,13 +16,13 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - named by logging
         """See logging."""
-        record.message = escaped(shortened(record.message, _START, _END))
+        record.message = escaped(shortened(record.message, START, END))
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - named by logging
         """See logging; no line of it can be taken for one of the log."""
         text = super().formatException(ei)  # type: ignore[arg-type]
-        short = shortened(text, _TRACEBACK // 2, _TRACEBACK // 2)
+        short = shortened(text, TRACEBACK // 2, TRACEBACK // 2)
         return "\n".join(f"  {escaped(line)}" for line in short.split("\n"))
 
 

@@ -2,11 +2,13 @@
 
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import click
 import trio
 
 from streamd import __version__
-from streamd.cli.common import log
+from streamd.cli.common import count, log
 from streamd.cli.ending import leaves
+from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import OFF, PORTS, Config, ConfigError, Setting, Value, describe, load
 from streamd.server import Server, StartError, serve as serve_streams
+from streamd.service_manager import ServiceManager
 
 logger = logging.getLogger("streamd")
 
@@ -87,7 +91,7 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
 
     When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
     and with TLS tls=HOST:PORT, amqp-tls=HOST:PORT and https=HOST:PORT at its end. On SIGHUP it
-    reads the certificate again.
+    reads the certificate again. `streamd print unit` prints a unit for systemd.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -100,17 +104,33 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
       streamd serve --tls-port 5551 --tls-certificate server.pem
     """
     log(logging.INFO)
+    if (flags["log_format"] or os.environ.get("STREAMD_LOG_FORMAT")) == "json":
+        log_as_json()  # so that what is wrong with the other settings is told in it
+    try:
+        _serve(config, flags, until_stdin_ends=until_stdin_ends)
+    except Exception as error:
+        if not is_json():
+            raise
+        if isinstance(error, Failed):
+            logger.critical("%s", error.message)
+        raise click.exceptions.Exit(getattr(error, "exit_code", 1)) from error
+
+
+def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bool) -> None:
     _allow_many_files()
     try:
         settings = load(config, None, **flags)
     except ConfigError as error:
         raise Misused(str(error)) from error
+    if settings.log_format == "json":
+        log_as_json()
     refused: list[BaseException] = []
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.freeze()  # modules stay: to look for garbage in them would hold everybody up for 25 ms
-        trio.run(_run, settings, until_stdin_ends)
+        with closing(ServiceManager()) as manager:
+            trio.run(_run, settings, until_stdin_ends, manager)
     except* StartError as group:
         refused += leaves(group)
     except* Exception:
@@ -131,7 +151,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _run(config: Config, until_stdin_ends: bool) -> None:
+async def _run(config: Config, until_stdin_ends: bool, manager: ServiceManager) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
 
@@ -145,11 +165,22 @@ async def _run(config: Config, until_stdin_ends: bool) -> None:
         if until_stdin_ends:
             nursery.start_soon(_stop_after_stdin, stop)
         server: Server = await nursery.start(serve_to_the_end)
-        nursery.start_soon(_reload_on_signal, server)
+        await nursery.start(_reload_on_signal, server, manager)
         try:
             write(f"streamd ready {_where(server)}")
         except (Failed, ReaderLeft):  # as a daemon has it
             logger.warning("nobody reads stdout; ready at %s", _where(server))
+        manager.ready(server.broker.supervisor, nursery, stop, partial(_figures, server))
+
+
+def _figures(server: Server) -> str:
+    """How the server does, in a line for the service manager."""
+    hosts = server.broker.virtual_hosts.values()
+    streams, connections = sum(len(host.streams()) for host in hosts), len(server.connections)
+    troubles = sum(len(host.alarms()) for host in hosts)
+    in_trouble = f", {count(troubles, 'stream accepts', 'streams accept')} no messages"
+    text = f"{count(streams, 'stream')}, {count(connections, 'connection')}"
+    return text + (in_trouble if troubles else "")
 
 
 def _where(server: Server) -> str:
@@ -162,12 +193,18 @@ def _where(server: Server) -> str:
     )
 
 
-async def _reload_on_signal(server: Server) -> None:
+async def _reload_on_signal(
+    server: Server,
+    manager: ServiceManager,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Read the certificate again on SIGHUP."""
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
         async for _ in signals:
-            if server.certificates is not None:
-                server.certificates.reload()
+            with manager.reloading(), server.broker.supervisor.guarded("reading certificates"):
+                if server.certificates is not None:
+                    server.certificates.reload()
 
 
 async def _stop_after_stdin(stop: trio.Event) -> None:

@@ -21,6 +21,7 @@ from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
 from streamd.http_api.exchanges import ExchangePaths
+from streamd.http_api.health import HealthPaths
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -80,6 +81,7 @@ def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIA
         prefix: begins every path, as "/streamd"; may be empty.
     """
     parts = (
+        HealthPaths(service.broker),
         OverviewPaths(service),
         ConnectionPaths(service),
         QueuePaths(service),

@@ -18,6 +18,7 @@ from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Account, Rights, Us
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.config import REFUSAL_SECONDS
+from streamd.http_api.health import needs_no_login
 from streamd.net.transport import is_local_address
 
 logger = logging.getLogger(__name__)
@@ -104,8 +105,10 @@ class BasicAuthentication(AuthenticationBackend):
     def __init__(self, directory: UserDirectory) -> None:
         self._directory = directory
 
-    async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser]:  # type: ignore[override]
+    async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser] | None:  # type: ignore[override]
         """See starlette; a wrong password is answered late, which slows down guessing."""
+        if needs_no_login(conn):
+            return None
         name, password = _read_credentials(conn.headers.get("authorization", ""))
         host = conn.client.host if conn.client else ""
         is_local = is_local_address(host)

@@ -253,6 +253,8 @@ HTTP_WITHOUT_NEEDS = {
         "vhosts",
     )
 }
+# For everybody, without a login.
+HTTP_WITHOUT_LOGIN = {"GET /healthz", "GET /readyz"}
 # For those who may enter the virtual host in the path.
 HTTP_OF_A_HOST = {
     f"GET /api/{path}"

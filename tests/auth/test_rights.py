@@ -64,7 +64,7 @@ def routes(server: Harness) -> set[str]:
 
 async def test_every_path_is_in_the_table(tmp_path: Path) -> None:
     async with world(tmp_path) as server:
-        listed = [*n.HTTP, *n.HTTP_WITHOUT_NEEDS, *n.HTTP_OF_A_HOST]
+        listed = [*n.HTTP, *n.HTTP_WITHOUT_NEEDS, *n.HTTP_OF_A_HOST, *n.HTTP_WITHOUT_LOGIN]
         assert sorted(listed) == sorted(routes(server))
 
 

@@ -33,7 +33,8 @@ OPTIONS = {
     ("user", "passwd"): ["--password", "secret"],
 }
 COMMANDS = all_commands()
-LOCAL = [("serve",), ("tune",), ("demo",)]  # they begin without a server
+# They begin without a server.
+LOCAL = [("serve",), ("tune",), ("demo",), ("print", "config"), ("print", "unit")]
 REMOTE = [name for name in COMMANDS if name not in LOCAL]
 ODD_NAMES = ["m[prod]", "[/bold]", "a\nb", "\x1b[31m", "流れ" * 30, "\udcff", ""]
 ODD_NUMBERS = ["²", "-1", "nan", "-inf", "1e999", "0x10", "1" * 5000, ""]
@@ -51,6 +52,7 @@ ODD_ADDRESSES = [
 ]
 EXIT_CODES = (0, 1, 2, 130)
 LAST_OF_LOGIN = 6  # frames that a client sends until it is logged in
+SENDS_ONE = [("ping",)]  # and does not log in
 
 by_name = pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
 by_remote_name = pytest.mark.parametrize("name", REMOTE, ids=" ".join)
@@ -115,6 +117,7 @@ def test_no_server(streamd: CommandLine, name: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
 def test_a_server_that_goes(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
     """In the login, and with the first request on its way."""
+    frame = 1 if name in SENDS_ONE else frame
     streamd.on_send = lambda number: streamd.drop_connections() if number == frame else None
     ended = streamd(*words(name), stdin=b"{}\n")
     check(ended, 1)
@@ -123,6 +126,7 @@ def test_a_server_that_goes(streamd: CommandLine, name: tuple[str, ...], frame: 
 @by_remote_name
 @pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
 def test_interrupted(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
+    frame = 1 if name in SENDS_ONE else frame
     streamd.on_send = lambda number: _interrupt() if number == frame else None
     check(streamd(*words(name), stdin=b"{}\n"), 130)
 

@@ -2,13 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 from hypothesis import example, given, strategies as st
 
 from clients import StreamError, connect
+from streamd.cli.json_lines import JsonLine
 from streamd.cli.log_lines import OneLine
+from streamd.net.transport import Address
 from tests.support.process import ServerProcess
 
 
@@ -42,6 +48,76 @@ def test_a_traceback_is_indented(name: str) -> None:
     assert rest
     assert all(line.startswith("  ") and line.isprintable() for line in rest)
     assert sum(map(len, rest)) < 100_000 * 10
+
+
+def as_json(message: str, *arguments: object, error: BaseException | None = None) -> Any:
+    info = (type(error), error, error.__traceback__) if error else None
+    record = logging.LogRecord("x", logging.WARNING, "", 0, message, arguments, info)
+    line = JsonLine().format(record)
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert list(found)[:4] == ["time", "level", "logger", "message"]
+    assert (found["level"], found["logger"]) == ("warning", "x")
+    return found
+
+
+@given(st.text())
+@example('a\n{"level": "critical", "message": "forged"}')
+@example('\x1b[2J\r\x85\u2028\u202e\udc80"\\\0')
+@example("stream %s %s %(a)s")
+@example("x" * 70_000)
+def test_one_object(name: str) -> None:
+    peer = Address("::1", 40_000)
+    found = as_json("%s: stream %s is refused", peer, name)
+    assert found["connection"] == "[::1]:40000"
+    assert len(found["message"]) < 1_600
+    if len(name) < 1_000:
+        assert found["message"] == f"[::1]:40000: stream {name} is refused"
+        assert found["stream"] == name
+    found = as_json("it failed", error=ValueError(name))
+    assert "ValueError" in found["exception"]
+    assert len(found["exception"]) < 21_000
+    assert found.keys() == {"time", "level", "logger", "message", "exception"}
+    assert as_json(name.replace("%", "")).keys() == {"time", "level", "logger", "message"}
+
+
+def test_time_is_in_utc_with_milliseconds() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "it is", (), None)
+    record.created = 1_700_000_000.25
+    assert json.loads(JsonLine().format(record))["time"] == "2023-11-14T22:13:20.250Z"
+
+
+def test_what_nobody_catches_is_in_the_log() -> None:
+    """Warnings, faults of threads and of destructors, each in its line."""
+    program = """
+import logging, threading, warnings
+from streamd.cli.json_lines import log_as_json
+
+class Bad:
+    def __del__(self):
+        raise ValueError("of a destructor\\nforged")
+
+def fail():
+    raise ValueError("of a thread")
+
+log_as_json()
+warnings.warn("of Python")
+Bad()
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    texts = [json.loads(line) for line in said.stderr.splitlines()]
+    found = [text.get("exception", text["message"]) for text in texts]
+    assert len(found) == 3
+    for text, what in zip(
+        found, ("of Python", "of a destructor\nforged", "of a thread"), strict=True
+    ):
+        assert what in text
 
 
 def test_a_long_one_says_how_much_is_left_out() -> None:
