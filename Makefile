@@ -22,7 +22,7 @@ help:
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
 	@echo "make docs       the documentation, in docs/_build/html"
-	@echo "make dist       build wheel and sdist in dist/, and try them out"
+	@echo "make dist       build wheel and sdist in dist/, and try them out; the steps of the Containerfile, too"
 	@echo "make bench      measure the server on this machine"
 	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
 	@echo "make clean      remove the virtual environment and caches"
@@ -94,6 +94,7 @@ dist: $(VENV)/.dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.distribution dist
+	$(BIN)/python -m tests.containerfile
 
 bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks

@@ -60,7 +60,13 @@ def check_sdist(path: Path) -> None:
         names = {m.name.removeprefix(f"{FILES}/") for m in archive.getmembers() if m.isfile()}
     places = {name.partition("/")[0] for name in names if "/" in name}
     same("folders of the sdist", places, {*PACKAGES, "examples", "streamd_server.egg-info"})
-    wanted = expected_modules() | {"LICENSE", "README.md", "SECURITY.md", "CHANGELOG.md"}
+    wanted = expected_modules() | {
+        "LICENSE",
+        "README.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "Containerfile",
+    }
     same("missing in the sdist", wanted - names, set())
 
 
