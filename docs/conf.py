@@ -1,5 +1,8 @@
 """How Sphinx makes the documentation: `make docs`, warnings are errors, nothing is looked up."""
 
+import sys
+from pathlib import Path
+
 from streamd import __version__
 
 project = "streamd"
@@ -7,15 +10,17 @@ author = "streamd contributors"
 version = release = __version__
 copyright = "streamd contributors, Apache-2.0"  # noqa: A001 - Sphinx wants this name
 
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
 extensions = [
+    "generated",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx_click",
     "sphinx_copybutton",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 nitpicky = True
 
 autodoc_member_order = "bysource"
@@ -27,3 +32,5 @@ html_theme = "furo"
 html_title = f"streamd {__version__}"
 html_copy_source = False
 exclude_patterns = ["_build"]
+html_static_path = ["_static"]
+html_css_files = ["streamd.css"]

@@ -62,12 +62,14 @@ class Config:
         "address, or name of addresses, to listen on; only this machine can connect to the "
         "default, any to 0.0.0.0 (IPv4) or :: (both)",
     )
-    stream_port: int | None = _setting(5552, "port of the stream protocol, 0 picks a free one")
+    stream_port: int | None = _setting(5552, "port of the stream protocol")
     tls_port: int | None = _setting(None, "port of the stream protocol inside TLS, usually 5551")
     tls_certificate: str = _setting("", "file with the server's certificate, for TLS")
-    tls_key: str = _setting("", "file with its key; default is the certificate's file")
-    tls_ca: str = _setting("", "file with authorities of client certificates, for EXTERNAL")
-    amqp_port: int | None = _setting(5672, "port of AMQP 0-9-1, 0 picks a free one")
+    tls_key: str = _setting("", "file with the certificate's key, when it is not in the same file")
+    tls_ca: str = _setting(
+        "", "file with authorities; with a certificate of theirs, clients may log in with EXTERNAL"
+    )
+    amqp_port: int | None = _setting(5672, "port of AMQP 0-9-1")
     amqp_tls_port: int | None = _setting(None, "port of AMQP 0-9-1 inside TLS, usually 5671")
     default_queue_type: str = _setting(
         "classic", "type of AMQP queues that name none: stream, or classic, which is refused"
@@ -79,14 +81,28 @@ class Config:
         "name by which the HTTP API may be asked for, besides localhost, names of this machine, "
         "host and advertised_host, and addresses; * allows all",
     )
-    http_path_prefix: str = _setting("", "begins all paths of the HTTP API, as in /streamd")
+    http_path_prefix: str = _setting(
+        "", "what all paths of the HTTP API begin with, as in /streamd"
+    )
     advertised_host: str = _setting("localhost", "host that clients are told to connect to")
-    advertised_port: int | None = _setting(None, "port that clients are told; default stream port")
-    advertised_tls_port: int | None = _setting(None, "the same inside TLS; default TLS port")
+    advertised_port: int | None = _setting(
+        None, "port that clients are told to connect to, when it is not stream_port"
+    )
+    advertised_tls_port: int | None = _setting(
+        None, "port that clients inside TLS are told to connect to, when it is not tls_port"
+    )
     frame_max: int = _setting(1 << 20, "largest frame, in bytes")
-    heartbeat: int = _setting(60, "proposed seconds between signs of life")
-    max_connections: int = _setting(10_000, "connections at once; more are closed at once")
-    max_http_connections: int = _setting(200, "the same for HTTP; more are answered with 503")
+    heartbeat: int = _setting(60, "seconds between heartbeats that the server proposes to clients")
+    max_connections: int = _setting(
+        10_000,
+        "open connections of stream and AMQP clients; at the limit, the oldest that has not "
+        "logged in is closed",
+    )
+    max_http_connections: int = _setting(
+        200,
+        "open connections to the HTTP API; at the limit, the one that has waited longest for a "
+        "login or a request is closed",
+    )
     max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be created")
     flush: str = _setting(
         "interval",
@@ -97,8 +113,10 @@ class Config:
         1_000, "how long a message may wait for its flush at an interval, in ms"
     )
     user: str = _setting("guest", "the first user, created when the data folder is new")
-    password: str = _setting("guest", "that user's password")
-    anonymous_user: str = _setting("", "user for clients that log in as ANONYMOUS; empty: refused")
+    password: str = _setting("guest", "password of the first user")
+    anonymous_user: str = _setting(
+        "", "user for clients that log in as ANONYMOUS, which is refused without it"
+    )
     log_format: str = _setting("text", "lines of the log: text, or json for one object in a line")
 
     def __post_init__(self) -> None:
@@ -116,10 +134,10 @@ class Config:
         if not _PATH_PREFIX.fullmatch(self.http_path_prefix):
             found = self.http_path_prefix
             raise ConfigError(f"http_path_prefix is {found!r}, expected a path such as /streamd")
-        for name, words in _CHOICES:
-            if getattr(self, name) not in words:
-                found, expected = getattr(self, name), " or ".join(words)
-                raise ConfigError(f"{name} is {found!r}, expected {expected}")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{name} is {value!r}, expected {' or '.join(choices)}")
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -145,11 +163,11 @@ _RANGES = (
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", *TLS_PORTS})
 LOG_FORMATS = ("text", "json")
-_CHOICES = (
-    ("flush", ("os", "interval", "always")),
-    ("default_queue_type", ("stream", "classic")),
-    ("log_format", LOG_FORMATS),
-)
+_CHOICES = {
+    "default_queue_type": ("stream", "classic"),
+    "flush": ("os", "interval", "always"),
+    "log_format": LOG_FORMATS,
+}
 OFF = "off"
 
 
@@ -162,6 +180,18 @@ class Setting:
     help: str
     is_number: bool
     is_list: bool
+
+    @property
+    def expected(self) -> str:
+        """The values it may have, as "10 to 3,600,000"."""
+        if self.name in _CHOICES:
+            return " or ".join(_CHOICES[self.name])
+        found = next(
+            (f"{low:,} to {high:,}" for name, low, high in _RANGES if name == self.name), ""
+        )
+        if self.name in PORTS:
+            return f"a port, {OFF}, or 0 for a free one"
+        return found or ("a list of strings" if self.is_list else "a string")
 
 
 def describe() -> Iterator[Setting]:
@@ -229,7 +259,8 @@ def _fits(setting: Setting, value: object) -> bool:
     if setting.is_list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     wanted = int if setting.is_number else str
-    return isinstance(value, wanted) or (setting.name in PORTS and value == OFF)
+    is_fit = isinstance(value, wanted) and not isinstance(value, bool)
+    return is_fit or (setting.name in PORTS and value == OFF)
 
 
 def _from_text(setting: Setting, text: str, source: str) -> Value:

@@ -57,7 +57,7 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         kind = int if setting.is_number else str
         shown = "hidden" if setting.name == "password" else setting.default
     text = setting.help[0].upper() + setting.help[1:]
-    default = "" if shown is None else f"  [default: {shown}]"
+    default = "" if shown in (None, "") else f"  [default: {shown}]"
     if setting.is_list:
         default = "  [may be given several times]"
     return click.option(

@@ -53,6 +53,7 @@ class TestConfig:
         [
             ("nonsense = 1", "nonsense is not a setting; there are data, host"),
             ("heartbeat = 'x'", "heartbeat is 'x', expected a number"),
+            ("heartbeat = true", "heartbeat is True, expected a number"),
             ("host = 1", "host is 1, expected a string"),
             ("heartbeat = 0", "heartbeat is 0, expected 1 to"),
             ("frame_max = 100", "frame_max is 100, expected 8192 to"),
