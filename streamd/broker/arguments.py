@@ -133,7 +133,7 @@ CHUNK_RECORDS = "stream-chunk-max-records"
 CHUNK_BYTES = "stream-chunk-max-bytes"
 
 _MAX_BYTES = 1 << 62
-_READERS: Mapping[str, Callable[[str], Value]] = {
+READERS: Mapping[str, Callable[[str], Value]] = {
     MAX_LENGTH: _whole(0, _MAX_BYTES),
     MAX_AGE: _age,
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
@@ -158,7 +158,7 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
     """
     found: Arguments = {}
     for name, text in pairs:
-        read = _READERS.get(name)
+        read = READERS.get(name)
         if read is not None:
             try:
                 found[name] = read(text)

@@ -79,7 +79,7 @@ def create(
       streamd stream create orders --filter-property region --filter-derive
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
     """
-    given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if filter_derive:
         given["stream-filter-derive"] = "true"
     for argument in arguments:
@@ -118,7 +118,7 @@ async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> 
     return f"{name!r} exists with other arguments: {'; '.join(differing)}"
 
 
-_ARGUMENTS = {
+ARGUMENTS = {
     "filter_size": "stream-filter-size-bytes",
     "filter_error_rate": "stream-filter-error-rate",
     "filter_property": "stream-filter-property",
@@ -153,7 +153,7 @@ def set_arguments(name: str, uri: str, **options: str | None) -> None:
       streamd stream set flights --filter-size auto --filter-error-rate 0.02
       streamd stream set flights --max-age default
     """
-    given = {_ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if not given:
         raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from generated import command_line, settings
+from generated import command_line, settings, stream_arguments
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line.markdown,
     "settings": settings.markdown,
+    "stream-arguments": stream_arguments.markdown,
 }
 _PLACE = re.compile(r"^```\{generated\} ([a-z-]+)\n```$", re.MULTILINE)
 

@@ -32,12 +32,10 @@ from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
 QUEUE_TYPE = "x-queue-type"
 STREAM = "stream"
 PREFIX = "x-"
-_TEXTS = frozenset((MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT))
-_INTEGERS = frozenset(
-    (MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES)
-)
-_FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
-_KNOWN = _TEXTS | _INTEGERS | _FLAGS | {FILTER_SIZE, ERROR_RATE}
+TEXTS = frozenset((MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT))
+INTEGERS = frozenset((MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES))
+FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
+_KNOWN = TEXTS | INTEGERS | FLAGS | {FILTER_SIZE, ERROR_RATE}
 _OURS = (f"{PREFIX}stream-", f"{PREFIX}max-")
 _FOREIGN = frozenset(
     PREFIX + name
@@ -131,11 +129,11 @@ class Declaration:
             name = key.removeprefix(PREFIX)
             if name == key:
                 continue
-            if name in _TEXTS:
+            if name in TEXTS:
                 yield name, self._text(key, field)
-            elif name in _INTEGERS:
+            elif name in INTEGERS:
                 yield name, str(self._integer(key, field))
-            elif name in _FLAGS:
+            elif name in FLAGS:
                 yield name, self._flag(key, field)
             elif name == FILTER_SIZE:
                 yield name, self._filter_size(key, field)

@@ -1,0 +1,97 @@
+"""reference/stream-arguments has every argument over every door, and what it says of them is so."""
+
+import re
+
+import click
+import pytest
+
+from segments import LogPolicy
+from streamd.broker.arguments import READERS, SETTINGS, policy_of, read_arguments
+from streamd.broker.errors import Refused
+from streamd.cli.streams import create, set_arguments
+from streamd.connections.amqp091 import consumer_arguments
+from streamd.connections.amqp091.queue_arguments import Declaration
+from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE
+from streamd.wire.amqp091.values import Field
+from streamd.wire.stream import subscribe_properties
+from tests.documentation.pages import generator, page
+
+PAGE = page("reference/stream-arguments")
+TABLE = generator("generated.stream_arguments")
+_ROW = re.compile(
+    r"^\* - .*?`([a-z-]+)`\\\n +`x-\1`\n(.*?)(?=^\* -|^```)", re.MULTILINE | re.DOTALL
+)
+ROWS = dict(_ROW.findall(PAGE))
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name[0] == "-"}
+
+
+def test_there_is_a_row_for_each_argument() -> None:
+    assert list(ROWS) == list(TABLE.MEANINGS)
+    assert ROWS.keys() == READERS.keys()
+
+
+def test_each_option_that_declares_something_is_there() -> None:
+    named = {TABLE.option_of(name) for name in READERS} - {None}
+    assert options(create) - named == {"--argument", "--exist-ok", "--uri"}
+    assert named < options(create)
+    changing = {TABLE.option_of(name) for name in SETTINGS}
+    assert options(set_arguments) - {"--uri"} == changing
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_can_be_changed_is_marked(name: str) -> None:
+    assert ("Can be changed" in ROWS[name]) == (name in SETTINGS)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_amqp_takes_the_types_that_are_named(name: str) -> None:
+    """A value of a type that is named is understood; one of another type is refused."""
+    examples = {"string": Field("S", b"?"), "integer": Field("I", 100), "boolean": Field("t", True)}
+    examples["float"] = Field("d", 0.01)
+    allowed = ROWS[name].partition("AMQP: ")[2].partition(".\\")[0]
+    for kind, field in examples.items():
+        try:
+            Declaration("s", "/", {f"x-{name}": field}).canonical()
+            error = ""
+        except Exception as fault:  # noqa: BLE001 - of any kind
+            error = str(fault)
+        is_wrong_type = "not a value of type" in error
+        assert is_wrong_type == (kind not in allowed), (kind, error)
+
+
+def test_without_arguments_a_stream_has_the_defaults() -> None:
+    assert policy_of({}) == LogPolicy()
+    policy = LogPolicy()
+    assert f"Default: {policy.filter_size}." in ROWS["stream-filter-size-bytes"]
+    assert f"Default: {policy.max_segment_bytes:,}." in ROWS["stream-max-segment-size-bytes"]
+    assert f"Default: {policy.chunk_max_bytes:,}." in ROWS["stream-chunk-max-bytes"]
+    assert "Default: `true`" in ROWS["stream-filter-history"]
+    assert policy.filter_history
+    assert policy.max_length_bytes is policy.max_age_ms is policy.filter_error_rate is None
+
+
+def test_contract_and_deriving_need_a_property() -> None:
+    for name in ("stream-filter-contract", "stream-filter-derive"):
+        assert "Needs a filter property" in ROWS[name]
+        with pytest.raises(Refused, match="needs stream-filter-property"):
+            read_arguments([(name, "true" if name.endswith("derive") else "strict")])
+
+
+def test_every_word_of_consumers_and_publishers_is_there() -> None:
+    words = {
+        value
+        for name, value in vars(subscribe_properties).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    assert len(words) > 8
+    amqp = {
+        value
+        for name, value in vars(consumer_arguments).items()
+        if name in ("OFFSET", "FILTER", "UNFILTERED", "SQL", "TAGS")
+    }
+    assert len(amqp) == 5
+    for word in words | amqp | {*consumer_arguments.FOREIGN, FILTER_VALUE}:
+        assert f"`{word}" in PAGE, word
