@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamd.broker.errors import NoSuch, Refused
@@ -29,6 +29,7 @@ from streamd.http_api.messages import (
     not_found_answer,
     refused_answer,
 )
+from streamd.http_api.openapi import DescriptionPaths
 from streamd.http_api.overview import OverviewPaths
 from streamd.http_api.queues import QueuePaths
 from streamd.http_api.service import Service
@@ -72,14 +73,8 @@ class _Front:
             raise
 
 
-def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIApp:
-    """The API over a running server.
-
-    Args:
-        service: the server.
-        hosts: its names, for browsers; see `known_hosts`.
-        prefix: begins every path, as "/streamd"; may be empty.
-    """
+def routes_of(service: Service) -> list[Route]:
+    """The paths of the API over a server, those of its description last."""
     parts = (
         HealthPaths(service.broker),
         OverviewPaths(service),
@@ -90,8 +85,20 @@ def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIA
         UserPaths(service),
         DefinitionPaths(service),
     )
+    routes = [route for part in parts for route in part.routes]
+    return [*routes, *DescriptionPaths(routes).routes]
+
+
+def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIApp:
+    """The API over a running server.
+
+    Args:
+        service: the server.
+        hosts: its names, for browsers; see `known_hosts`.
+        prefix: begins every path, as "/streamd"; may be empty.
+    """
     app = Starlette(
-        routes=list(_sorted(route for part in parts for route in part.routes)),
+        routes=list(_sorted(routes_of(service))),
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
@@ -150,8 +157,18 @@ async def _bad_request(_request: Request, error: Exception) -> Response:
     return error_answer(400, "bad_request", str(error))
 
 
-async def _http(_request: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - by registration
     if error.status_code == _NOT_FOUND:
         return not_found_answer()
-    return Response(status_code=error.status_code, headers=error.headers)
+    allowed = ", ".join(sorted(_methods_of(request)))
+    answer = error_answer(error.status_code, "method_not_allowed", f"the path takes {allowed}")
+    answer.headers["allow"] = allowed
+    return answer
+
+
+def _methods_of(request: Request) -> set[str]:
+    """The methods of a path; the router names those of its first route alone."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in matching for method in route.methods or ()}

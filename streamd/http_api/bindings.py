@@ -21,6 +21,7 @@ from streamd.broker.routing.matching import Binding, arguments_text
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
+from streamd.http_api.description import CREATED, DONE, ENTER, Operation, described
 from streamd.http_api.exchanges import exchange_part
 from streamd.http_api.messages import (
     NotFound,
@@ -51,6 +52,8 @@ class BindingPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Bindings"
+
     def __init__(self, service: Service) -> None:
         self._hosts = service.broker.virtual_hosts
         self.routes = [
@@ -67,20 +70,28 @@ class BindingPaths:
 
     # -- looking
 
+    @described(Operation(rows="Binding"))
     async def _list(self, request: Request) -> Response:
+        """Bindings of all exchanges."""
         hosts = hosts_of(self._hosts, request)
         bindings = [binding for host in hosts for binding in await _bindings(host)]
         return await listing(request, bindings, binding_row)
 
+    @described(Operation(rows="Binding", needs=ENTER))
     async def _list_from(self, request: Request) -> Response:
+        """Bindings from an exchange."""
         host = host_of(self._hosts, request)
         bindings = host.exchanges.bindings_from(exchange_part(request, "name"))
         return await listing(request, bindings, binding_row)
 
+    @described(Operation(rows="Binding", needs=ENTER))
     async def _list_to_exchange(self, request: Request) -> Response:
+        """Bindings to an exchange."""
         return await self._list_to(request, exchange_part(request, "name"), to_exchange=True)
 
+    @described(Operation(rows="Binding", needs=ENTER))
     async def _list_to_queue(self, request: Request) -> Response:
+        """Bindings to a stream."""
         return await self._list_to(request, part(request, "name"), to_exchange=False)
 
     async def _list_to(self, request: Request, name: str, *, to_exchange: bool) -> Response:
@@ -91,17 +102,32 @@ class BindingPaths:
         )
         return await listing(request, bindings, binding_row)
 
+    @described(Operation(rows="Binding", needs=ENTER))
     async def _list_between(self, request: Request) -> Response:
+        """Bindings from an exchange to a stream or to another exchange."""
         host, wanted = self._ends(request)
         return await listing(request, _between(host, wanted), binding_row)
 
+    @described(Operation(answer="Binding", needs=ENTER))
     async def _one(self, request: Request) -> Response:
+        """A binding."""
         host, wanted = self._ends(request)
         return json_answer(binding_row(await _find(host, wanted, part(request, "key"))))
 
     # -- changing
 
+    @described(
+        Operation(
+            body="NewBinding",
+            statuses=CREATED,
+            needs="the rights to read the source and to write to the destination",
+        )
+    )
     async def _bind(self, request: Request) -> Response:
+        """Bind a stream or an exchange to an exchange.
+
+        The header `Location` ends in the binding's `properties_key`.
+        """
         host, ends = self._ends(request)
         check = partial(_check_ends, caller_of(request).rights(host.name), ends)
         check()
@@ -109,7 +135,13 @@ class BindingPaths:
         last = [binding.destination, properties_key(binding)]
         return done(is_new=True, location="/".join(quote(name, safe="") for name in last))
 
+    @described(
+        Operation(
+            statuses=DONE, needs="the rights to read the source and to write to the destination"
+        )
+    )
     async def _unbind(self, request: Request) -> Response:
+        """Remove a binding."""
         host, ends = self._ends(request)
         check = partial(_check_ends, caller_of(request).rights(host.name), ends)
         check()

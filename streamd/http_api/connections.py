@@ -18,6 +18,7 @@ from streamd.connections.registry import (
     PublisherFacts,
 )
 from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.description import DONE, Operation, described
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
 
@@ -36,6 +37,8 @@ class ConnectionPaths:
     Attributes:
         routes: for the paths of this class.
     """
+
+    TITLE = "Connections"
 
     def __init__(self, service: Service) -> None:
         self._connections = service.connections
@@ -64,17 +67,38 @@ class ConnectionPaths:
 
     # -- connections
 
+    @described(Operation(rows="Connection", has_names=True))
     async def _list(self, request: Request) -> Response:
+        """Open connections.
+
+        Without the tag `monitoring` or `administrator`, the user's own. Paths with `stream` list
+        those of the stream protocol.
+        """
         return await listing(request, self._visible(request), _connection_row, lambda c: c.name)
 
+    @described(Operation(answer="Connection"))
     async def _one(self, request: Request) -> Response:
+        """An open connection.
+
+        Those of other users need the tag `monitoring` or `administrator`.
+        """
         return json_answer(_connection_row(self._find(request)))
 
+    @described(Operation(statuses=DONE))
     async def _end(self, request: Request) -> Response:
+        """End a connection.
+
+        The header `X-Reason` says why. Those of other users need the tag `administrator`.
+        """
         self._end_one(request, self._find(request))
         return done()
 
+    @described(Operation(statuses=DONE))
     async def _end_many(self, request: Request) -> Response:
+        """End all connections of a user.
+
+        The header `X-Reason` says why. Those of other users need the tag `administrator`.
+        """
         for connection in self._visible(request):
             self._end_one(request, connection)
         return done()
@@ -123,25 +147,41 @@ class ConnectionPaths:
 
     # -- publishers and consumers
 
+    @described(Operation(rows="Publisher", has_names=True))
     async def _publishers(self, request: Request) -> Response:
+        """Publishers of the stream protocol."""
         stream = part(request, "stream") if "stream" in request.path_params else None
         pairs = pairs_of(self._visible(request), lambda c: c.publishers())
         chosen = (pair async for pair in pairs if stream in (None, pair[1].stream))
         return await listing(request, chosen, _publisher_row, lambda pair: pair[1].reference)
 
+    @described(Operation(rows="Publisher", has_names=True))
     async def _publishers_of_one(self, request: Request) -> Response:
+        """The publishers of a connection.
+
+        Those of other users need the tag `monitoring` or `administrator`.
+        """
         pairs = pairs_of([self._find(request)], lambda c: c.publishers())
         return await listing(request, pairs, _publisher_row, lambda pair: pair[1].reference)
 
+    @described(Operation(rows="Consumer", has_names=True))
     async def _consumers(self, request: Request) -> Response:
+        """Subscriptions of the stream protocol, with credit, offset and lag."""
         pairs = pairs_of(self._visible(request), lambda c: c.consumers())
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
+    @described(Operation(rows="Consumer", has_names=True))
     async def _consumers_of_one(self, request: Request) -> Response:
+        """The subscriptions of a connection.
+
+        Those of other users need the tag `monitoring` or `administrator`.
+        """
         pairs = pairs_of([self._find(request)], lambda c: c.consumers())
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
+    @described(Operation(rows="QueueConsumer", has_names=True))
     async def _amqp_consumers(self, request: Request) -> Response:
+        """Consumers of all protocols."""
         pairs = pairs_of(self._visible(request), lambda c: c.consumers())
         return await listing(request, pairs, amqp_consumer_row, lambda pair: pair[1].stream)
 

@@ -22,6 +22,7 @@ from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.bindings import bind, declared_binding
 from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.description import ADMINISTRATOR, Operation, described
 from streamd.http_api.exchanges import create_exchange, exchange_row, is_built_in
 from streamd.http_api.messages import (
     MAX_DEFINITIONS_BYTES,
@@ -56,6 +57,8 @@ class DefinitionPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Definitions"
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self.routes = [
@@ -67,7 +70,9 @@ class DefinitionPaths:
 
     # -- export
 
+    @described(Operation(answer="Definitions", needs=ADMINISTRATOR))
     async def _export(self, request: Request) -> Response:
+        """Everything durable that was declared: export."""
         caller_of(request).require_administrator()
         service = self._service
         hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
@@ -88,7 +93,9 @@ class DefinitionPaths:
                 document[name] += rows
         return await large_answer(document)
 
+    @described(Operation(answer="HostDefinitions", needs=ADMINISTRATOR))
     async def _export_host(self, request: Request) -> Response:
+        """Everything durable in a virtual host: export."""
         caller_of(request).require_administrator()
         host = host_of(self._service.broker.virtual_hosts, request)
         rows = await _declared(host)
@@ -104,12 +111,33 @@ class DefinitionPaths:
 
     # -- import
 
+    @described(
+        Operation(
+            body="NewDefinitions",
+            answer="LeftOut",
+            statuses={204: "Everything was taken over."},
+            needs=ADMINISTRATOR,
+        )
+    )
     async def _import(self, request: Request) -> Response:
+        """Import definitions: create what is missing.
+
+        What the server does not have is left out and named.
+        """
         caller = caller_of(request)
         caller.require_administrator()
         return await self._take(caller, await read_body(request, MAX_DEFINITIONS_BYTES), None)
 
+    @described(
+        Operation(
+            body="NewDefinitions",
+            answer="LeftOut",
+            statuses={204: "Everything was taken over."},
+            needs=ADMINISTRATOR,
+        )
+    )
     async def _import_host(self, request: Request) -> Response:
+        """Import definitions into a virtual host."""
         caller = caller_of(request)
         caller.require_administrator()
         host = host_of(self._service.broker.virtual_hosts, request)

@@ -26,6 +26,7 @@ from streamd.broker.routing.rules import (
 )
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
+from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
 from streamd.http_api.messages import (
     NotServed,
     Row,
@@ -40,10 +41,12 @@ from streamd.http_api.messages import (
     text,
 )
 from streamd.http_api.queues import host_of, hosts_of
+from streamd.http_api.schemas import FLAG, about
 from streamd.http_api.service import Service
 
 _DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"
+_IF_UNUSED = about(FLAG, "Only if no binding begins at it.")
 
 
 class ExchangePaths:
@@ -52,6 +55,8 @@ class ExchangePaths:
     Attributes:
         routes: for the paths of this class.
     """
+
+    TITLE = "Exchanges"
 
     def __init__(self, service: Service) -> None:
         self._hosts = service.broker.virtual_hosts
@@ -63,19 +68,32 @@ class ExchangePaths:
             Route(_ONE, self._delete, methods=["DELETE"]),
         ]
 
+    @described(Operation(rows="Exchange", has_names=True))
     async def _list(self, request: Request) -> Response:
+        """Exchanges, super streams among them."""
         hosts = hosts_of(self._hosts, request)
         found = [(host, row) for host in hosts for row in host.exchanges.rows()]
         return await listing(
             request, found, lambda item: exchange_row(*item), lambda item: item[1].name
         )
 
+    @described(Operation(answer="Exchange", needs=ENTER))
     async def _one(self, request: Request) -> Response:
+        """An exchange."""
         host = host_of(self._hosts, request)
         row = host.exchanges.find(exchange_part(request, "name"))
         return json_answer(exchange_row(host, row))
 
+    @described(
+        Operation(
+            body="NewExchange",
+            statuses=CREATED_OR_DONE,
+            needs="the right to configure it; with an alternate exchange, to read it and to write "
+            "to that one",
+        )
+    )
     async def _create(self, request: Request) -> Response:
+        """Declare an exchange."""
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
         rights, body = caller_of(request).rights(host.name), await read_body(request)
         alternate = name_in(mapping(body, "arguments"), ALTERNATE, "")
@@ -83,7 +101,11 @@ class ExchangePaths:
         check()
         return done(is_new=await create_exchange(host, name, body, check))
 
+    @described(
+        Operation(statuses=DONE, query={"if-unused": _IF_UNUSED}, needs="the right to configure it")
+    )
     async def _delete(self, request: Request) -> Response:
+        """Delete an exchange."""
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
         check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
         check()

@@ -15,7 +15,9 @@ from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.description import ENTER, MONITORING, Operation, described
 from streamd.http_api.messages import NotFound, Row, json_answer, part
+from streamd.http_api.schemas import TEXT, about, row, some
 from streamd.http_api.service import NODE, Service
 
 _CONNECTIONS_A_TURN = 10
@@ -36,6 +38,8 @@ class OverviewPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Server"
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started = time.monotonic()
@@ -53,7 +57,9 @@ class OverviewPaths:
             Route("/api/aliveness-test/{vhost}", self._aliveness),
         ]
 
+    @described(Operation(answer="Overview"))
     async def _overview(self, request: Request) -> Response:
+        """The server, and how many things there are."""
         caller = caller_of(request)
         hosts = [
             h for name, h in self._service.broker.virtual_hosts.items() if caller.sees_host(name)
@@ -95,23 +101,33 @@ class OverviewPaths:
             }
         )
 
+    @described(Operation(answer="WhoAmI"))
     async def _whoami(self, request: Request) -> Response:
+        """The user that asks."""
         name = caller_of(request).name
         user = self._service.directory.find_user(name)
         tags = list(user.tags) if user else []
         return json_answer({"name": name, "tags": tags, "is_internal_user": True})
 
+    @described(Operation(answer=TEXT))
     async def _version(self, _request: Request) -> Response:
+        """The version of RabbitMQ that clients can take the server for."""
         return json_answer(COMPATIBLE_VERSION)
 
+    @described(Operation(answer=row(name=TEXT)))
     async def _cluster_name(self, _request: Request) -> Response:
+        """The name of the cluster, which is that of the node."""
         return json_answer({"name": NODE})
 
+    @described(Operation(answer=some("Node"), needs=MONITORING))
     async def _nodes(self, request: Request) -> Response:
+        """The nodes: this server."""
         caller_of(request).require_all()
         return json_answer([self._this_node()])
 
+    @described(Operation(answer="Node", needs=MONITORING))
     async def _node(self, request: Request) -> Response:
+        """This server as a node."""
         caller_of(request).require_all()
         if part(request, "name") != NODE:
             raise NotFound
@@ -136,13 +152,19 @@ class OverviewPaths:
             "rates_mode": "none",
         }
 
+    @described(Operation(answer=about({"type": "array"}, "Always empty.")))
     async def _no_channels(self, _request: Request) -> Response:
+        """For clients that ask: AMQP channels are not listed."""
         return json_answer([])
 
     # -- health
 
+    @described(Operation(answer="Health", failures={503: "Health"}))
     async def _alarms(self, request: Request) -> Response:
-        """Whether all is well is for everybody; what is not, for those who may see it."""
+        """Whether all streams accept messages.
+
+        Status 503 if some do not; those in virtual hosts that the user may enter are named.
+        """
         caller = caller_of(request)
         hosts = self._service.broker.virtual_hosts.values()
         if not any(host.alarms() for host in hosts):
@@ -156,14 +178,18 @@ class OverviewPaths:
         reason = "some streams accept no messages"
         return json_answer({"status": "failed", "reason": reason, "alarms": troubles}, 503)
 
+    @described(Operation(answer="Health", failures={503: "Health"}))
     async def _port_listener(self, request: Request) -> Response:
+        """Whether somebody listens on a port."""
         wanted = part(request, "port")
         if any(str(at.port) == wanted for _, at in self._service.listeners()):
             return json_answer({"status": "ok", "port": int(wanted)})
         reason = f"no listener on port {wanted[:20]}"
         return json_answer({"status": "failed", "reason": reason, "missing": wanted[:20]}, 503)
 
+    @described(Operation(answer="Health", needs=ENTER))
     async def _aliveness(self, request: Request) -> Response:
+        """Whether the server answers."""
         host = part(request, "vhost")
         caller_of(request).require_host(host)
         if host not in self._service.broker.virtual_hosts:

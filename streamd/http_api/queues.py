@@ -22,6 +22,7 @@ from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.connections import amqp_consumer_row, pairs_of
+from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -45,6 +46,9 @@ _LOOKED_AT_ONCE = 8  # streams
 _NAMES_A_TURN, _CONSUMERS_A_TURN, _SUPER_STREAMS_A_TURN = 100, 100, 5
 _ONE = "/api/queues/{vhost}/{name}"
 _SUPER = "/api/stream/super-streams"
+_SUPER_RIGHTS = (
+    "the rights to configure it and its partitions, to read it, and to write to its partitions"
+)
 
 
 class QueuePaths:
@@ -53,6 +57,8 @@ class QueuePaths:
     Attributes:
         routes: for the paths of this class.
     """
+
+    TITLE = "Streams"
 
     def __init__(self, service: Service) -> None:
         self._broker = service.broker
@@ -72,7 +78,9 @@ class QueuePaths:
 
     # -- streams
 
+    @described(Operation(rows="Stream", has_names=True))
     async def _list(self, request: Request) -> Response:
+        """Streams: every queue is one."""
         readers = await self._readers()
         names = [
             (host, name)
@@ -91,7 +99,9 @@ class QueuePaths:
         await _know_all(names)
         return await listing(request, names, row, lambda item: item[1])
 
+    @described(Operation(answer="Stream", needs=ENTER))
     async def _one(self, request: Request) -> Response:
+        """A stream, with its consumers."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         if not host.has_stream(name):
@@ -110,7 +120,16 @@ class QueuePaths:
         details = [amqp_consumer_row(pair) async for pair in in_turns(consumers, _CONSUMERS_A_TURN)]
         return await large_answer(row | {"consumer_details": details})
 
+    @described(
+        Operation(
+            body="NewStream", statuses=CREATED_OR_DONE, needs="the right to configure the stream"
+        )
+    )
     async def _create(self, request: Request) -> Response:
+        """Create a stream.
+
+        One that exists with other arguments is refused.
+        """
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
@@ -118,7 +137,9 @@ class QueuePaths:
         is_new = await create_stream(host, name, await read_body(request), check)
         return done(is_new=is_new)
 
+    @described(Operation(statuses=DONE, needs="the right to configure the stream"))
     async def _delete(self, request: Request) -> Response:
+        """Delete a stream with all its messages."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
@@ -133,7 +154,9 @@ class QueuePaths:
 
     # -- super streams
 
+    @described(Operation(rows="SuperStream", has_names=True))
     async def _list_super_streams(self, request: Request) -> Response:
+        """Super streams."""
         rows = [
             row
             for host in hosts_of(self._broker.virtual_hosts, request)
@@ -141,11 +164,21 @@ class QueuePaths:
         ]
         return await listing(request, rows, _super_stream_row, lambda row: row.name)
 
+    @described(Operation(answer="SuperStream", needs=ENTER))
     async def _one_super_stream(self, request: Request) -> Response:
+        """A super stream."""
         host = host_of(self._broker.virtual_hosts, request)
         return json_answer(_super_stream_row(host.super_streams.find(part(request, "name"))))
 
+    @described(
+        Operation(
+            body="NewSuperStream",
+            statuses=DONE,
+            needs=_SUPER_RIGHTS,
+        )
+    )
     async def _create_super_stream(self, request: Request) -> Response:
+        """Create a super stream and its partitions, NAME-KEY for each routing key."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         body = await read_body(request)
@@ -160,7 +193,14 @@ class QueuePaths:
         await host.create_super_stream(name, routes, arguments, check)
         return done()
 
+    @described(
+        Operation(
+            statuses=DONE,
+            needs=_SUPER_RIGHTS,
+        )
+    )
     async def _delete_super_stream(self, request: Request) -> Response:
+        """Delete a super stream and its partitions."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
         rights = caller_of(request).rights(host.name)

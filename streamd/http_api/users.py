@@ -9,6 +9,14 @@ from streamd.broker.catalog_rows import PermissionRow, UserRow
 from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.description import (
+    ADMINISTRATOR,
+    CREATED_OR_DONE,
+    DONE,
+    ENTER,
+    Operation,
+    described,
+)
 from streamd.http_api.messages import (
     BadRequest,
     Row,
@@ -34,6 +42,8 @@ class UserPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Users and virtual hosts"
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._directory = service.directory
@@ -56,22 +66,33 @@ class UserPaths:
 
     # -- users
 
+    @described(Operation(rows="User", has_names=True, needs=ADMINISTRATOR))
     async def _list(self, request: Request) -> Response:
+        """Users."""
         caller_of(request).require_administrator()
         return await listing(request, self._directory.users(), user_row, lambda user: user.name)
 
+    @described(Operation(answer="User", needs=ADMINISTRATOR))
     async def _one(self, request: Request) -> Response:
+        """A user."""
         caller_of(request).require_administrator()
         return json_answer(user_row(found(self._directory.find_user(part(request, "user")))))
 
+    @described(Operation(body="NewUser", statuses=CREATED_OR_DONE, needs=ADMINISTRATOR))
     async def _put(self, request: Request) -> Response:
+        """Add a user, or change one.
+
+        With neither a password nor a hash of one, no password is accepted.
+        """
         caller = caller_of(request)
         caller.require_administrator()
         name = part(request, "user")
         is_new = await put_user(self._service, caller, name, await read_body(request))
         return done(is_new=is_new)
 
+    @described(Operation(statuses=DONE, needs=ADMINISTRATOR))
     async def _delete(self, request: Request) -> Response:
+        """Delete a user."""
         check = caller_of(request).require_administrator
         check()
         name = part(request, "user")
@@ -81,6 +102,7 @@ class UserPaths:
 
     # -- permissions
 
+    @described(Operation(rows="Permission", needs="the tag `administrator`, except for one's own"))
     async def _permissions(self, request: Request) -> Response:
         """All permissions, or those of the user or virtual host in the path."""
         caller = caller_of(request)
@@ -100,12 +122,16 @@ class UserPaths:
         ]
         return await listing(request, rows, permission_row)
 
+    @described(Operation(answer="Permission", needs=ADMINISTRATOR))
     async def _permission(self, request: Request) -> Response:
+        """The permissions of a user in a virtual host."""
         caller_of(request).require_administrator()
         row = self._directory.permission(part(request, "user"), part(request, "vhost"))
         return json_answer(permission_row(found(row)))
 
+    @described(Operation(body="NewPermission", statuses=CREATED_OR_DONE, needs=ADMINISTRATOR))
     async def _put_permission(self, request: Request) -> Response:
+        """Set the permissions of a user in a virtual host."""
         check = caller_of(request).require_administrator
         check()
         user, host = part(request, "user"), part(request, "vhost")
@@ -115,7 +141,9 @@ class UserPaths:
         is_new = await self._service.administration.put_permission(row, check)
         return done(is_new=is_new)
 
+    @described(Operation(statuses=DONE, needs=ADMINISTRATOR))
     async def _delete_permission(self, request: Request) -> Response:
+        """Take away the permissions of a user in a virtual host."""
         check = caller_of(request).require_administrator
         check()
         user, host = part(request, "user"), part(request, "vhost")
@@ -125,25 +153,33 @@ class UserPaths:
 
     # -- virtual hosts
 
+    @described(Operation(rows="VirtualHost", has_names=True))
     async def _hosts(self, request: Request) -> Response:
+        """Virtual hosts that the user may enter."""
         caller = caller_of(request)
         hosts = self._service.broker.virtual_hosts
         visible = [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
         return await listing(request, visible, _host_row, lambda host: host.name)
 
+    @described(Operation(answer="VirtualHost", needs=ENTER))
     async def _host(self, request: Request) -> Response:
+        """A virtual host."""
         name = part(request, "vhost")
         caller_of(request).require_host(name)
         host = found(self._service.broker.virtual_hosts.get(name))
         return json_answer(_host_row(host))
 
+    @described(Operation(body="NewVirtualHost", statuses=CREATED_OR_DONE, needs=ADMINISTRATOR))
     async def _put_host(self, request: Request) -> Response:
+        """Add a virtual host."""
         caller = caller_of(request)
         caller.require_administrator()
         is_new = await put_host(self._service, caller, part(request, "vhost"))
         return done(is_new=is_new)
 
+    @described(Operation(statuses=DONE, needs=ADMINISTRATOR))
     async def _delete_host(self, request: Request) -> Response:
+        """Delete a virtual host with all its streams."""
         check = caller_of(request).require_administrator
         check()
         name = part(request, "vhost")

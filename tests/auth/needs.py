@@ -237,6 +237,7 @@ HTTP_WITHOUT_NEEDS = {
         "version",
         "cluster-name",
         "channels",
+        "openapi.json",
         "health/checks/alarms",
         "health/checks/local-alarms",
         "health/checks/port-listener/{port}",

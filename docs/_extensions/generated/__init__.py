@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from generated import command_line, settings, stream_arguments
+from generated import command_line, http_api, settings, stream_arguments
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line.markdown,
+    "http-objects": http_api.objects,
+    "http-paths": http_api.paths,
     "settings": settings.markdown,
     "stream-arguments": stream_arguments.markdown,
 }

@@ -1,0 +1,383 @@
+"""The JSON that the API answers and takes, as JSON Schema.
+
+The fields are RabbitMQ's where it has them. Tests compare them with the rows that a server sends.
+"""
+
+from streamd.http_api.description import Schema
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer"}
+FLAG: Schema = {"type": "boolean"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+ANYTHING: Schema = {"type": "object"}
+OPTIONAL_TEXT: Schema = {"type": ["string", "null"]}
+
+
+def about(schema: Schema, description: str) -> Schema:
+    """The schema with a description."""
+    return {**schema, "description": description}
+
+
+def text(description: str) -> Schema:
+    """A string."""
+    return about(TEXT, description)
+
+
+def number(description: str) -> Schema:
+    """An integer."""
+    return about(NUMBER, description)
+
+
+def flag(description: str) -> Schema:
+    """True or false."""
+    return about(FLAG, description)
+
+
+def ref(name: str) -> Schema:
+    """One of `SCHEMAS`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def some(name: str) -> Schema:
+    """A list of one of `SCHEMAS`."""
+    return {"type": "array", "items": ref(name)}
+
+
+def row(**fields: Schema) -> Schema:
+    """An object with no other fields than these."""
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
+def body(*needed: str, **fields: Schema) -> Schema:
+    """An object in a request; other fields are ignored."""
+    required = {"required": list(needed)} if needed else {}
+    return {"type": "object", "properties": fields, **required}
+
+
+_COUNTS = {
+    "messages": number("Messages."),
+    "messages_ready": number("The same."),
+    "messages_unacknowledged": number("0: a stream keeps its messages whoever has read them."),
+}
+_STREAM_ARGUMENTS = about(
+    {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    "The stream's arguments, each with `x-` before its name, and `x-queue-type`.",
+)
+_TAGS = about(
+    {"anyOf": [TEXTS, TEXT]},
+    "`administrator`, `monitoring`, `management`, `policymaker`; as a list, or one string with "
+    "commas.",
+)
+_SWITCH: Schema = {"anyOf": [FLAG, {"type": "string", "enum": ["true", "false"]}]}
+_PRODUCT = {
+    "rabbitmq_version": text("The version of RabbitMQ that clients can take the server for."),
+    "rabbit_version": text("The same."),
+    "product_name": text("RabbitMQ: clients choose their requests by it."),
+    "product_version": text("The same version."),
+    "streamd_version": text("The version of streamd."),
+}
+_EXCHANGE = {
+    "name": TEXT,
+    "vhost": TEXT,
+    "type": text("`direct`, `fanout`, `topic` or `headers`."),
+    "durable": FLAG,
+    "auto_delete": FLAG,
+    "internal": FLAG,
+    "arguments": about(
+        ANYTHING, "`alternate-exchange`, and `x-super-stream` of those that could be one."
+    ),
+}
+_BINDING = {
+    "source": text("An exchange."),
+    "vhost": TEXT,
+    "destination": text("A stream or an exchange."),
+    "destination_type": text("`queue` or `exchange`."),
+    "routing_key": TEXT,
+    "arguments": about(ANYTHING, "What a headers exchange compares; of a super stream, its order."),
+}
+_PERMISSION = {
+    "user": TEXT,
+    "vhost": TEXT,
+    "configure": text("A regular expression, searched for in the names of streams and exchanges."),
+    "write": text("The same."),
+    "read": text("The same."),
+}
+_QUEUE = {
+    "name": TEXT,
+    "vhost": TEXT,
+    "type": text("`stream`: every queue is one."),
+    "durable": FLAG,
+    "auto_delete": FLAG,
+    "arguments": _STREAM_ARGUMENTS,
+}
+_USER = {
+    "name": TEXT,
+    "password_hash": text("In base64; as it was imported, or scrypt."),
+    "hashing_algorithm": TEXT,
+    "tags": TEXTS,
+    "limits": about(ANYTHING, "Always empty."),
+}
+_CONNECTION_DETAILS = {"node": TEXT, "peer_host": TEXT, "peer_port": NUMBER, "user": TEXT}
+_STREAM_OF = row(name=TEXT, vhost=TEXT)
+_ACTIVE = {
+    "active": flag("It gets messages; false for a single active consumer that waits."),
+    "activity_status": text("`up`, `single_active` or `waiting`."),
+}
+_DEFINED = {
+    "queues": some("DeclaredStream"),
+    "exchanges": some("Exchange"),
+    "bindings": some("DeclaredBinding"),
+    "policies": about({"type": "array"}, "Always empty."),
+    "parameters": about({"type": "array"}, "Always empty."),
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "Error": row(
+        error=text("A word for programs."),
+        reason=text("One sentence for people: what was found, what was expected, what to do."),
+    ),
+    "Health": row(
+        status=text("`ok` or `failed`."),
+        port=number("The port that was asked for."),
+        reason=text("Why it failed."),
+        missing=text("The port that nobody listens on."),
+        alarms=about(
+            {"type": "array", "items": row(vhost=TEXT, queue=TEXT, resource=TEXT)},
+            "The streams that accept no messages, and why.",
+        ),
+    ),
+    "Overview": row(
+        **_PRODUCT,
+        management_version=text("The same version."),
+        cluster_name=TEXT,
+        node=TEXT,
+        default_queue_type=TEXT,
+        exchange_types={"type": "array", "items": row(name=TEXT, enabled=FLAG)},
+        message_stats=about(ANYTHING, "Always empty."),
+        queue_totals=about(row(**_COUNTS), "Of the virtual hosts that the user sees."),
+        object_totals=about(
+            row(
+                channels=NUMBER,
+                connections=NUMBER,
+                consumers=NUMBER,
+                exchanges=NUMBER,
+                queues=NUMBER,
+            ),
+            "Of what the user sees.",
+        ),
+        background_faults=number(
+            "Faults of the server's own tasks since its start. It survives them; its log has the "
+            "details. For users who see everything."
+        ),
+        listeners=about(
+            {
+                "type": "array",
+                "items": row(node=TEXT, protocol=TEXT, ip_address=TEXT, port=NUMBER),
+            },
+            "The open ports. For users who see everything.",
+        ),
+    ),
+    "WhoAmI": row(name=TEXT, tags=TEXTS, is_internal_user=FLAG),
+    "Node": row(
+        name=TEXT,
+        type=TEXT,
+        running=FLAG,
+        os_pid=TEXT,
+        uptime=number("In ms."),
+        processors={"type": ["integer", "null"]},
+        fd_total=number("File descriptors that the server may use."),
+        mem_used=number("The most memory it has used, in bytes."),
+        mem_alarm=FLAG,
+        disk_free=number("Where the data folder is, in bytes."),
+        disk_free_alarm=flag("A stream accepts no messages."),
+        rates_mode=TEXT,
+    ),
+    "Connection": row(
+        name=TEXT,
+        user_provided_name=OPTIONAL_TEXT,
+        node=TEXT,
+        type=TEXT,
+        protocol=text("`stream` or `AMQP 0-9-1`."),
+        state=TEXT,
+        user=TEXT,
+        user_who_performed_action=TEXT,
+        vhost=TEXT,
+        auth_mechanism=TEXT,
+        client_properties=about(ANYTHING, "What the client says about itself."),
+        host=text("The server's end."),
+        port=NUMBER,
+        peer_host=text("The client's end."),
+        peer_port=NUMBER,
+        ssl=flag("Inside TLS."),
+        frame_max=number("In bytes."),
+        timeout=number("Of the heartbeat, in seconds; 0 for none."),
+        channel_max=NUMBER,
+        channels=NUMBER,
+        connected_at=number("In ms since 1970."),
+        publishers=number("How many it has."),
+        consumers=number("How many it has."),
+    ),
+    "Publisher": row(
+        connection_details=row(name=TEXT, **_CONNECTION_DETAILS),
+        queue=_STREAM_OF,
+        publisher_id=NUMBER,
+        reference=text("Its name, empty for none."),
+        published=number("Messages, or entries where they are batched."),
+        confirmed=NUMBER,
+        errored=NUMBER,
+    ),
+    "Consumer": row(
+        connection_details=row(name=TEXT, **_CONNECTION_DETAILS),
+        queue=_STREAM_OF,
+        subscription_id=NUMBER,
+        credits=number("Chunks that may still be sent."),
+        consumed=number("Messages sent."),
+        offset=number("Of the last message that was sent or skipped."),
+        offset_lag=number("Messages in the stream behind it."),
+        **_ACTIVE,
+        properties=about(ANYTHING, "What it was subscribed with."),
+    ),
+    "QueueConsumer": row(
+        queue=_STREAM_OF,
+        consumer_tag=TEXT,
+        channel_details=row(name=TEXT, number=NUMBER, connection_name=TEXT, **_CONNECTION_DETAILS),
+        arguments=about(ANYTHING, "What it was subscribed with."),
+        ack_required=FLAG,
+        exclusive=FLAG,
+        prefetch_count=NUMBER,
+        **_ACTIVE,
+    ),
+    "Stream": row(
+        **_QUEUE,
+        exclusive=FLAG,
+        node=TEXT,
+        leader=TEXT,
+        members=TEXTS,
+        online=TEXTS,
+        policy={"type": "null"},
+        consumers=NUMBER,
+        readers=about(
+            {"type": "object", "additionalProperties": NUMBER}, "The consumers of each node."
+        ),
+        state=text("`running`, or `down` when it cannot be used."),
+        reason=text("Why it is down, or accepts no messages."),
+        **_COUNTS,
+        message_bytes=number("Bytes on the disk."),
+        segments=NUMBER,
+        segment_bytes_raised_to=number("The size of a segment, where there are very many."),
+        chunks=NUMBER,
+        first_offset=about({"type": ["integer", "null"]}, "Of the oldest message."),
+        next_offset=number("That the next message will have."),
+        first_timestamp=number("Of the oldest chunk, in ms since 1970."),
+        consumer_details=about(some("QueueConsumer"), "In the answer for a single stream."),
+    ),
+    "DeclaredStream": row(**_QUEUE),
+    "SuperStream": row(
+        name=TEXT,
+        vhost=TEXT,
+        partitions={"type": "array", "items": row(routing_key=TEXT, stream=TEXT)},
+    ),
+    "Exchange": row(**_EXCHANGE),
+    "DeclaredBinding": row(**_BINDING),
+    "Binding": row(
+        **_BINDING,
+        properties_key=text("What tells it from other bindings of the same two ends."),
+    ),
+    "User": row(**_USER),
+    "Permission": row(**_PERMISSION),
+    "VirtualHost": row(
+        name=TEXT,
+        description=TEXT,
+        tags=TEXTS,
+        metadata=ANYTHING,
+        default_queue_type=TEXT,
+        cluster_state=about(ANYTHING, "`running`, for each node."),
+        tracing=FLAG,
+        **_COUNTS,
+    ),
+    "Definitions": row(
+        **_PRODUCT,
+        rabbitmq_definition_format=TEXT,
+        original_cluster_name=TEXT,
+        users=some("User"),
+        vhosts={"type": "array", "items": row(name=TEXT)},
+        permissions=some("Permission"),
+        topic_permissions=about({"type": "array"}, "Always empty."),
+        global_parameters=about({"type": "array"}, "Always empty."),
+        **_DEFINED,
+    ),
+    "HostDefinitions": row(
+        **_PRODUCT,
+        rabbitmq_definition_format=TEXT,
+        original_vhost_name=TEXT,
+        **_DEFINED,
+    ),
+    "LeftOut": row(left_out=about(TEXTS, "What the server does not have, and why.")),
+    "NewStream": body(
+        arguments=_STREAM_ARGUMENTS,
+        type=about({"const": "stream"}, "May also be the argument `x-queue-type`."),
+        durable=about({"const": True}, "Streams are."),
+        auto_delete=about({"const": False}, "Streams are not."),
+    ),
+    "NewSuperStream": body(
+        partitions=about(
+            {"type": "integer", "minimum": 1, "maximum": 1000},
+            "How many; their routing keys are the numbers from 0 on.",
+        ),
+        **{
+            "binding-keys": about(
+                {"anyOf": [TEXTS, TEXT]},
+                "Instead, the routing key of each; a list, or one string with commas.",
+            )
+        },
+        arguments=about(_STREAM_ARGUMENTS, "Of each partition, as of a stream."),
+    ),
+    "NewExchange": body(
+        type=about(
+            {"enum": ["direct", "fanout", "topic", "headers"], "default": "direct"}, "Its type."
+        ),
+        durable=about({**_SWITCH, "default": True}, "It survives a restart."),
+        auto_delete=about({**_SWITCH, "default": False}, "It goes with its last binding."),
+        internal=about({**_SWITCH, "default": False}, "Only exchanges can publish to it."),
+        arguments=about(
+            body(**{"alternate-exchange": TEXT, "x-super-stream": _SWITCH}),
+            "A durable direct exchange without other properties becomes a super stream unless "
+            "`x-super-stream` is false.",
+        ),
+    ),
+    "NewBinding": body(
+        routing_key=about({**TEXT, "default": ""}, "The routing or binding key."),
+        arguments=about(
+            {
+                "type": "object",
+                "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+            },
+            "What a headers exchange compares.",
+        ),
+    ),
+    "NewUser": body(
+        "tags",
+        password=text("It is kept as a scrypt hash."),
+        password_hash=text("Instead, a hash in base64; empty: no password is accepted."),
+        hashing_algorithm=text("Of that hash; `rabbit_password_hashing_sha256` if missing."),
+        tags=_TAGS,
+    ),
+    "NewPermission": body(
+        "configure",
+        "write",
+        "read",
+        configure=_PERMISSION["configure"],
+        write=_PERMISSION["write"],
+        read=_PERMISSION["read"],
+    ),
+    "NewVirtualHost": about(body(), "Nothing in it is used."),
+    "NewDefinitions": about(
+        body(
+            **{
+                name: {"type": "array", "items": ANYTHING}
+                for name in ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
+            }
+        ),
+        "As they are exported, by this server or by RabbitMQ.",
+    ),
+}

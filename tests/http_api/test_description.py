@@ -1,0 +1,159 @@
+"""The OpenAPI document: it is valid, complete, and what the server answers is what it says."""
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import jsonschema
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from streamd.broker.catalog_rows import PermissionRow
+from streamd.http_api.app import routes_of
+from streamd.http_api.openapi import document, methods
+from streamd.http_api.schemas import SCHEMAS
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import Pair
+from tests.auth import needs
+from tests.support.amqp import open_peer
+from tests.support.http import Http
+from tests.support.server import FIRST, Harness
+
+_SENT_RARELY = {  # fields of answers to a server in trouble, or with very many segments
+    ("Health", "alarms"),
+    ("Health", "reason"),
+    ("Health", "missing"),
+    ("Stream", "reason"),
+    ("Stream", "segment_bytes_raised_to"),
+}
+
+
+ROUTES = routes_of(MagicMock())  # of whichever server
+DOCUMENT = document(ROUTES)
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+
+
+def test_it_is_openapi() -> None:
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+
+
+async def test_the_server_serves_it(http: Http) -> None:
+    assert await http.get("openapi.json") == DOCUMENT
+
+
+def test_each_route_is_described_and_nothing_else() -> None:
+    served = {f"{method} {route.path}" for method, route in methods(ROUTES)}
+    assert OPERATIONS.keys() == served
+    assert all(operation["summary"] for operation in OPERATIONS.values())
+    identities = [operation["operationId"] for operation in OPERATIONS.values()]
+    assert len(set(identities)) == len(identities)
+
+
+def test_what_a_path_needs_is_said() -> None:
+    described = OPERATIONS
+    for name, case in needs.HTTP.items():
+        text = described[name].get("description", "")
+        assert ("administrator" in text) >= case.is_for_administrators, name
+        for need in case.needs:
+            assert need[0][0].name.lower() in text, (name, need)
+    for name in needs.HTTP_OF_A_HOST:
+        text = described[name].get("description", "")
+        is_list = any(p["name"] == "page" for p in described[name].get("parameters", ()))
+        assert "access to the virtual host" in text or is_list, name
+
+
+async def populated(server: Harness, http: Http) -> None:
+    """A server with one of everything."""
+    for path, body in (
+        ("queues/%2F/s", {"arguments": {"x-stream-filter-size-bytes": 32}}),
+        ("exchanges/%2F/x", {"type": "headers", "arguments": {"alternate-exchange": "amq.fanout"}}),
+        ("stream/super-streams/%2F/super", {"partitions": 2}),
+        ("users/bob", {"password": "p", "tags": "management"}),
+    ):
+        assert (await http.ask("PUT", path, body)).is_success, path
+    bound = await http.ask("POST", "bindings/%2F/e/x/q/s", {"arguments": {"a": 1}})
+    assert bound.status_code == 201
+    await server.server.directory.put_permission(PermissionRow("bob", "/", "", "", ""))
+    peer = await server.peer()
+    await peer.ask(c.DeclarePublisher, 1, "till", "s")
+    await peer.ask(c.Subscribe, 1, "s", FIRST, 10, (Pair("name", "reader"),))
+    await open_peer(server)
+
+
+def filled(path: str, **more: str) -> str:
+    for name, value in {**needs.FILLED, **more}.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path.removeprefix("/api/")
+
+
+async def test_answers_are_as_described(server: Harness, http: Http) -> None:
+    await populated(server, http)
+    (one,) = await http.get("stream/connections")
+    (binding,) = await http.get("bindings/%2F/e/x/q/s")
+    sent: dict[str, set[str]] = {name: set() for name in SCHEMAS}
+    for name, operation in OPERATIONS.items():
+        method, path = name.split()
+        if method != "GET":
+            continue
+        more = {"key": binding["properties_key"], "port": "5552"}
+        if "super-streams" in path:
+            more["name"] = "super"
+        elif "connections/{" in path:
+            more["name"] = one["name"].replace(" ", "%20").replace(">", "%3E")
+            more["user"] = "guest"
+        elif "exchanges" in path:
+            more["name"] = "x"
+        elif "nodes" in path:
+            more["name"] = "streamd@localhost"
+        answer = await http.ask("GET", filled(path, **more))
+        assert answer.status_code in (200, 503), (name, answer.text)
+        check(operation, answer)
+        note(operation, answer.json(), str(answer.status_code), sent)
+        if any(parameter["name"] == "page" for parameter in operation.get("parameters", ())):
+            paged = await http.ask("GET", f"{filled(path, **more)}?page=1&page_size=2")
+            check(operation, paged)
+    for name, fields in sent.items():
+        if not name.startswith("New") and name not in ("Error", "LeftOut"):
+            described = SCHEMAS[name]["properties"].keys()
+            assert described - fields == {f for n, f in _SENT_RARELY if n == name}, name
+
+
+def check(operation: dict[str, Any], answer: Any) -> None:
+    described = operation["responses"][str(answer.status_code)]
+    schema = described["content"]["application/json"]["schema"]
+    whole = {**schema, "components": DOCUMENT["components"]}
+    jsonschema.Draft202012Validator(whole).validate(answer.json())
+
+
+def note(operation: dict[str, Any], found: Any, status: str, sent: dict[str, set[str]]) -> None:
+    """Record the fields that were sent of each schema."""
+    schema = operation["responses"][status]["content"]["application/json"]["schema"]
+    if "anyOf" in schema:
+        schema = schema["anyOf"][0]
+    is_list = schema.get("type") == "array" and "items" in schema
+    rows, target = (found, schema["items"]) if is_list else ([found], schema)
+    if "$ref" in target:
+        name = target["$ref"].rpartition("/")[2]
+        for row in rows:
+            sent[name] |= row.keys()
+        for field, inner in SCHEMAS[name]["properties"].items():
+            items = inner.get("items", {})
+            if "$ref" in items:
+                for row in rows:
+                    for item in row.get(field, ()):
+                        sent[items["$ref"].rpartition("/")[2]] |= item.keys()
+
+
+async def test_another_method_is_told_all_that_the_path_takes(http: Http) -> None:
+    for path, allowed in (
+        ("queues/%2F/s", "DELETE, GET, HEAD, PUT"),
+        ("connections/username/guest", "DELETE, GET, HEAD"),
+        ("openapi.json", "GET, HEAD"),
+    ):
+        answer = await http.ask("PATCH", path)
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == allowed
+        jsonschema.Draft202012Validator(SCHEMAS["Error"]).validate(answer.json())
+        assert answer.json()["reason"] == f"the path takes {allowed}"
