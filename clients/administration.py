@@ -51,7 +51,7 @@ class StandingSelector(NamedTuple):
 
 
 class Administration:
-    """What can be inspected and changed on one server."""
+    """What can be inspected and changed on a server."""
 
     def __init__(self, connection: ReconnectingConnection) -> None:
         self._connection = connection
@@ -129,7 +129,11 @@ class Administration:
         return any(found.code == OK for found in answer.streams)
 
     async def stats(self, stream: str) -> dict[str, int]:
-        """first_chunk_id, last_chunk_id, committed_chunk_id, committed_offset; -1 when empty.
+        """Where a stream begins and ends.
+
+        Returns:
+            first_chunk_id, last_chunk_id, committed_chunk_id, committed_offset; -1 when
+                it is empty.
 
         Raises:
             StreamDoesNotExist: there is none.
@@ -202,7 +206,7 @@ class Administration:
         """Create a super stream: streams that together are one.
 
         Args:
-            name: of it; partitions are called name-0, name-1, …, or after their routing keys.
+            name: its name; partitions are called name-0, name-1, …, or after their routing keys.
             partitions: how many, or a routing key for each.
             arguments: of each partition, by their name in the protocol.
 
@@ -260,8 +264,8 @@ class Administration:
         """Look at or change users, permissions and virtual hosts, as an administrator.
 
         Args:
-            operation: user.add, user.list, user.delete, user.passwd, vhost.add, vhost.list,
-                vhost.delete, permission.set, permission.list or permission.clear.
+            operation: user.add, user.list, user.delete, user.passwd, user.tags, vhost.add,
+                vhost.list, vhost.delete, permission.set, permission.list or permission.clear.
             arguments: name, password and tags of a user; name of a virtual host; user, vhost,
                 configure, write and read of a permission.
 
@@ -282,7 +286,7 @@ class Administration:
         return [dict(row) for row in answer.rows]
 
     async def set_arguments(self, stream: str, arguments: dict[str, str]) -> None:
-        """Change what a stream was declared with; holds from the next chunk on.
+        """Change the arguments of a stream; takes effect with the next chunk.
 
         Args:
             stream: its name.

@@ -8,7 +8,7 @@ from typing import Unpack
 import anyio
 
 from clients.administration import Administration
-from clients.consumer import NEXT, Consumer, Offset, SingleActiveGroup, offset_specification
+from clients.consumer import Consumer, Offset, SingleActiveGroup, offset_specification
 from clients.errors import NoOffset, Unsupported
 from clients.filters import (
     ConsumerFilter,
@@ -52,13 +52,13 @@ class Client(Administration):
         filter_value: FilterValue | None = None,
         window: int = _WINDOW,
     ) -> AsyncIterator[Producer]:
-        """A producer; leaving the context waits until everything is confirmed.
+        """A producer, for `async with`; leaving the block waits until everything is confirmed.
 
         Args:
-            stream: where its messages go.
+            stream: the stream to publish to.
             name: a durable name. Messages are then stored once however often they are sent, and
                 numbers go on where the last producer of that name ended.
-            filter_value: finds the filter value of a message, None for none.
+            filter_value: a function that gives the filter value of a message, None for none.
             window: how many messages may be unconfirmed before `send` waits.
 
         Raises:
@@ -77,7 +77,7 @@ class Client(Administration):
         self,
         stream: str,
         *,
-        offset: Offset = NEXT,
+        offset: Offset = "next",
         name: str = "",
         filter_values: Collection[str | bytes] = (),
         match_unfiltered: bool = False,
@@ -92,23 +92,23 @@ class Client(Administration):
         single_active: bool = False,
         super_stream: str = "",
     ) -> AsyncIterator[Consumer]:
-        """A consumer; iterate over it for its messages.
+        """A consumer, for `async with`; iterate over it for its messages.
 
         Args:
-            stream: what to read.
+            stream: the stream to read.
             offset: where to begin: "first", "last" (the last chunk), "next", an offset, a time,
                 or "stored": after the offset that `name` has stored, else with the first.
-            name: under which `store_offset` remembers.
+            name: a durable name, under which `Consumer.store_offset` remembers.
             filter_values: deliver only chunks in which some message may have one of these.
-            match_unfiltered: and messages without a filter value.
-            filter_value: finds the filter value of a message, as the producer did, or names the
-                property that it is the value of, such as "region" or "properties.subject"; with
-                it only messages come out that match exactly. A number or a boolean is its JSON
-                text: 5, 2.5, true; see `segments.selector.filter_values`.
+            match_unfiltered: with `filter_values`, also messages without a filter value.
+            filter_value: a function that gives the filter value of a message, as the producer's, or
+                the name of the property that has it, such as "region" or "properties.subject".
+                Then only messages that match exactly come out. A number or a boolean is its JSON
+                text: 5, 2.5, true.
             sql: a SQL92 selector: only messages whose properties it is true for come out, and only
                 chunks that can hold one are asked for.
             tags: a tag expression instead, "a || b", for the property TAGS.
-            dialect: of `sql`: union, rocketmq or amqp.
+            dialect: the rules for `sql`: union, rocketmq or amqp.
             filter_property: the property whose values are the filter values, for a selector; only
                 needed with a server that does not say so, as a streamd does.
             group: whose standing selector to use; see `register_selector`.
@@ -168,14 +168,14 @@ class Client(Administration):
         by_key: bool = False,
         **options: Unpack[ProducerOptions],
     ) -> AbstractAsyncContextManager[SuperProducer]:
-        """A producer for all partitions of a super stream.
+        """A producer for all partitions of a super stream, for `async with`.
 
         Args:
             super_stream: its name.
-            routing_key: finds the routing key of a message. By its hash one of the partitions
-                is chosen, the same one as by RabbitMQ's clients.
-            by_key: the server says instead where a key leads, as the super stream was created.
-            options: name, filter_value and window, as for `producer`.
+            routing_key: a function that gives the routing key of a message. By its hash one of the
+                partitions is chosen, the same one as by RabbitMQ's clients.
+            by_key: ask the server where a key leads instead, as the super stream was created.
+            options: `name`, `filter_value` and `window`, as for `producer`.
 
         Raises:
             StreamDoesNotExist: there is no such super stream.
@@ -185,7 +185,9 @@ class Client(Administration):
     def super_consumer(
         self, super_stream: str, **options: Unpack[ConsumerOptions]
     ) -> AbstractAsyncContextManager[SuperConsumer]:
-        """A consumer of all partitions of a super stream; in order within each of them.
+        """A consumer of all partitions of a super stream, for `async with`.
+
+        Messages are in order within each partition.
 
         Args:
             super_stream: its name.
@@ -220,7 +222,7 @@ async def connect(
     heartbeat: int = _HEARTBEAT_SECONDS,
     retry_seconds: float = _RETRY_SECONDS,
 ) -> AsyncIterator[Client]:
-    """A client of the server at `uri`; the connection ends with the context.
+    """A client of the server at `uri`, for `async with`; the connection ends with the block.
 
     A lost connection is made again, after pauses that grow to five seconds. Producers then resend
     what was not confirmed, consumers continue after what has arrived, queries are repeated. Only
@@ -229,8 +231,8 @@ async def connect(
 
     Args:
         uri: rabbitmq-stream://user:password@host:port/virtual-host.
-        name: of the connection, as the server lists it.
-        heartbeat: seconds between signs of life, 0 for none.
+        name: the name of the connection, as the server lists it.
+        heartbeat: seconds between heartbeats, 0 for none.
         retry_seconds: how long to try to get a lost connection back before everything fails with
             ConnectionLost; 0 does not try, math.inf for ever.
 

@@ -13,6 +13,7 @@ copyright = "streamd contributors, Apache-2.0"  # noqa: A001 - Sphinx wants this
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 extensions = [
+    "public_names",
     "generated",
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -22,9 +23,20 @@ extensions = [
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 4
 nitpicky = True
+nitpick_ignore_regex = [
+    # Other projects: their documentation is not looked up.
+    (r"py:.*", r"(collections\.abc|contextlib|datetime|pathlib|typing|uuid)\..*"),
+    (r"py:.*", r"(pyspark\.sql\..*|SparkSession|DataFrame|Column)"),
+    # Parts of values that programs hand on as they are, or look at without needing their types.
+    (r"py:class", r"segments\.(selector\.nodes|spark\.(jobs|recommend|replay))\..*"),
+    (r"py:class", r"clients\.super_stream\..*Options|streamd\.wire\.stream\.fields\..*"),
+]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+default_role = "code"  # what docstrings have in backquotes
+python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 copybutton_prompt_text = "$ "
 

@@ -10,13 +10,16 @@ from segments.spark.register import register
 from segments.spark.session import SparkMissing, local_session
 
 if TYPE_CHECKING:
+    from segments.spark.inventory import NotAStream
     from segments.spark.recommend import Prices
     from segments.spark.report import frames, write_report
     from segments.spark.scanning import scan
     from segments.spark.selecting import selector_column
-    from segments.spark.tuning import Tuning, tune
+    from segments.spark.tuning import NothingToTune, Tuning, tune
 
 _LAZY = {
+    "NotAStream": "segments.spark.inventory",
+    "NothingToTune": "segments.spark.tuning",
     "Prices": "segments.spark.recommend",
     "Tuning": "segments.spark.tuning",
     "frames": "segments.spark.report",
@@ -27,6 +30,8 @@ _LAZY = {
 }
 
 __all__ = [
+    "NotAStream",
+    "NothingToTune",
     "Prices",
     "SparkMissing",
     "Tuning",

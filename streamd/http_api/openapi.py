@@ -65,13 +65,18 @@ class DescriptionPaths:
         self._described = [*routes, *self.routes]
 
     @described(Operation(answer=ANYTHING))
-    async def _document(self, _request: Request) -> Response:
+    async def _document(self, request: Request) -> Response:
         """This document."""
-        return json_answer(document(self._described))
+        return json_answer(document(self._described, request.scope["root_path"]))
 
 
-def document(routes: Iterable[Route]) -> Schema:
-    """The OpenAPI document of some routes, whose handlers are described."""
+def document(routes: Iterable[Route], prefix: str = "") -> Schema:
+    """The OpenAPI document of some routes, whose handlers are described.
+
+    Args:
+        routes: as they are without a prefix.
+        prefix: begins every path, as "/streamd"; may be empty.
+    """
     paths: dict[str, Schema] = {}
     described = list(methods(routes))
     for method, route in sorted(described, key=lambda item: item[1].path):
@@ -85,6 +90,7 @@ def document(routes: Iterable[Route]) -> Schema:
             "summary": "The paths of RabbitMQ's management API that concern streams.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": prefix or "/"}],
         "security": [{_LOGIN: []}],
         "tags": [{"name": title} for title in titles],
         "paths": paths,
