@@ -370,7 +370,7 @@ SCHEMAS: dict[str, Schema] = {
         write=_PERMISSION["write"],
         read=_PERMISSION["read"],
     ),
-    "NewVirtualHost": about(body(), "Nothing in it is used."),
+    "NewVirtualHost": about({}, "Nothing in it is used."),
     "NewDefinitions": about(
         body(
             **{
