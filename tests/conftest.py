@@ -77,7 +77,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_spark = nodeid.startswith("tests/segments/spark/") or nodeid.endswith("_in_spark")
+            is_spark = nodeid.startswith("tests/segments/spark/") or "_in_spark" in nodeid
             return "spark" if is_spark else nodeid
 
     return Scheduling(config, log)

@@ -1,0 +1,398 @@
+"""The documentation is true: its commands and programs run, and print what it shows.
+
+`console` blocks are typed in order, in one fresh folder for a page, beside a server of its own.
+`python` blocks are parts of files in `examples/`, or programs that are run; one whose first line is
+a comment with a file name, `# late.py`, is saved under that name instead, to be typed later. Where
+a page names the ports 5552, 5672 and 15672, those of the server beside it are meant.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from segments.__main__ import main as segments_main
+from streamd.cli import main
+from streamd.config import describe, load
+from tests.support.pages import (
+    ROOT,
+    Block,
+    Page,
+    documentation,
+    everything,
+    is_as_shown,
+    steps,
+)
+from tests.support.process import ServerProcess
+
+EXAMPLES = "".join(
+    file.read_text() for file in sorted((ROOT / "examples").iterdir()) if file.is_file()
+)
+FOREIGN = {"--help"}  # options of others that stand alone in a text
+OTHER_VARIABLES = {"STREAMD_URI", "STREAMD_NEW_PASSWORD"}
+TYPED = ("console", "python")
+NOT_TYPED = {"bash", "shell", "pycon", "py"}  # would look like them, and not be tried
+
+
+def pages_to_type() -> Iterator[object]:
+    for page in documentation():
+        if page.needs_spark:
+            yield pytest.param(page, id=f"{page.name}_in_spark", marks=pytest.mark.slow)
+        elif page.is_typed:
+            yield pytest.param(page, id=page.name)
+
+
+def ids(page: Page) -> str:
+    return page.name
+
+
+class Wrong(Exception):
+    """A page is wrong; says what was typed, what it prints, and what the page shows."""
+
+    def __init__(self, typed: str, printed: list[str], shown: list[str]) -> None:
+        super().__init__("\n  ".join([typed, "prints:", *printed, "the page shows:", *shown]))
+
+
+class Reader:
+    """A reader who types the commands of a page, beside a running server."""
+
+    def __init__(self, server: ServerProcess, folder: Path) -> None:
+        scripts = str(Path(sys.executable).parent)
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("STREAMD_")}
+        self._folder = folder
+        self._environment = outside | {
+            "STREAMD_URI": server.uri,
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+        self._server = server
+        self._ports = {"5552": server.port, "5672": server.amqp_port, "15672": server.http_port}
+        (folder / "examples").symlink_to(ROOT / "examples")
+
+    def read(self, block: Block) -> None:
+        """Do what a block says.
+
+        Raises:
+            Wrong: it prints something else.
+        """
+        if block.kind == "python":
+            self._read_program(block)
+            return
+        for step in steps(block):
+            if step.command == ". .venv/bin/activate":
+                continue
+            if step.command.startswith("streamd serve"):  # one is running
+                printed = [self._server.ready_line]
+            else:
+                printed = self.type(step.command)
+            if not is_as_shown(printed, step.output):
+                raise Wrong(step.command, printed, step.output)
+
+    def type(self, command: str) -> list[str]:
+        """What a command prints."""
+        if "python examples/" in command:
+            command += f" {self._argument_of(command)}"
+        result = subprocess.run(
+            self._here(command),
+            shell=True,
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        return result.stdout.splitlines()
+
+    def _read_program(self, block: Block) -> None:
+        if block.text in EXAMPLES:
+            return
+        name = re.match(r"# (\w+\.py)\n", block.text)
+        file = self._folder / (name[1] if name else f"line_{block.line}.py")
+        file.write_text(self._here(block.text))
+        if name is None:
+            printed = self.type(f"python {file.name} && echo done")
+            if printed[-1:] != ["done"]:
+                raise Wrong(block.text, printed, ["(no error)"])
+
+    def _here(self, text: str) -> str:
+        text = text.replace("connect()", f'connect("{self._server.uri}")')
+        return re.sub(r"\b(5552|5672|15672)\b", lambda found: str(self._ports[found[0]]), text)
+
+    def _argument_of(self, command: str) -> object:
+        if "rstream" in command:
+            return self._server.port
+        return self._server.amqp_uri if "pika" in command else self._server.uri
+
+
+@pytest.mark.parametrize("page", list(pages_to_type()))
+def test_what_is_typed_prints_what_is_shown(page: Page, tmp_path: Path) -> None:
+    http = ("--http-port", "0") if "15672" in page.text else ()
+    server = ServerProcess(tmp_path / "data", *http).start()
+    try:
+        reader = Reader(server, tmp_path)
+        for block in page.blocks:
+            if block.kind in TYPED:
+                try:
+                    reader.read(block)
+                except Wrong as error:
+                    pytest.fail(f"{page.name}, line {block.line}: {error}", pytrace=False)
+    finally:
+        server.end()
+
+
+@pytest.mark.parametrize("page", documentation()[1:], ids=ids)
+def test_every_block_says_what_it_is(page: Page) -> None:
+    assert NOT_TYPED.isdisjoint(block.kind for block in page.blocks)
+
+
+def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            child = command.get_command(context, word)
+            assert child is not None
+            yield from walk(f"{name} {word}", child)
+
+
+COMMANDS = dict([*walk("streamd", main), *walk("python -m segments", segments_main)])
+OPTIONS = {
+    name: {
+        word
+        for parameter in command.params
+        for word in (*parameter.opts, *parameter.secondary_opts)
+    }
+    for name, command in COMMANDS.items()
+}
+ANY_OPTION = {"-h", "--help", *FOREIGN}.union(*OPTIONS.values())
+
+
+def named_command(code: str) -> tuple[str, str]:
+    """The command that code begins with or has after a program that runs it, and what follows."""
+    for found in re.finditer(r"(?<![\w./-])(?:streamd|python -m segments)(?= |$)", code):
+        name, rest = found[0], code[found.end() :]
+        while word := re.match(r" ([a-z]+)(?![\w=./-])", rest):
+            if f"{name} {word[1]}" not in COMMANDS:
+                break
+            name, rest = f"{name} {word[1]}", rest[word.end() :]
+        if name not in ("streamd", "python -m segments") or rest.startswith(" -"):
+            return name, rest
+    return "", ""
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w*…])", text))
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_every_option_that_is_named_exists(page: Page) -> None:
+    for code in page.code():
+        name, rest = named_command(code)
+        if name:
+            own = re.split(r" (?:[|;&]|&&) ", rest)[0]
+            known = (
+                OPTIONS[name] | {"--help"} | (OPTIONS["streamd"] if name == "streamd" else set())
+            )
+            assert options_in(own) <= known, f"{name} has no such option: {code}"
+        elif code.startswith("--"):
+            assert options_in(code) <= ANY_OPTION, f"no command has such an option: {code}"
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_every_command_that_is_named_exists(page: Page) -> None:
+    for code in page.code():
+        words = re.match(r"(streamd|python -m segments)((?: [a-z]+\b(?![\w=./-]))+)", code)
+        if words:
+            name, rest = named_command(code)
+            assert name, f"there is no such command: {code}"
+            is_group = isinstance(COMMANDS[name], click.Group)
+            assert not (is_group and re.match(r" [a-z]", rest)), (
+                f"{name} has no such command: {code}"
+            )
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_every_variable_that_is_named_exists(page: Page) -> None:
+    known = {f"STREAMD_{setting.name.upper()}" for setting in describe()} | OTHER_VARIABLES
+    assert set(re.findall(r"\bSTREAMD_[A-Z_]*[A-Z]\b", page.text)) <= known
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_every_target_of_make_exists(page: Page) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        found[1] for code in page.code() if (found := re.match(r"(?:\$ )?make ([a-z-]+)", code))
+    }
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_links_inside_lead_somewhere(page: Page) -> None:
+    assert [link for link in page.links() if not page.leads_somewhere(link)] == []
+
+
+@pytest.mark.parametrize("page", documentation(), ids=ids)
+def test_settings_files_are_read(page: Page, tmp_path: Path) -> None:
+    for number, block in enumerate(block for block in page.blocks if block.kind == "toml"):
+        if block.text.lstrip("# \n").startswith("["):  # a table: of another program
+            continue
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block.text)
+        load(file, {})
+
+
+class TestHarness:
+    """What is wrong on a page is found."""
+
+    @pytest.fixture
+    def reader(self, server: ServerProcess, tmp_path: Path) -> Reader:
+        return Reader(server, tmp_path)
+
+    def test_a_wrong_output_is_named_with_its_command(self, reader: Reader) -> None:
+        block = Block("console", "$ echo right\nright\n$ echo one\ntwo\n", 1)
+        with pytest.raises(Wrong, match=r"echo one\n  prints:\n  one\n  the page shows:\n  two"):
+            reader.read(block)
+
+    def test_a_program_that_fails(self, reader: Reader) -> None:
+        with pytest.raises(Wrong, match="ZeroDivisionError"):
+            reader.read(Block("python", "1 / 0\n", 1))
+
+    def test_a_program_that_is_saved_and_typed(self, reader: Reader) -> None:
+        reader.read(Block("python", "# one.py\nimport os\nprint(os.environ['STREAMD_URI'])\n", 1))
+        reader.read(Block("console", "$ python one.py\n…@localhost:5552/\n", 1))
+
+    @pytest.mark.parametrize(
+        ("shown", "is_right"),
+        [
+            (["a 2026-11-21T09:00:00.000Z", "b 17 bytes"], True),
+            (["a …", "b 1 bytes"], True),
+            (["…", "b   1 bytes"], True),
+            (["a 2026-11-21T09:00:00.000Z", "…", "b 17 bytes", "…"], True),
+            (["a 2026-11-21T09:00:00.000Z"], False),
+            (["b 17 bytes", "…"], False),
+            (["…", "c 17 bytes"], False),
+            ([], False),
+        ],
+    )
+    def test_what_may_differ(self, shown: list[str], is_right: bool) -> None:
+        assert is_as_shown(["a 2025-01-01T00:00:00.123Z", "b 3 bytes"], shown) is is_right
+
+
+def run_example(name: str, *arguments: str) -> str:
+    script = ROOT / "examples" / name
+    return subprocess.run(
+        [sys.executable, script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all examples: each has streams of its own."""
+    process = ServerProcess(tmp_path_factory.mktemp("examples") / "data").start()
+    yield process
+    process.end()
+
+
+def test_the_worker_goes_on_where_it_stopped(server: ServerProcess) -> None:
+    first, second = (run_example("trio_worker.py", server.uri) for _ in range(2))
+    assert first.split() == ["done:", "0", "tea", "done:", "1", "milk", "done:", "2", "sugar"]
+    assert second.split() == ["done:", "3", "tea", "done:", "4", "milk", "done:", "5", "sugar"]
+
+
+def test_rstream_gets_only_the_chunks_it_asked_for(server: ServerProcess) -> None:
+    output = run_example("rstream_filter.py", str(server.port))
+    assert output == "of 300 messages the server sent 100\n"
+
+
+def test_orders_picked_by_sql(server: ServerProcess) -> None:
+    output = run_example("pick_by_sql.py", server.uri)
+    assert output.splitlines() == [
+        "[{'total': 90, 'region': 'EU'}] from 3 of 4 chunks",
+        (
+            "[{'total': 90, 'region': 'EU'}, {'total': 70, 'region': 'US'}, {'total': 80}] "
+            "from 3 of 4 chunks"
+        ),
+    ]
+
+
+@pytest.mark.slow
+def test_late_flights_are_counted_in_spark(server: ServerProcess, tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"body": "", "carrier": carrier, "dep_delay": delay})
+        for carrier, delay in (("HA", 90), ("HA", 5), ("AS", 70), ("UA", 80))
+    ]
+    (tmp_path / "flights.jsonl").write_text("\n".join(lines))
+    for arguments in (
+        ["stream", "create", "late", "--filter-size", "64"],
+        ["publish", "late", str(tmp_path / "flights.jsonl"), "--filter-property", "carrier"],
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--uri", server.uri])
+        assert result.exit_code == 0, result.output
+    folder = str(server.data / "streams" / "%2F" / "late")
+    example = [sys.executable, str(ROOT / "examples" / "late_flights_in_spark.py"), folder]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(example, env=environment, capture_output=True, text=True, check=False)
+    assert "|     AS|    1|\n|     HA|    1|\n" in shown.stdout, shown.stderr
+    tune = [
+        "tune",
+        "late",
+        "--data",
+        str(server.data),
+        "--apply",
+        "--uri",
+        server.uri,
+        "--keep-limit",
+    ]
+    tune += ["--report", str(tmp_path / "report")]
+    tuned = subprocess.run(
+        [sys.executable, "-m", "streamd", *tune],
+        env=environment | {"PATH": without_java(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tuned.returncode == 0, tuned.stderr
+    assert "changed late: stream-filter-size-bytes=" in tuned.stderr
+    assert (tmp_path / "report" / "report.png").exists()
+
+
+def without_java(folder: Path) -> str:
+    """A PATH with the tools that Spark's scripts need, and no Java: the one from pip is used."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "env", "cat", "ps", "tr", "uname", "sed", "which"):
+        found = shutil.which(name)
+        if found:
+            (tools / name).symlink_to(found)
+    return str(tools)
+
+
+def test_nothing_says_to_install_what_is_not_ours() -> None:
+    """In package indexes, streamd is another project; ours comes from a checkout or a wheel."""
+    folders = ("streamd", "segments", "clients", "examples", "benchmarks")
+    files = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(f for folder in folders for f in (ROOT / folder).rglob("*.py")),
+    ]
+    assert len(files) > 100, "or this test looks at the wrong place"
+    index_name = re.compile(
+        r"(pip|pipx|uvx|uv)( \w+)*( -\S+)* ['\"]?streamd\b(?!-server)|streamd\["
+    )
+    found = {str(file.relative_to(ROOT)) for file in files if index_name.search(file.read_text())}
+    assert found == set()
