@@ -19,6 +19,7 @@ _VARIES = (  # output that differs from run to run, and its stand-in
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), "(address)"),
     (re.compile(r"[ ─]+"), " "),
 )
+_FIGURE = re.compile(r"\d[\d,]*(\.\d+)?( [kMG]?B\b)?")
 _ANYTHING = "…"
 
 
@@ -29,11 +30,13 @@ class Block(NamedTuple):
         kind: what stands behind the fence, as "console".
         text: its lines, without what the fence is indented by.
         line: of the page, where it begins.
+        varies: its figures do, says the line before it: <!-- figures vary -->
     """
 
     kind: str
     text: str
     line: int
+    varies: bool = False
 
 
 class Step(NamedTuple):
@@ -56,9 +59,13 @@ class Page:
         self.name = str(file.relative_to(ROOT))
         self.text = file.read_text()
         self.blocks = [
-            Block(kind.strip(), textwrap.dedent(text), self.text.count("\n", 0, found.start()) + 1)
+            Block(
+                found[3].strip(),
+                textwrap.dedent(found[4]),
+                self.text.count("\n", 0, found.start()) + 1,
+                self.text[: found.start()].rstrip().endswith("<!-- figures vary -->"),
+            )
             for found in _FENCE.finditer(self.text)
-            for _, _, kind, text in (found.groups(),)
         ]
         self._file = file
         self._prose = _FENCE.sub("", self.text)
@@ -137,11 +144,18 @@ def steps(block: Block) -> Iterator[Step]:
         yield Step(command, output)
 
 
-def is_as_shown(printed: list[str], shown: list[str]) -> bool:
+def is_as_shown(printed: list[str], shown: list[str], *, varies: bool = False) -> bool:
     """Output is what a page shows, but for times, sizes, addresses and width.
 
     Where the page has "…" there may be anything; where that is a line, any number of lines.
+
+    Args:
+        printed: lines.
+        shown: lines of the page.
+        varies: figures may be others, too.
     """
+    if varies:  # so the text may be broken elsewhere
+        printed, shown = ([_FIGURE.sub("(n)", " ".join(text))] for text in (printed, shown))
     pattern = ""
     for line in _steady(shown):
         if line == _ANYTHING:
