@@ -99,8 +99,8 @@ class Reader:
 
     def type(self, command: str) -> list[str]:
         """What a command prints."""
-        if "python examples/" in command:
-            command += f" {self._argument_of(command)}"
+        if example := re.match(r"python examples/\w+\.py", command):
+            command = f"{example[0]} {self._argument_of(command)}{command[example.end() :]}"
         result = subprocess.run(
             self._here(command),
             shell=True,
