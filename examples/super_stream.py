@@ -13,7 +13,7 @@ def customer(message: Message | ReceivedMessage) -> str:
 async def publish(client: Client) -> None:
     async with client.super_producer("sales", routing_key=customer) as producer:
         for number in range(1, 4):
-            for name in ("Ada", "Ben", "Cleo"):
+            for name in ("Ada", "Ben", "Finn"):
                 body = b"order %d" % number
                 await producer.send(Message(body, application_properties={"customer": name}))
 
