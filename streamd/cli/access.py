@@ -111,7 +111,7 @@ def list_users(uri: str, *, as_json: bool) -> None:
 @click.argument("name")
 @uri_option
 def delete_user(name: str, uri: str) -> None:
-    """Delete the user NAME; its open connections lose all permissions.
+    """Delete the user NAME; its open connections end.
 
     \b
     Example:

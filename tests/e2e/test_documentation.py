@@ -98,7 +98,10 @@ class Reader:
                 raise Wrong(step.command, printed, step.output)
 
     def type(self, command: str) -> list[str]:
-        """What a command prints."""
+        """What a command prints; `export` holds for those after it."""
+        if variable := re.fullmatch(r"export (\w+)=(\S+)", command):
+            self._environment[variable[1]] = self._here(variable[2])
+            return []
         if example := re.match(r"python examples/\w+\.py", command):
             command = f"{example[0]} {self._argument_of(command)}{command[example.end() :]}"
         result = subprocess.run(
@@ -277,6 +280,11 @@ class TestHarness:
     def test_a_program_that_is_saved_and_typed(self, reader: Reader) -> None:
         reader.read(Block("python", "# one.py\nimport os\nprint(os.environ['STREAMD_URI'])\n", 1))
         reader.read(Block("console", "$ python one.py\n…@localhost:5552/\n", 1))
+
+    def test_a_variable_holds_for_what_follows(self, reader: Reader) -> None:
+        reader.read(
+            Block("console", "$ export PLACE=:5552\n$ echo at localhost$PLACE\nat (address)\n", 1)
+        )
 
     @pytest.mark.parametrize(
         ("shown", "is_right"),
