@@ -1,4 +1,4 @@
-"""Tasks of Celery 5 in a stream. First start `streamd serve`, then a worker in this folder:
+"""Tasks of Celery 5 in a stream. First start `streamd serve`, then a worker in this folder.
 
 celery -A celery_tasks worker --without-gossip --without-mingle
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,11 @@ def pages_to_type() -> Iterator[object]:
 
 def ids(page: Page) -> str:
     return page.name
+
+
+def is_part_of_an_example(text: str) -> bool:
+    """It stands there, line by line; a page may show it without its indentation."""
+    return any(textwrap.indent(text, " " * width) in EXAMPLES for width in (0, 4, 8, 12))
 
 
 class Wrong(Exception):
@@ -118,7 +124,7 @@ class Reader:
         return result.stdout.splitlines()
 
     def _read_program(self, block: Block) -> None:
-        if block.text in EXAMPLES:
+        if is_part_of_an_example(block.text):
             return
         name = re.match(r"# (\w+\.py)\n", block.text)
         file = self._folder / (name[1] if name else f"line_{block.line}.py")
