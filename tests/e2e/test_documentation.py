@@ -7,10 +7,8 @@ a line `<!-- figures vary -->` other figures may be printed than the page shows.
 the ports 5552, 5672 and 15672, those of the server beside it are meant.
 """
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,7 +17,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from segments.__main__ import main as segments_main
 from streamd.cli import main
@@ -69,15 +66,21 @@ class Wrong(Exception):
 
 
 class Reader:
-    """A reader who types the commands of a page, beside a running server."""
+    """A reader who types the commands of a page, beside a running server.
 
-    def __init__(self, server: ServerProcess, folder: Path) -> None:
+    Args:
+        server: the page's.
+        folder: where everything is typed.
+        path: of the tools, instead of the usual one.
+    """
+
+    def __init__(self, server: ServerProcess, folder: Path, *, path: str = "") -> None:
         scripts = str(Path(sys.executable).parent)
         outside = {k: v for k, v in os.environ.items() if not k.startswith("STREAMD_")}
         self._folder = folder
         self._environment = outside | {
             "STREAMD_URI": server.uri,
-            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PATH": f"{scripts}:{path or os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }
         self._server = server
@@ -118,7 +121,6 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=200,
             check=False,
         )
         return result.stdout.splitlines()
@@ -139,6 +141,8 @@ class Reader:
         return re.sub(r"\b(5552|5672|15672)\b", lambda found: str(self._ports[found[0]]), text)
 
     def _argument_of(self, command: str) -> object:
+        if "_in_spark" in command:
+            return ""
         if "rstream" in command:
             return self._server.port
         return self._server.amqp_uri if "pika" in command else self._server.uri
@@ -149,7 +153,8 @@ def test_what_is_typed_prints_what_is_shown(page: Page, tmp_path: Path) -> None:
     http = ("--http-port", "0") if "15672" in page.text else ()
     server = ServerProcess(tmp_path / "data", *http).start()
     try:
-        found = first_wrong(page, Reader(server, tmp_path))
+        path = without_java(tmp_path) if page.needs_spark else ""
+        found = first_wrong(page, Reader(server, tmp_path, path=path))
     finally:
         server.end()
     if found:
@@ -351,55 +356,15 @@ def test_orders_picked_by_sql(server: ServerProcess) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_late_flights_are_counted_in_spark(server: ServerProcess, tmp_path: Path) -> None:
-    lines = [
-        json.dumps({"body": "", "carrier": carrier, "dep_delay": delay})
-        for carrier, delay in (("HA", 90), ("HA", 5), ("AS", 70), ("UA", 80))
-    ]
-    (tmp_path / "flights.jsonl").write_text("\n".join(lines))
-    for arguments in (
-        ["stream", "create", "late", "--filter-size", "64"],
-        ["publish", "late", str(tmp_path / "flights.jsonl"), "--filter-property", "carrier"],
-    ):
-        result = CliRunner().invoke(main, [*arguments, "--uri", server.uri])
-        assert result.exit_code == 0, result.output
-    folder = str(server.data / "streams" / "%2F" / "late")
-    example = [sys.executable, str(ROOT / "examples" / "late_flights_in_spark.py"), folder]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    shown = subprocess.run(example, env=environment, capture_output=True, text=True, check=False)
-    assert "|     AS|    1|\n|     HA|    1|\n" in shown.stdout, shown.stderr
-    tune = [
-        "tune",
-        "late",
-        "--data",
-        str(server.data),
-        "--apply",
-        "--uri",
-        server.uri,
-        "--keep-limit",
-    ]
-    tune += ["--report", str(tmp_path / "report")]
-    tuned = subprocess.run(
-        [sys.executable, "-m", "streamd", *tune],
-        env=environment | {"PATH": without_java(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert tuned.returncode == 0, tuned.stderr
-    assert "changed late: stream-filter-size-bytes=" in tuned.stderr
-    assert (tmp_path / "report" / "report.png").exists()
-
-
 def without_java(folder: Path) -> str:
-    """A PATH with the tools that Spark's scripts need, and no Java: the one from pip is used."""
-    tools = folder / "tools"
+    """A PATH with all there is but Java: Spark then uses the one from pip."""
+    tools = folder / ".tools"
     tools.mkdir()
-    for name in ("bash", "sh", "dirname", "env", "cat", "ps", "tr", "uname", "sed", "which"):
-        found = shutil.which(name)
-        if found:
-            (tools / name).symlink_to(found)
+    for place in reversed(os.environ["PATH"].split(":")):
+        for tool in Path(place).glob("*"):
+            if not tool.name.startswith("java"):
+                (tools / tool.name).unlink(missing_ok=True)
+                (tools / tool.name).symlink_to(tool)
     return str(tools)
 
 
