@@ -3,14 +3,15 @@
 Each message is one datagram to the socket that NOTIFY_SOCKET names; nobody answers. The server
 neither fails nor waits because of its manager: a message that cannot be sent is dropped.
 
-Source: systemd, sd_notify(3), sd_watchdog_enabled(3) and systemd.service(5).
+Source: systemd/systemd, man/sd_notify.xml and man/sd_watchdog_enabled.xml and
+man/systemd.service.xml.
 """
 
 import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -70,14 +71,13 @@ class ServiceManager:
         if self._socket is None:
             return
 
-        def start(what: str, task: Callable[[], Awaitable[None]]) -> None:
-            supervisor.start(f"telling the service manager {what}", task, nursery=nursery)
-
+        keep = partial(supervisor.start, nursery=nursery)
         # Each on its own: a fault in one, and the pause after it, must not look like a standstill.
-        start("the status", partial(self._show_status, stop, status))
-        start("of the end", partial(self._show_end, stop))
+        keep("telling the service manager the status", partial(self._show_status, stop, status))
+        keep("telling the service manager of the end", partial(self._show_end, stop))
         if self._watchdog_seconds is not None:
-            start("that the loop turns", partial(self._show_life, self._watchdog_seconds / 2))
+            half = self._watchdog_seconds / 2
+            keep("telling the service manager that all is well", partial(self._show_life, half))
 
     @contextmanager
     def reloading(self) -> Iterator[None]:

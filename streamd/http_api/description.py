@@ -29,6 +29,7 @@ class Operation:
         query: parameters behind the path, and what they do.
         failures: statuses of failures that are answers of their own, with the name of a schema.
         needs: what a user needs besides a tag.
+        is_open: no login is needed.
     """
 
     answer: str | Schema | None = None
@@ -39,6 +40,7 @@ class Operation:
     query: Mapping[str, Schema] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     needs: str = ""
+    is_open: bool = False
 
 
 DONE = {204: "Done."}

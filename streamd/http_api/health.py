@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.broker.broker import Broker
+from streamd.http_api.description import Operation, described
 from streamd.http_api.messages import json_answer
 
 _LIVE, _READY = "/healthz", "/readyz"
@@ -24,16 +25,22 @@ class HealthPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Health"
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._trouble = ""
         self._looked_at = -math.inf
         self.routes = [Route(_LIVE, self._live), Route(_READY, self._ready)]
 
+    @described(Operation(answer="Health", is_open=True))
     async def _live(self, _request: Request) -> Response:
+        """Whether the server answers at all."""
         return json_answer({"status": "ok"})  # the event loop turns
 
+    @described(Operation(answer="Health", failures={503: "Health"}, is_open=True))
     async def _ready(self, _request: Request) -> Response:
+        """Whether all streams have been opened since the start, and accept messages."""
         now = trio.current_time()
         if now - self._looked_at >= _SECONDS:
             self._looked_at, self._trouble = now, self._find_trouble()

@@ -1,6 +1,6 @@
 """The API's description as an OpenAPI document, made of the routes and what is declared of each.
 
-Source: OpenAPI Specification 3.1.1.
+Source: OAI/OpenAPI-Specification, versions/3.1.1.md.
 """
 
 import inspect
@@ -115,7 +115,9 @@ def _operation(method: str, route: Route) -> Schema:
     needs = f"Needs {what.needs}." if what.needs else ""
     description = " ".join(filter(None, [" ".join(rest.split()), needs]))
     found: Schema = {
-        "operationId": "-".join([method.lower(), *re.findall(r"\w+", route.path)[1:]]),
+        "operationId": "-".join(
+            [method.lower(), *re.findall(r"\w+", route.path.removeprefix("/api"))]
+        ),
         "tags": [_title(route)],
         "summary": summary.removesuffix("."),
     }
@@ -129,6 +131,8 @@ def _operation(method: str, route: Route) -> Schema:
             "required": bool(SCHEMAS[what.body].get("required")),
             "content": _json(ref(what.body)),
         }
+    if what.is_open:
+        found["security"] = []
     return found | {"responses": _answers(method, what, has_parts="{" in route.path)}
 
 
@@ -178,6 +182,7 @@ def _answers(method: str, what: Operation, *, has_parts: bool) -> Schema:
     left_out = set() if has_parts else {"404"}
     left_out |= set() if has_parts or what.rows or what.body else {"400"}
     left_out |= set() if method == "POST" else {"415"}
+    left_out |= {"401"} if what.is_open else set()
     for code, meaning in _FAILURES.items():
         if code not in left_out:
             answers.setdefault(code, _answer(meaning, ref("Error")))

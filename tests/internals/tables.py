@@ -128,6 +128,8 @@ def background_tasks() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 name = ast.unparse(node.func)
-                if name == "start" or re.search(r"supervisor\.(start|start_once|guarded)$", name):
+                if name == "start" or re.search(
+                    r"supervisor\.(start|start_once|guarded)$|^keep$", name
+                ):
                     found.add(str(node.args[0].value))
     return found

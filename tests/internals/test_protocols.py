@@ -22,7 +22,9 @@ STANDARDS = (
     r"Wing and Gong, ",  # an article
 )
 REPOSITORY = re.compile(r"(?<![\w./-])([A-Za-z][\w-]*/[\w.-]+), (?=[\w-]+/|\w+\.)")
-FILE = re.compile(r"(?<![\w./*-])[\w*-][\w./*-]*\.(?:erl|java|jj|hrl|json|adoc|md|xrl|yrl|in)\b")
+FILE = re.compile(
+    r"(?<![\w./*-])[\w*-][\w./*-]*\.(?:erl|java|jj|hrl|json|adoc|md|xml|xrl|yrl|in)\b"
+)
 
 
 def cited() -> Iterator[tuple[str, str]]:

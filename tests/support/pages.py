@@ -109,7 +109,13 @@ class Page:
         target = (self._file.parent / path).resolve() if path else self._file
         if not target.exists():
             return False
-        return not anchor or anchor in page(target).anchors
+        # What is generated is known to Sphinx, which fails where such a link leads nowhere.
+        return not anchor or anchor in page(target).anchors or page(target).is_generated
+
+    @property
+    def is_generated(self) -> bool:
+        """A part of it is made from the program."""
+        return any(block.kind.startswith("{generated}") for block in self.blocks)
 
     @functools.cached_property
     def anchors(self) -> set[str]:
