@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
+from segments.bloom import false_positive_rate
 from streamd.wire.amqp091.states import CHANNEL_TRANSITIONS, CONNECTION_TRANSITIONS, ChannelState
 from streamd.wire.stream.commands import SaslAuthenticate, SaslAuthenticateResponse
 from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER, TRANSITIONS, State
@@ -103,7 +104,7 @@ def amqp_states() -> Iterator[str]:
 def state_changes(state: type[Enum]) -> set[tuple[str, str]]:
     """Where the product sets a state: the function's name, and which one."""
     found = set()
-    for folder in ("streamd/broker", "streamd/connections"):
+    for folder in ("streamd/broker", "streamd/connections", "streamd/wire"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -133,3 +134,13 @@ def background_tasks() -> set[str]:
                 ):
                     found.add(str(node.args[0].value))
     return found
+
+
+def false_positives() -> Iterator[str]:
+    """How often filters are wrong: a row for each number of values, a column for each size."""
+    sizes = (16, 32, 64, 128, 255)
+    yield f"| Values | {' | '.join(f'{size} bytes' for size in sizes)} |"
+    yield "|---" * (len(sizes) + 1) + "|"
+    for number in (1, 5, 10, 20, 50, 100, 200, 500):
+        rates = (100 * false_positive_rate(number, size) for size in sizes)
+        yield f"| {number} | {' | '.join(f'{rate:.3f} %' for rate in rates)} |"

@@ -15,6 +15,7 @@ from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.log_writer import LogWriter, WriterState
 from streamd.broker.stream import Stream, StreamState
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer
+from streamd.wire.amqp091.states import ChannelState, State as AmqpState
 from streamd.wire.stream import commands as c
 from tests.internals import tables
 from tests.internals.walks import Trace, record
@@ -130,6 +131,14 @@ def test_the_states_of_connections() -> None:
     text = section("Connection and channel of AMQP 0-9-1")
     shown = [line for line in text.splitlines() if re.match(r"\| (connection|channel) \|", line)]
     assert shown == [*tables.amqp_states()]
+    # Beside the tables, and in the text above them.
+    assert {state for _, state in tables.state_changes(AmqpState)} == {
+        "CONNECTED",  # where one of the stream protocol begins
+        "GREETING",
+        "STARTING",
+        "CLOSING",
+    }
+    assert {state for _, state in tables.state_changes(ChannelState)} == {"NONE", "CLOSING"}
 
 
 def changes(heading: str) -> Iterator[tuple[str, str, str]]:

@@ -10,12 +10,21 @@ from pathlib import Path
 import mmh3
 import pytest
 
-from segments import ChunkBuilder, Log, LogPolicy, filter_files, format_constants, layout
+from segments import (
+    ChunkBuilder,
+    ChunkMatcher,
+    Log,
+    LogPolicy,
+    bloom,
+    filter_files,
+    format_constants,
+    layout,
+)
 from segments.codec import Damage, encode_damage
 from segments.message import MessageView
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_schema import VERSION
-from tests.internals import page_reader
+from tests.internals import page_reader, tables
 from tests.releases.contents import FOLDERS, KINDS
 from tests.support.logs import append, entry, sub_batch
 from tests.support.rulers import ruler
@@ -219,3 +228,29 @@ def test_the_tables_of_the_catalog(tmp_path: Path) -> None:
         columns = [row[1] for row in db.execute(f"PRAGMA table_info({name})")]
         assert f"| `{name}` | {', '.join(f'`{column}`' for column in columns)} |" in PAGE
     db.close()
+
+
+def test_the_rates_of_false_positives() -> None:
+    assert "\n".join(tables.false_positives()) in PAGE
+
+
+def test_which_chunks_are_sent() -> None:
+    chunks = {
+        "no message has a filter value (no filter)": {b""},
+        "some have apple": {b"apple", b"pear"},
+        "all have banana": {b"banana"},
+        "some have apple, some have none": {b"apple", b""},
+        "some have banana, some have none": {b"banana", b""},
+    }
+    for what, values in chunks.items():
+        filter_bytes = bloom.build(values, 32)
+        (shown,) = re.findall(
+            rf"^\| {re.escape(what)} \| (yes|no)\b.*\| (yes|no)\b", PAGE, re.MULTILINE
+        )
+        found = [
+            ChunkMatcher([b"apple"], match_unfiltered=both).matches(
+                1, len(filter_bytes), filter_bytes
+            )
+            for both in (False, True)
+        ]
+        assert found == [word == "yes" for word in shown], what

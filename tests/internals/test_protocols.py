@@ -9,6 +9,7 @@ import pytest
 from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.codes import ResponseCode
 from tests.internals import tables
+from tests.wire.amqp091.test_messages import STORED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "protocols.md").read_text()
@@ -103,3 +104,10 @@ def test_the_properties_of_subscriptions() -> None:
     names = {value for name, value in vars(words).items() if name.isupper()}
     for name in names - {words.FILTER_PREFIX, words.UNFILTERED_ONLY, words.NOTHING}:
         assert f"`{name}`" in PAGE
+
+
+def test_the_message_shown_is_what_a_stream_keeps() -> None:
+    text = PAGE.split("<!-- message -->\n```text\n")[1].split("```")[0]
+    pieces = re.findall(r"^((?:[0-9a-f]{2} )*[0-9a-f]{2})  ", text, re.MULTILINE)
+    assert bytes.fromhex("".join(pieces)) == STORED
+    assert f"keeps {len(STORED)} bytes" in PAGE

@@ -12,7 +12,7 @@ from segments.format_constants import MMH3_SCHEME, OSIRIS_SCHEME
 SIZES = st.integers(16, 255)
 VALUES = st.sets(st.binary(min_size=1, max_size=300), max_size=60)
 
-# From the segment-format reference, 12.3: value, then its two bits at each filter size.
+# Made with mmh3 5.3 alone: value, then its two bits at each filter size.
 POSITIONS = {
     b"banana": {16: (26, 26), 17: (1, 81), 32: (121, 231), 64: (305, 82), 128: (961, 699)},
     b"apple": {16: (14, 29), 17: (40, 127), 32: (160, 52), 64: (250, 321), 255: (106, 7)},
@@ -57,7 +57,7 @@ def test_no_value_is_ever_missed(values: set[bytes], size: int) -> None:
     [(1, 16, 0.025), (10, 16, 2.146), (50, 16, 29.92), (100, 64, 10.52), (200, 255, 3.175)],
 )
 def test_false_positive_rate(num_values: int, size: int, percent: float) -> None:
-    """The figures of the reference, 14.1, and a count over random filters."""
+    """The figures of docs/internals/file-format.md, and a count over random filters."""
     assert bloom.false_positive_rate(num_values, size) * 100 == pytest.approx(percent, rel=2e-2)
     generator = random.Random(num_values * size)
     hits = tests = 0
@@ -71,7 +71,7 @@ def test_false_positive_rate(num_values: int, size: int, percent: float) -> None
 
 
 def test_smallest_size_keeps_the_rate() -> None:
-    table = {5: 16, 10: 24, 20: 48, 30: 72, 50: 119, 100: 238}  # reference 14.3, 1 %
+    table = {5: 16, 10: 24, 20: 48, 30: 72, 50: 119, 100: 238}  # at 1 %
     assert {n: bloom.smallest_size(n, 0.01) for n in table} == table
     assert bloom.smallest_size(200, 0.01) == 255  # cannot be kept: the largest there is
     assert bloom.smallest_size(100, 0.01, 64) == 64
@@ -92,7 +92,7 @@ def test_smallest_size_keeps_the_rate() -> None:
     ],
 )
 def test_matching_table(chunk: list[bytes], plain: bool, with_unfiltered: bool) -> None:
-    """Segment-format reference, 12.3: kind of chunk against kind of subscription."""
+    """As docs/internals/file-format.md has it: kind of chunk against kind of subscription."""
     filter_bytes = bloom.build(chunk, 32)
     size = len(filter_bytes)
     assert ChunkMatcher([b"apple"]).matches(MMH3_SCHEME, size, filter_bytes) is plain

@@ -263,7 +263,7 @@ def test_any_bytes_are_a_message_or_an_error(raw: bytes) -> None:
 
 
 def test_known_messages() -> None:
-    """The worked examples of the AMQP 0-9-1 reference, 5.3 and 5.4."""
+    """One of an AMQP 0-9-1 client, see docs/internals/protocols.md, and one of a stream client."""
     first = MessageView(
         bytes.fromhex(
             "005370C0060541404041 43 005372C14306"

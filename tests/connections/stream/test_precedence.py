@@ -1,4 +1,4 @@
-"""Requests with several faults at once: which one is reported (stream-protocol 1.7)."""
+"""Requests with several faults at once: which one is reported, see docs/internals/protocols.md."""
 
 from typing import Any
 

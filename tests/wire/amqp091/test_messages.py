@@ -66,7 +66,7 @@ STORED = hexadecimal(
 
 
 def test_what_a_stream_keeps() -> None:
-    """Octets of RabbitMQ, as the reference works them out (5.3)."""
+    """The octets that docs/internals/protocols.md explains."""
     found = Properties(
         content_type="text/plain",
         delivery_mode=2,
@@ -78,7 +78,7 @@ def test_what_a_stream_keeps() -> None:
 
 
 def test_what_a_consumer_gets() -> None:
-    """The same the other way (5.4)."""
+    """A message of a stream client, the other way."""
     raw = hexadecimal(
         "00 53 73 C0 0A 04 53 07 40 40 A1 03 69 6E 76"
         "00 53 74 C1 0D 04 A1 02 6F6B 41 A1 03 717479 52 0C"
