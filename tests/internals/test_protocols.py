@@ -19,8 +19,6 @@ STANDARDS = (
     r"OASIS AMQP 1\.0 part \d \(\w+\)",
     r"WHATWG Fetch, \"",
     r"W3C Fetch Metadata Request Headers",
-    r"OpenAPI Specification \d",
-    r"systemd, \w+\(\d\)",  # a page of its manual
     r"PyPI package \w+, \w+\.\w+",
     r"Wing and Gong, ",  # an article
 )
