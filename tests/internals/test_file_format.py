@@ -35,16 +35,19 @@ SIZES = {"TRACKING_BLOCK": {"value": 8}, "SNAPSHOT_BLOCK": {"value": 8, "chunk_i
 
 def shown_files() -> dict[str, bytes]:
     """The files whose bytes the page shows."""
-    files = {}
-    for name, text in re.findall(r"<!-- file: (\S+) -->\n```text\n(.*?)\n```", PAGE, re.DOTALL):
-        raw = b""
-        for position, piece in re.findall(
-            r"^([0-9a-f]{4})  ((?:[0-9a-f]{2} ?){1,8})", text, re.MULTILINE
-        ):
-            assert int(position, 16) == len(raw), f"{name} at {position}"
-            raw += bytes.fromhex(piece)
-        files[name] = raw
-    return files
+    found = re.findall(r"<!-- file: (\S+) -->\n```text\n(.*?)\n```", PAGE, re.DOTALL)
+    return {name: shown_bytes(text) for name, text in found}
+
+
+def shown_bytes(text: str) -> bytes:
+    """The bytes in lines of positions, bytes, and what they are."""
+    raw = b""
+    for position, piece in re.findall(
+        r"^([0-9a-f]{4})  ((?:[0-9a-f]{2} ?){1,8})", text, re.MULTILINE
+    ):
+        assert int(position, 16) == len(raw), f"at {position}"
+        raw += bytes.fromhex(piece)
+    return raw
 
 
 def text_message(text: bytes) -> bytes:
@@ -201,6 +204,8 @@ def test_the_reader_reads_damage_files(tmp_path: Path) -> None:
     ranges = [Damage(8, 100, 0, 3), Damage(200, 200, 9, 9)]
     (tmp_path / "d").write_bytes(encode_damage(ranges))
     assert page_reader.damage(tmp_path / "d") == [tuple(one) for one in ranges]
+    shown = shown_bytes(PAGE.split("<!-- damage -->\n```text\n")[1].split("```")[0])
+    assert shown == encode_damage([Damage(8, 141, 0, 2)])
 
 
 def test_the_worked_example_of_the_filter() -> None:
