@@ -28,18 +28,8 @@ from streamd.config import Config, load
 ROOT = Path(__file__).parent.parent
 PLACES = ("/src", "/opt/streamd", "/var/lib/streamd")
 PORTS = {"STREAMD_STREAM_PORT": "0", "STREAMD_AMQP_PORT": "0", "STREAMD_HTTP_PORT": "0"}
-LATER = {
-    "FROM",
-    "ARG",
-    "LABEL",
-    "USER",
-    "VOLUME",
-    "EXPOSE",
-    "STOPSIGNAL",
-    "HEALTHCHECK",
-    "ENTRYPOINT",
-    "CMD",
-}
+LATER = {"ARG", "CMD", "ENTRYPOINT", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"}
+LATER |= {"STOPSIGNAL", "USER", "VOLUME"}
 LOGIN = {"STREAMD_USER": "ada", "STREAMD_PASSWORD": "secret"}
 
 
