@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import trio
 
@@ -20,6 +19,7 @@ from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.names import Name, stream_folder
+from streamd.broker.orphans import set_aside
 from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
@@ -191,11 +191,7 @@ def _clean_up(data: str, rows: Iterable[StreamRow]) -> list[str]:
 
 
 def _set_aside(data: str, folder: Path) -> None:
-    aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
     try:
-        aside.parent.mkdir(exist_ok=True)
-        folder.rename(aside)
+        set_aside(data, folder)
     except OSError as error:
         logger.warning("%s belongs to no stream, and cannot be moved: %s", folder, error)
-    else:
-        logger.warning("%s belongs to no stream; it is now %s", folder, aside)

@@ -27,6 +27,7 @@ from streamd.broker.flusher import FlushMode
 from streamd.broker.groups import Groups
 from streamd.broker.indexer import Indexer
 from streamd.broker.names import Name, stream_folder
+from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.partitions import bindings_of, new_super_stream, partitions_of
@@ -164,11 +165,16 @@ class VirtualHost:
     def _create_folder(self, row: StreamRow, stream: Stream) -> Log:
         """Create the folder of a new stream; one that a stop left there half-way goes.
 
+        One with messages may be that of an earlier stream, brought back by a power failure, or a
+        copy that somebody has put there: it is moved to the orphans.
+
         Its parents are synced, so that no power failure takes it away, or brings the folder of an
         earlier stream of that name back.
         """
         folder = self.folder(row.name)
-        if Path(folder).exists():
+        if has_messages(Path(folder)):
+            set_aside(self._resources.data, Path(folder))
+        elif Path(folder).exists():
             OsDisk().remove_folder(folder)
         log = self._open_files(row, stream)
         try:

@@ -1,5 +1,6 @@
 """Streams as a whole: created, found, deleted, and still there after a restart."""
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.connections.stream.test_publishing import bodies
+from tests.support.logs import read_bodies
 from tests.support.server import FIRST, NEXT, OK, Harness, Peer, harness
 
 EXISTS, PRECONDITION_FAILED = ResponseCode.STREAM_EXISTS, ResponseCode.PRECONDITION_FAILED
@@ -307,3 +309,30 @@ class TestDataFolder:
         with pytest.raises(StartError, match="cannot use the catalog"):
             async with harness(tmp_path):
                 pass
+
+
+async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path: Path) -> None:
+    """A copy that was put in place of a stream that nobody has used, or what a power failure left.
+
+    In place of one that was used, it is that stream.
+    """
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        for name in ("original", "used", "unused"):
+            await peer.create(name)
+        await peer.declare("original", publisher_id=1)
+        await peer.store([b"kept"])
+        await server.host.find("used").ready()
+    folders = tmp_path / "streams" / "%2F"
+    shutil.rmtree(folders / "used")
+    for name in ("used", "unused"):
+        shutil.copytree(folders / "original", folders / name)
+    async with harness(tmp_path) as server:
+        found = {}
+        for name in ("used", "unused"):
+            async with server.host.find(name).opened() as log:
+                found[name] = read_bodies(log)
+        assert found == {"used": [b"kept"], "unused": []}
+    (aside,) = tmp_path.glob("orphans/unused-*")
+    segment = "00000000000000000000.segment"
+    assert (aside / segment).read_bytes() == (folders / "original" / segment).read_bytes()

@@ -93,7 +93,7 @@ class TestUnit:
         ).stdout
         escaped = str(program).replace(" ", r"\x20")
         (line,) = re.findall("^ExecStart=.*$", text, re.MULTILINE)
-        assert line == f"ExecStart={escaped} serve --config /etc/streamd/streamd.toml"
+        assert line == f"ExecStart={escaped} serve --config ${{CREDENTIALS_DIRECTORY}}/streamd.toml"
         with_program = UNIT.read_text().replace("/opt/streamd/bin/streamd", escaped)
         assert text == with_program
 

@@ -1,0 +1,29 @@
+"""Folders that belong to no stream are moved out of the way, not deleted.
+
+If the catalog got lost they are all there is, and somebody may have put a copy there.
+"""
+
+import logging
+from pathlib import Path
+from uuid import uuid4
+
+from segments.codec import FILE_HEADER_SIZE
+
+logger = logging.getLogger(__name__)
+
+
+def set_aside(data: str, folder: Path) -> None:
+    """Move a folder to `orphans` in the data folder.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
+    aside.parent.mkdir(exist_ok=True)
+    folder.rename(aside)
+    logger.warning("%s belongs to no stream; it is now %s", folder, aside)
+
+
+def has_messages(folder: Path) -> bool:
+    """Whether there is more in a folder than the files of a stream that nobody has used."""
+    return any(file.stat().st_size > FILE_HEADER_SIZE for file in folder.glob("*.segment"))
