@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -244,6 +245,31 @@ def test_what_the_server_starts_without() -> None:
     """HTTP is loaded where it is on; rich draws tables. Both take long."""
     unused = "starlette hypercorn h2 asyncio rich"
     assert loaded("streamd.cli.serve", unused) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        ("--help", "trio anyio clients streamd.server"),
+        ("ping --help", "trio anyio clients streamd.server"),
+        ("ping", "streamd.server streamd.broker starlette sqlite3 regex re2 asyncio"),
+        ("print unit", "trio anyio clients streamd.server"),
+        ("stream list", "streamd.server streamd.broker.broker starlette sqlite3 regex re2 asyncio"),
+    ],
+)
+def test_what_commands_start_without(words: str, unused: str) -> None:
+    """Commands are typed, and run as health checks: they load what they need and no more."""
+    program = (
+        "import sys\nfrom streamd.cli import main\n"
+        f"try: main({words.split()})\n"
+        "except SystemExit: print('loaded:', *sys.modules)"
+    )
+    environment = os.environ | {"STREAMD_URI": "rabbitmq-stream://127.0.0.1:1"}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = result.stdout.rpartition("loaded:")[2].split()
+    assert "streamd.cli" in found
+    assert set(found) & {*unused.split(), "rich", "numpy", "pyspark", "h2", "construct"} == set()
 
 
 def test_the_server_starts_without_the_client_library() -> None:

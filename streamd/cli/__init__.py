@@ -5,34 +5,71 @@ print. click because it gives all commands the same form of options, help and er
 tables and progress bars.
 """
 
-import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from streamd.cli.common import log
+from streamd.cli.common import load_to_stay, log
 from streamd.cli.ending import exit_code_of, show_where
 from streamd.cli.terminal import write
 
-# Where each command is; imported only when it is used, because the server is slow to load.
+
+class _Place(NamedTuple):
+    """Where a command is, and what the list of commands says of it.
+
+    It is imported only when it is used, because the server is slow to load.
+    """
+
+    module: str
+    name: str
+    summary: str
+
+
 _COMMANDS = {
-    "serve": "streamd.cli.serve:serve",
-    "ping": "streamd.cli.ping:ping",
-    "stream": "streamd.cli.streams:stream",
-    "publish": "streamd.cli.publish:publish",
-    "consume": "streamd.cli.consume:consume",
-    "selector": "streamd.cli.selectors:selector",
-    "user": "streamd.cli.access:user",
-    "vhost": "streamd.cli.access:vhost",
-    "permission": "streamd.cli.access:permission",
-    "tune": "streamd.cli.tune:tune",
-    "print": "streamd.cli.printing:print_",
-    "demo": "streamd.cli.demo.command:demo",
+    "serve": _Place("streamd.cli.serve", "serve", "Run the server until SIGINT or SIGTERM."),
+    "ping": _Place("streamd.cli.ping", "ping", "Exit with 0 if a server answers, with 1 if not."),
+    "stream": _Place(
+        "streamd.cli.streams", "stream", "Create, change, list, inspect and delete streams."
+    ),
+    "publish": _Place(
+        "streamd.cli.publish",
+        "publish",
+        "Publish the lines of FILE, or of stdin, to the stream NAME.",
+    ),
+    "consume": _Place(
+        "streamd.cli.consume", "consume", "Print the messages of the stream NAME as JSON lines."
+    ),
+    "selector": _Place(
+        "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
+    ),
+    "user": _Place(
+        "streamd.cli.access", "user", "Add, list and delete users, and change passwords."
+    ),
+    "vhost": _Place(
+        "streamd.cli.access",
+        "vhost",
+        "Add, list and delete virtual hosts: separate sets of streams.",
+    ),
+    "permission": _Place(
+        "streamd.cli.access",
+        "permission",
+        "Set, list and clear the permissions of users in virtual hosts.",
+    ),
+    "tune": _Place(
+        "streamd.cli.tune",
+        "tune",
+        "Find the filter size and chunk limit that fit the history.",
+    ),
+    "print": _Place(
+        "streamd.cli.printing",
+        "print_",
+        "Print a file to begin with: settings, or a unit for systemd.",
+    ),
+    "demo": _Place("streamd.cli.demo.command", "demo", "Show chunk filtering on real records."),
 }
 
 
@@ -64,13 +101,14 @@ class _Commands(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        gc.disable()  # what is loaded stays: to look for garbage in it costs an eighth of the time
-        try:
-            command: click.Command = getattr(import_module(module), name)
-        finally:
-            gc.enable()
+        place = _COMMANDS[cmd_name]
+        command: click.Command = getattr(load_to_stay(place.module), place.name)
         return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in _COMMANDS.items()])
 
 
 def _show_versions(context: click.Context, _parameter: click.Parameter, is_given: bool) -> None:

@@ -16,7 +16,7 @@ import click
 import trio
 
 from streamd import __version__
-from streamd.cli.common import count, log
+from streamd.cli.common import count, load_to_stay, log
 from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.pipes import read_some
@@ -128,6 +128,8 @@ def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bo
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         sys.setswitchinterval(_SWITCH_SECONDS)
+        if not (settings.http_port is None and settings.http_tls_port is None):
+            load_to_stay("streamd.http_api")
         gc.freeze()  # modules stay: to look for garbage in them would hold everybody up for 25 ms
         with closing(ServiceManager()) as manager:
             trio.run(_run, settings, until_stdin_ends, manager)

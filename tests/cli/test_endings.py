@@ -17,6 +17,7 @@ import click
 import pytest
 
 from streamd.__main__ import run
+from streamd.cli import _COMMANDS, main
 from tests.support.command_line import (
     CommandLine,
     Ended,
@@ -246,6 +247,17 @@ def test_interrupted_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit) as end:
         run()
     assert end.value.code == 130
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_list_of_commands_says_what_their_help_begins_with(name: str) -> None:
+    """It loads none of them."""
+    with click.Context(main) as context:
+        command = main.get_command(context, name)
+    assert command is not None
+    summary = _COMMANDS[name].summary
+    assert " ".join((command.help or "").split()).startswith(summary.removesuffix("."))
+    assert len(summary) < 72
 
 
 @pytest.mark.parametrize("words", [(), ("stream",), ("user",)])
