@@ -1,5 +1,7 @@
 """The OpenAPI document: it is valid, complete, and what the server answers is what it says."""
 
+import re
+import shlex
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -13,6 +15,7 @@ from streamd.http_api.schemas import SCHEMAS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 from tests.auth import needs
+from tests.documentation.pages import page
 from tests.support.amqp import open_peer
 from tests.support.http import Http
 from tests.support.server import FIRST, Harness
@@ -157,3 +160,28 @@ async def test_another_method_is_told_all_that_the_path_takes(http: Http) -> Non
         assert answer.headers["allow"] == allowed
         jsonschema.Draft202012Validator(SCHEMAS["Error"]).validate(answer.json())
         assert answer.json()["reason"] == f"the path takes {allowed}"
+
+
+async def test_the_commands_of_the_page(http: Http) -> None:
+    """What curl would send, without curl, one after the other."""
+    text = page("reference/http-api")
+    files: dict[str, bytes] = {}
+    answers = []
+    for command in re.findall(r"^curl (.*)$", text, re.MULTILINE):
+        words = shlex.split(command)
+        given = dict(zip(words[2:], words[3:], strict=False))
+        url = next(word for word in words if word.startswith("http://"))
+        body = given.get("-d")
+        content = files[body[1:]] if body and body[0] == "@" else body and body.encode()
+        method = given.get("-X", "POST" if body else "GET")
+        assert words[:2] == ["-u", "guest:guest"]
+        if method == "POST":  # else curl says it is a form
+            assert given["-H"] == "content-type: application/json"
+        answer = await http.ask(method, url.partition("/api/")[2], content)
+        assert answer.is_success, command
+        answers.append(answer.text)
+        if ">" in given:
+            files[given[">"]] = answer.content
+    assert len(answers) == 5
+    (shown,) = re.findall(r"^```json\n(.*)\n```$", text, re.MULTILINE)
+    assert shown == answers[1]
