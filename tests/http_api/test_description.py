@@ -1,5 +1,6 @@
 """The OpenAPI document: it is valid, complete, and what the server answers is what it says."""
 
+import itertools
 import re
 import shlex
 from typing import Any
@@ -169,7 +170,7 @@ async def test_the_commands_of_the_page(http: Http) -> None:
     answers = []
     for command in re.findall(r"^curl (.*)$", text, re.MULTILINE):
         words = shlex.split(command)
-        given = dict(zip(words[2:], words[3:], strict=False))
+        given = dict(itertools.pairwise(words[2:]))
         url = next(word for word in words if word.startswith("http://"))
         body = given.get("-d")
         content = files[body[1:]] if body and body[0] == "@" else body and body.encode()
