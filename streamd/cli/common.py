@@ -61,7 +61,7 @@ retry_option = click.option(
     default=0,
     show_default=True,
     metavar="SECONDS",
-    help="When the connection is lost, try to reconnect for this long, and go on.",
+    help="When the connection is lost, try to reconnect for this long, and go on; inf: for ever.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 

@@ -48,8 +48,8 @@ _MAX_DIGITS = 20  # of an offset
 @click.option(
     "--filter-property",
     metavar="P",
-    help="With --filter: only messages whose property P, a text, bytes, or a number as in JSON, is "
-    "one of the values, not whole chunks.",
+    help="With --filter: only messages whose property P (a string, bytes, or a number as in JSON) "
+    "is one of the values, instead of whole chunks.",
 )
 @click.option(
     "--sql",
@@ -64,10 +64,12 @@ _MAX_DIGITS = 20  # of an offset
     show_default=True,
     help="The rules for --sql: rocketmq as in RocketMQ, amqp as in RabbitMQ's SQL filters.",
 )
-@click.option("--group", default="", metavar="G", help="The standing selector of group G.")
+@click.option("--group", default="", metavar="G", help="Use the standing selector of group G.")
 @click.option("--explain", is_flag=True, help="Say on stderr which chunks are wanted, and why.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
-@click.option("--until-end", is_flag=True, help="Stop at the present end; else wait for more.")
+@click.option(
+    "--until-end", is_flag=True, help="Stop at the end that the stream has now; else wait for more."
+)
 @retry_option
 @uri_option
 def consume(  # noqa: PLR0913 - each an option

@@ -34,8 +34,8 @@ _FLUSH_SECONDS = 5  # after Ctrl-C
 @click.option(
     "--filter-property",
     metavar="P",
-    help="Publish each message with the value of its property P as its filter value: a text, or a "
-    "number as in JSON. Where the stream declares a filter property, a number is none.",
+    help="Publish each message with the value of its property P as its filter value: a string, or "
+    "a number as in JSON. On a stream that declares a filter property, a number is not one.",
 )
 @click.option(
     "--producer",
@@ -59,9 +59,9 @@ def publish(
     Each line is a JSON object. Its key "body" becomes the body of a message, its other keys
     become application properties; lists and objects among them are kept as JSON strings.
 
-    Lines are sent as they come. One that is no message is reported, and the others are published;
-    with --producer it is the end, so that the corrected file can be published again. Ctrl-C ends
-    reading, and waits for what was sent.
+    Lines are sent as they come. A line that is not a message is reported, and the others are
+    published; with --producer, publishing ends there, so that the corrected file can be published
+    again. Ctrl-C ends reading, and waits for what was sent.
 
     With --retry, give a --producer too, or messages whose confirm was lost are stored twice.
 

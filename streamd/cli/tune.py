@@ -108,7 +108,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     """Find the filter size and chunk limit that fit the history of a stream best.
 
     NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
-    with or without a running server; --apply needs one. The filter values that the chunks have
+    with or without a running server; only --apply needs one. The filter values that the chunks have
     held are replayed with other settings. Needs the extra "spark": in a checkout of streamd,
     pip install '.[spark]'.
 

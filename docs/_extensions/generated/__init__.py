@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line.markdown,
+    "commands": command_line.summary,
     "http-objects": http_api.objects,
     "http-paths": http_api.paths,
     "settings": settings.markdown,

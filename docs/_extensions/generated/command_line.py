@@ -25,6 +25,16 @@ def markdown() -> str:
     return "\n".join(line for part in parts for line in part)
 
 
+def summary() -> str:
+    """A table of the commands that do something."""
+    rows = [
+        f"| {_link(words)} | {inline(_paragraphs(command.help or '')[0])} |"
+        for words, _, command in commands()
+        if not isinstance(command, click.Group)
+    ]
+    return "\n".join(["| Command | Does |", "|---|---|", *(" ".join(r.split()) for r in rows)])
+
+
 def commands() -> Iterator[tuple[str, int, click.Command]]:
     """What is typed, how deep it is among the commands, and the command."""
     for program, command in PROGRAMS.items():
