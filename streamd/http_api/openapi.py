@@ -63,11 +63,14 @@ class DescriptionPaths:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = [Route(PATH, self._document)]
         self._described = [*routes, *self.routes]
+        self._answer: Response | None = None
 
     @described(Operation(answer=ANYTHING))
     async def _document(self, request: Request) -> Response:
         """This document."""
-        return json_answer(document(self._described, request.scope["root_path"]))
+        if self._answer is None:  # made once: that takes some milliseconds
+            self._answer = json_answer(document(self._described, request.scope["root_path"]))
+        return self._answer
 
 
 def document(routes: Iterable[Route], prefix: str = "") -> Schema:
@@ -97,6 +100,9 @@ def document(routes: Iterable[Route], prefix: str = "") -> Schema:
         "components": {
             "securitySchemes": {_LOGIN: {"type": "http", "scheme": "basic"}},
             "schemas": SCHEMAS,
+            "responses": {
+                code: _answer(meaning, ref("Error")) for code, meaning in _FAILURES.items()
+            },
         },
     }
 
@@ -185,9 +191,9 @@ def _answers(method: str, what: Operation, *, has_parts: bool) -> Schema:
     left_out |= set() if has_parts or what.rows or what.body else {"400"}
     left_out |= set() if method == "POST" else {"415"}
     left_out |= {"401"} if what.is_open else set()
-    for code, meaning in _FAILURES.items():
+    for code in _FAILURES:
         if code not in left_out:
-            answers.setdefault(code, _answer(meaning, ref("Error")))
+            answers.setdefault(code, {"$ref": f"#/components/responses/{code}"})
     return answers
 
 

@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -20,7 +21,7 @@ from tests.auth import needs
 from tests.documentation.pages import page
 from tests.support.amqp import open_peer
 from tests.support.http import Http
-from tests.support.server import FIRST, Harness
+from tests.support.server import FIRST, Harness, harness
 
 _SENT_RARELY = {  # fields of answers to a server in trouble, or with very many segments
     ("Health", "alarms"),
@@ -45,7 +46,16 @@ def test_it_is_openapi() -> None:
 
 
 async def test_the_server_serves_it(http: Http) -> None:
-    assert await http.get("openapi.json") == DOCUMENT
+    for _ in range(2):
+        assert await http.get("openapi.json") == DOCUMENT
+
+
+async def test_a_prefix_is_said(tmp_path: Path) -> None:
+    async with harness(tmp_path, http_path_prefix="/streamd") as server:
+        answer = await Http(server)._client.get(
+            "/streamd/api/openapi.json", auth=httpx.BasicAuth("guest", "guest")
+        )
+        assert answer.json() == {**DOCUMENT, "servers": [{"url": "/streamd"}]}
 
 
 def test_each_route_is_described_and_nothing_else() -> None:
