@@ -139,8 +139,6 @@ def _operation(method: str, route: Route) -> Schema:
             "required": bool(SCHEMAS[what.body].get("required")),
             "content": _json(ref(what.body)),
         }
-    if what.is_open:
-        found["security"] = []
     return found | {"responses": _answers(method, what, has_parts="{" in route.path)}
 
 
