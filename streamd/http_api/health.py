@@ -25,7 +25,7 @@ class HealthPaths:
         routes: for the paths of this class.
     """
 
-    TITLE = "Health"
+    TITLE = "Health checks"
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

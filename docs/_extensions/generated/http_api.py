@@ -84,7 +84,7 @@ def _content(part: Schema) -> Schema:
 
 
 def _object(name: str, schema: Schema) -> str:
-    text = f"\n### {name}\n\n"
+    text = f"\n({_target(name)})=\n### {name}\n\n"
     if "description" in schema:
         text += f"{schema['description']}\n\n"
     return text + "\n".join(_fields(schema, ""))
@@ -101,11 +101,16 @@ def _fields(schema: Schema, indent: str) -> Iterator[str]:
         yield from _fields(inner, f"{indent}  ")
 
 
+def _target(name: str) -> str:
+    """Where links to a schema lead; parts of the API have some of the same names."""
+    return f"object-{name.lower()}"
+
+
 def _shown(schema: Schema) -> str:
     """The type of a value, in words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}](#{_target(name)})"
     if "anyOf" in schema:
         return ", or ".join(map(_shown, schema["anyOf"]))
     if "const" in schema:
