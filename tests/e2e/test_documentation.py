@@ -31,12 +31,15 @@ from tests.support.pages import (
     steps,
 )
 from tests.support.process import ServerProcess
+from tests.support.warm import warm_commands
 
 EXAMPLES = "".join(
     file.read_text() for file in sorted((ROOT / "examples").iterdir()) if file.is_file()
 )
 FOREIGN = {"--help"}  # options of others that stand alone in a text
 OTHER_VARIABLES = {"STREAMD_URI", "STREAMD_NEW_PASSWORD"}
+# There is no Celery to try the first; test_testing.py runs the second.
+OTHER_EXAMPLES = {"celery_tasks.py", "test_with_streamd.py"}
 TYPED = ("console", "python")
 NOT_TYPED = {"bash", "shell", "pycon", "py"}  # would look like them, and not be tried
 
@@ -71,11 +74,12 @@ class Reader:
     Args:
         server: the page's.
         folder: where everything is typed.
+        commands: folder of `streamd` and `python`.
         path: of the tools, instead of the usual one.
     """
 
-    def __init__(self, server: ServerProcess, folder: Path, *, path: str = "") -> None:
-        scripts = str(Path(sys.executable).parent)
+    def __init__(self, server: ServerProcess, folder: Path, commands: Path, path: str = "") -> None:
+        scripts = f"{commands}:{Path(sys.executable).parent}"
         outside = {k: v for k, v in os.environ.items() if not k.startswith("STREAMD_")}
         self._folder = folder
         self._environment = outside | {
@@ -148,13 +152,19 @@ class Reader:
         return self._server.amqp_uri if "pika" in command else self._server.uri
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_commands(tmp_path_factory.mktemp("commands")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", list(pages_to_type()))
-def test_what_is_typed_prints_what_is_shown(page: Page, tmp_path: Path) -> None:
+def test_what_is_typed_prints_what_is_shown(page: Page, commands: Path, tmp_path: Path) -> None:
     http = ("--http-port", "0") if "15672" in page.text else ()
     server = ServerProcess(tmp_path / "data", *http).start()
     try:
         path = without_java(tmp_path) if page.needs_spark else ""
-        found = first_wrong(page, Reader(server, tmp_path, path=path))
+        found = first_wrong(page, Reader(server, tmp_path, commands, path))
     finally:
         server.end()
     if found:
@@ -276,8 +286,8 @@ class TestHarness:
     """What is wrong on a page is found."""
 
     @pytest.fixture
-    def reader(self, server: ServerProcess, tmp_path: Path) -> Reader:
-        return Reader(server, tmp_path)
+    def reader(self, server: ServerProcess, commands: Path, tmp_path: Path) -> Reader:
+        return Reader(server, tmp_path, commands)
 
     def test_a_wrong_output_is_named_with_its_command(self, reader: Reader) -> None:
         block = Block("console", "$ echo right\nright\n$ echo one\ntwo\n", 1)
@@ -314,46 +324,21 @@ class TestHarness:
         assert is_as_shown(["a 2025-01-01T00:00:00.123Z", "b 3 bytes"], shown) is is_right
 
 
-def run_example(name: str, *arguments: str) -> str:
-    script = ROOT / "examples" / name
-    return subprocess.run(
-        [sys.executable, script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        cwd=ROOT,
-    ).stdout
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One for all examples: each has streams of its own."""
-    process = ServerProcess(tmp_path_factory.mktemp("examples") / "data").start()
+    process = ServerProcess(tmp_path_factory.mktemp("harness") / "data").start()
     yield process
     process.end()
 
 
-def test_the_worker_goes_on_where_it_stopped(server: ServerProcess) -> None:
-    first, second = (run_example("trio_worker.py", server.uri) for _ in range(2))
-    assert first.split() == ["done:", "0", "tea", "done:", "1", "milk", "done:", "2", "sugar"]
-    assert second.split() == ["done:", "3", "tea", "done:", "4", "milk", "done:", "5", "sugar"]
-
-
-def test_rstream_gets_only_the_chunks_it_asked_for(server: ServerProcess) -> None:
-    output = run_example("rstream_filter.py", str(server.port))
-    assert output == "of 300 messages the server sent 100\n"
-
-
-def test_orders_picked_by_sql(server: ServerProcess) -> None:
-    output = run_example("pick_by_sql.py", server.uri)
-    assert output.splitlines() == [
-        "[{'total': 90, 'region': 'EU'}] from 3 of 4 chunks",
-        (
-            "[{'total': 90, 'region': 'EU'}, {'total': 70, 'region': 'US'}, {'total': 80}] "
-            "from 3 of 4 chunks"
-        ),
-    ]
+def test_every_example_is_typed_on_some_page() -> None:
+    typed = {
+        found
+        for page in documentation()
+        for code in page.code()
+        for found in re.findall(r"^python examples/(\w+\.py)", code)
+    }
+    assert typed | OTHER_EXAMPLES == {file.name for file in (ROOT / "examples").glob("*.py")}
 
 
 def without_java(folder: Path) -> str:
