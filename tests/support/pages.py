@@ -13,6 +13,7 @@ _INDENTED = re.compile(r"(?:^\n|\A)((?:^ {4}\S.*\n)+)", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|(?:src|srcset|href)=\"([^\"]+)\"")
 _CODE = {"console", "sh", "text", "ini", "toml", "yaml", "dockerfile", ""}
+_PLAIN_DIRECTIVES = {"{literalinclude}", "{toctree}", "{note}", "{warning}", "{image}"}
 _VARIES = (  # output that differs from run to run, and its stand-in
     (re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{3})?Z"), r"(time\1)"),
     (re.compile(r"\b\d+ bytes"), "(bytes)"),
@@ -109,13 +110,13 @@ class Page:
         target = (self._file.parent / path).resolve() if path else self._file
         if not target.exists():
             return False
-        # What is generated is known to Sphinx, which fails where such a link leads nowhere.
-        return not anchor or anchor in page(target).anchors or page(target).is_generated
+        return not anchor or page(target).is_made or anchor in page(target).anchors
 
     @property
-    def is_generated(self) -> bool:
-        """A part of it is made from the program."""
-        return any(block.kind.startswith("{generated}") for block in self.blocks)
+    def is_made(self) -> bool:
+        """Directives make headings of it; Sphinx knows whether links lead to them."""
+        kinds = {block.kind.split()[0] for block in self.blocks if block.kind.startswith("{")}
+        return not kinds <= _PLAIN_DIRECTIVES
 
     @functools.cached_property
     def anchors(self) -> set[str]:
