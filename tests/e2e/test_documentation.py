@@ -216,7 +216,8 @@ def named_command(code: str) -> tuple[str, str]:
             if f"{name} {word[1]}" not in COMMANDS:
                 break
             name, rest = f"{name} {word[1]}", rest[word.end() :]
-        if name not in ("streamd", "python -m segments") or rest.startswith(" -"):
+        is_bare = name in ("streamd", "python -m segments")
+        if not is_bare or (found.start() == 0 and rest.startswith(" -")):
             return name, rest
     return "", ""
 

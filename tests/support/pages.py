@@ -12,7 +12,7 @@ _FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULT
 _INDENTED = re.compile(r"(?:^\n|\A)((?:^ {4}\S.*\n)+)", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|(?:src|srcset|href)=\"([^\"]+)\"")
-_CODE = {"console", "sh", "text", "ini", "toml", "yaml", "dockerfile", ""}
+_CODE = {"sh", "ini", "yaml", "dockerfile"}
 _PLAIN_DIRECTIVES = {"{literalinclude}", "{toctree}", "{note}", "{warning}", "{image}"}
 _VARIES = (  # output that differs from run to run, and its stand-in
     (re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{3})?Z"), r"(time\1)"),
