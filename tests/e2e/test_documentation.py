@@ -368,3 +368,17 @@ def test_nothing_says_to_install_what_is_not_ours() -> None:
     )
     found = {str(file.relative_to(ROOT)) for file in files if index_name.search(file.read_text())}
     assert found == set()
+
+
+def test_the_table_of_false_positives() -> None:
+    """Two bits for each value, of all but the first; see segments/bloom.py."""
+    text = (ROOT / "docs" / "concepts" / "filtering.md").read_text()
+    header, *rows = re.findall(r"^\| (?:different|\d).*", text, re.MULTILINE)
+    sizes = [int(size) for size in re.findall(r"(\d+) bytes", header)]
+    for row in rows:
+        count, *shown = re.findall(r"[\d.]+", row)
+        for size, share in zip(sizes, shown, strict=True):
+            unset = (1 - 1 / (8 * size - 1)) ** (2 * int(count))
+            decimals = len(share.partition(".")[2])
+            assert f"{100 * (1 - unset) ** 2:.{decimals}f}" == share, (count, size)
+    assert len(rows) == 6
