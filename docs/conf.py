@@ -39,6 +39,7 @@ default_role = "code"  # what docstrings have in backquotes
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = f"streamd {__version__}"

@@ -19,6 +19,7 @@ import click
 import pytest
 
 from segments.__main__ import main as segments_main
+from streamd import __version__
 from streamd.cli import main
 from streamd.config import describe, load
 from tests.support.pages import (
@@ -257,6 +258,11 @@ def test_every_command_that_is_named_exists(page: Page) -> None:
 def test_every_variable_that_is_named_exists(page: Page) -> None:
     known = {f"STREAMD_{setting.name.upper()}" for setting in describe()} | OTHER_VARIABLES
     assert set(re.findall(r"\bSTREAMD_[A-Z_]*[A-Z]\b", page.text)) <= known
+
+
+@pytest.mark.parametrize("page", everything(), ids=ids)
+def test_wheels_that_are_named_are_of_this_version(page: Page) -> None:
+    assert set(re.findall(r"streamd_server-(\d[\d.]*\d)", page.text)) <= {__version__}
 
 
 @pytest.mark.parametrize("page", everything(), ids=ids)
