@@ -173,6 +173,16 @@ func filtering(env *stream.Environment, name string) {
 	got.same([]string{"HA", "HA"})
 	got, _ = consume(env, name, fromFirst().SetFilter(stream.NewConsumerFilter([]string{"HA"}, true, all)))
 	got.same([]string{"HA", "HA", "none"})
+
+	// A chunk of both comes whole: the consumer has to test each message.
+	both := messages([]string{"HA", "UA"})
+	for n, carrier := range []string{"HA", "UA"} {
+		both[n].ApplicationProperties = map[string]any{"carrier": carrier}
+	}
+	publish(env, name, stream.NewProducerOptions().SetFilter(value), both...)
+	wanted := func(m *amqp.Message) bool { return m.ApplicationProperties["carrier"] == "HA" }
+	got, _ = consume(env, name, fromFirst().SetFilter(stream.NewConsumerFilter([]string{"HA"}, false, wanted)))
+	got.same([]string{"HA", "HA", "HA"})
 }
 
 func offsetTracking(env *stream.Environment, name string) {

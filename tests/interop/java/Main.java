@@ -159,6 +159,18 @@ public class Main {
             .postFilter(message -> true)
             .builder(),
         List.of("HA", "HA", "none"));
+    // A chunk of both comes whole: the consumer has to test each message.
+    publish(
+        environment.producerBuilder().stream(stream)
+            .filterValue(message -> message.getApplicationProperties().get("carrier").toString()),
+        List.of("HA", "UA"));
+    consume(
+        fromFirst(environment, stream)
+            .filter()
+            .values("HA")
+            .postFilter(message -> "HA".equals(message.getApplicationProperties().get("carrier")))
+            .builder(),
+        List.of("HA", "HA", "HA"));
   }
 
   static void offsetTracking(Environment environment, String stream) throws Exception {

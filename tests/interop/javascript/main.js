@@ -88,6 +88,12 @@ const parts = {
     same((await consume(client, { stream, filter }, 2)).map(text), ["HA", "HA"])
     const all = { ...filter, matchUnfiltered: true }
     same((await consume(client, { stream, filter: all }, 3)).map(text), ["HA", "HA", "none"])
+
+    // A chunk of both comes whole: the consumer has to test each message.
+    const value = (message) => message.applicationProperties.carrier.toString()
+    await publish(client, stream, ["HA", "UA"], {}, value, (carrier) => ({ applicationProperties: { carrier } }))
+    const wanted = { ...filter, postFilterFunc: (message) => message.applicationProperties.carrier === "HA" }
+    same((await consume(client, { stream, filter: wanted }, 3)).map(text), ["HA", "HA", "HA"])
   },
 
   async offset_tracking(client, stream) {
