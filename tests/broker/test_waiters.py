@@ -4,9 +4,10 @@ import pytest
 import trio
 
 from segments.errors import StorageError
-from segments.reader import Reader
+from segments.reader import SMALL_CHUNK, Reader
 from streamd.broker import waiters as waiters_module
 from streamd.broker.waiters import Waiters
+from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
 from tests.support.server import NEXT, Harness, Peer
 from tests.support.watchdog import watchdog
 
@@ -60,6 +61,28 @@ async def test_messages_of_others_cost_the_same_however_many_consumers_wait(
     assert all(reader._segment is log.segments[-1] for reader in readers(server))
     assert many < 1.5 * few
     assert few_in_new_segment < many_in_new_segment < MOST_UNITS
+
+
+async def test_what_comes_after_much_for_others_is_sent_without_a_turn(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn of the connection's writer costs as much as all the rest."""
+    await peer.create("s")
+    await peer.declare("s")
+    (reader,) = await narrow_consumers(server, 0, FEW)
+    turns: list[QueuedConsumer] = []
+    enqueue = ReadyQueue.enqueue
+
+    def counted(queue: ReadyQueue[QueuedConsumer], consumer: QueuedConsumer) -> None:
+        turns.append(consumer)
+        enqueue(queue, consumer)
+
+    monkeypatch.setattr(ReadyQueue, "enqueue", counted)
+    for number in range(5):
+        await peer.store([bytes(SMALL_CHUNK)], number, values=[b"nobody"])
+    await peer.store([b"for one of them"], 5, values=[b"v7"])
+    assert (await reader.chunk()).subscription_id == 7
+    assert turns == []
 
 
 async def test_consumers_leave_segments_that_follow_each_other_fast(

@@ -281,6 +281,8 @@ class Delivery:
         reader = subscription.reader
         if reader is None or subscription.credit <= 0 or self.has_pending or not self._is_clear():
             return
+        with suppress(StorageError):  # its turn will meet it again
+            reader.catch_up()  # what came before it and is for others does not count
         if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
             return
         chunks = self._read(subscription, reader)
