@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from benchmarks.latency import Chunks, Pace, Publisher
+from benchmarks.latency import Chunks, Pace, Publisher, ready
 from benchmarks.raw_connection import RawConnection
 from benchmarks.reading import CREDIT, NEXT, filters
 from benchmarks.target import Server, busy_seconds
@@ -80,6 +80,7 @@ class Served(NamedTuple):
 def serve(server: Server, stream: str, crowd: Crowd) -> Served:
     """Subscribe, publish, and see what comes."""
     with ExitStack() as stack:
+        selector = stack.enter_context(selectors.EpollSelector())
         producer = stack.enter_context(server.connect())
         producer.request(c.DeclarePublisher, 0, "", stream)
         connections = [stack.enter_context(server.connect()) for _ in range(crowd.members)]
@@ -87,7 +88,7 @@ def serve(server: Server, stream: str, crowd: Crowd) -> Served:
         members = _subscribe(connections, stream, crowd.subscriptions)
         subscribing = (server.cpu_seconds() - cpu) / crowd.subscriptions
         load = _Load(server)
-        waited = _run(producer, members, crowd)
+        waited = _run(selector, producer, members, crowd)
         used, others = load.end()
         memory = server.resident_bytes() - memory
     measured = sorted(waited[len(waited) // _WARM_UP :])
@@ -144,7 +145,12 @@ def _value(number: int) -> bytes:
     return b"consumer-%06d" % number
 
 
-def _run(producer: RawConnection, members: Sequence[_Member], crowd: Crowd) -> list[float]:
+def _run(
+    selector: selectors.EpollSelector,
+    producer: RawConnection,
+    members: Sequence[_Member],
+    crowd: Crowd,
+) -> list[float]:
     """How long each message was waited for, in seconds, in the order in which they were sent."""
     pace = crowd.pace
     choose = random.Random(_SEED)  # noqa: S311 - no secret
@@ -153,18 +159,17 @@ def _run(producer: RawConnection, members: Sequence[_Member], crowd: Crowd) -> l
     publisher = Publisher(producer, pace, begin, lambda number: _value(picks[number]))
     came: dict[int, float] = {}
     give_up = begin + crowd.seconds + _WAIT_SECONDS
-    with selectors.DefaultSelector() as selector:
-        selector.register(producer.socket, selectors.EVENT_READ)
-        for member in members:
-            selector.register(member.socket, selectors.EVENT_READ, member)
-        while len(came) < pace.messages and time.perf_counter() < give_up:
-            for key, _ in selector.select(publisher.send_due()):
-                if key.data is None:
-                    publisher.receive()
-                    continue
-                for number, due, arrived in key.data.receive():
-                    if picks[number] in key.data.values:  # else it shares a chunk with another's
-                        came.setdefault(number, arrived - due)
+    selector.register(producer.socket, selectors.EVENT_READ)
+    for member in members:
+        selector.register(member.socket, selectors.EVENT_READ, member)
+    while len(came) < pace.messages and time.perf_counter() < give_up:
+        for key in ready(selector, publisher.send_due()):
+            if key.data is None:
+                publisher.receive()
+                continue
+            for number, due, arrived in key.data.receive():
+                if picks[number] in key.data.values:  # else it shares a chunk with another's
+                    came.setdefault(number, arrived - due)
     end = time.perf_counter()
     return [came.get(n, end - begin - n / pace.rate) for n in range(pace.messages)]
 
