@@ -26,7 +26,8 @@ def ping(uri: str, seconds: float) -> None:
     \b
     Examples:
       streamd ping
-      streamd ping --uri rabbitmq-stream+tls://mq.example:5551?cacertfile=ca.pem --timeout 1
+      streamd ping --timeout 1
+      streamd ping --uri rabbitmq-stream+tls://mq.example:5551?cacertfile=ca.pem
     """
     from clients.connection import probe  # noqa: PLC0415 - takes long to load
     from clients.uri import parse_uri  # noqa: PLC0415 - as above

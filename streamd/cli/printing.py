@@ -27,13 +27,24 @@ def print_() -> None:
 
 @print_.command()
 def config() -> None:
-    """Print a settings file for `serve --config`, with all settings, their defaults and meaning."""
+    """Print a settings file for `serve --config`, with all settings, their defaults and meaning.
+
+    \b
+    Example:
+      streamd print config > streamd.toml
+      streamd serve --config streamd.toml
+    """
     write(as_toml().removesuffix("\n"))
 
 
 @print_.command()
 def unit() -> None:
-    """Print a unit for systemd, which starts the program that prints it."""
+    """Print a unit for systemd, which starts the program that prints it.
+
+    \b
+    Example:
+      streamd print unit > /etc/systemd/system/streamd.service
+    """
     text = files("streamd.cli").joinpath("streamd.service").read_text()
     write(_PROGRAM.sub(lambda _: _program(), text).removesuffix("\n"))
 
