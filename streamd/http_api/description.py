@@ -62,7 +62,9 @@ def operation_of(handler: Callable[..., Any]) -> Operation:
     """What was declared of a handler.
 
     Raises:
-        AttributeError: nothing was.
+        LookupError: nothing was.
     """
-    found: Operation = handler.operation  # type: ignore[attr-defined]
+    found: Operation | None = getattr(handler, "operation", None)
+    if found is None:
+        raise LookupError(f"{handler.__qualname__} handles a path: put @described before it")
     return found

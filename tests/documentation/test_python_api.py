@@ -5,6 +5,7 @@ from importlib import import_module
 
 import pytest
 
+from clients import Client
 from tests.documentation.pages import page
 
 PAGE = page("reference/python-api")
@@ -42,9 +43,7 @@ def test_the_plugin_is_there() -> None:
 
 
 def test_each_parameter_is_described() -> None:
-    """Where there is more than one, and its name does not say it all."""
-    from clients import Client  # noqa: PLC0415 - as above
-
+    """Of the methods that have many."""
     for name in ("producer", "consumer", "super_producer", "super_consumer", "create"):
         text = getattr(Client, name).__doc__
         code = getattr(Client, name)
