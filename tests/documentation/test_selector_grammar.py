@@ -227,11 +227,20 @@ def test_what_it_does_not_derive_is_refused(dialect: Dialect) -> None:
     """In RocketMQ's dialect the rest is not read."""
     of, chance = rules(dialect), random.Random(dialect)
     signs = sorted(set(re.findall(r'"([^"]+)"', str(of))))
+    larger = [
+        text.split() for text in ("b + 5", "b * 5", "- b", "- - 5", "( b )", "NOT b", "b = 5")
+    ]
     refused = 0
-    for _ in range(200):
+    for _ in range(300):
         words = derive("selector", of, chance, 0)[:40]
         at = chance.randrange(len(words))
-        words[at : at + chance.randint(0, 1)] = [chance.choice(signs)] * chance.randint(0, 1)
+        put = [chance.choice(signs)] * chance.randint(0, 1)
+        operands = [n for n, word in enumerate(words) if word in ("5", "2.5", "abc", "b")]
+        if operands and chance.random() < 0.6:  # more than stood there, which may be too much
+            at = chance.choice(operands)
+            put = chance.choice(larger)
+        taken_away = 1 if put in larger else chance.randint(0, 1)
+        words[at : at + taken_away] = put
         if any(one == "." and two.isupper() for one, two in itertools.pairwise(words)):
             continue  # there, every word is a name
         is_derived = Recognizer(of, words, dialect).takes_all()
