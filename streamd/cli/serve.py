@@ -130,7 +130,7 @@ def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bo
         sys.setswitchinterval(_SWITCH_SECONDS)
         if not (settings.http_port is None and settings.http_tls_port is None):
             load_to_stay("streamd.http_api")
-        gc.freeze()  # modules stay: to look for garbage in them would hold everybody up for 25 ms
+        gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
         with closing(ServiceManager()) as manager:
             trio.run(_run, settings, until_stdin_ends, manager)
     except* StartError as group:
