@@ -8,7 +8,7 @@ async with connect() as client:
         async for message in messages: ...
 """
 
-from clients.administration import StandingSelector, StreamInfo
+from clients.administration import StandingSelector, StoredOffset, StreamInfo
 from clients.client import Client, connect
 from clients.consumer import Consumer, DamagedChunk
 from clients.errors import (
@@ -53,6 +53,7 @@ __all__ = [
     "SelectorError",
     "ServerRefused",
     "StandingSelector",
+    "StoredOffset",
     "StreamDoesNotExist",
     "StreamError",
     "StreamExists",

@@ -50,6 +50,23 @@ class StandingSelector(NamedTuple):
     consumers: int
 
 
+class StoredOffset(NamedTuple):
+    """How far a consumer has come, as it has stored it on the server.
+
+    Attributes:
+        name: of the consumer.
+        offset: of the last message that it is done with.
+        messages_behind: that follow.
+        seconds_behind: since the first of those was written, 0 if there is none; None where that
+            cannot be read.
+    """
+
+    name: str
+    offset: int
+    messages_behind: int
+    seconds_behind: float | None
+
+
 class Administration:
     """What can be inspected and changed on a server."""
 
@@ -193,6 +210,67 @@ class Administration:
             raise refusal(answer.code, f"no offset of {name} in {stream}")
         offset: int = answer.offset
         return offset
+
+    async def offsets(self, stream: str) -> list[StoredOffset]:
+        """The offsets that consumers have stored in a stream, by the name of the consumer.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            StreamDoesNotExist: there is no such stream.
+            AccessRefused: the user may not read it.
+        """
+        return [
+            StoredOffset(
+                row["name"],
+                int(row["offset"]),
+                int(row["messages_behind"]),
+                float(row["seconds_behind"]) if row["seconds_behind"] else None,
+            )
+            for row in await self.manage("offset.list", stream=stream)
+        ]
+
+    async def set_offset(self, stream: str, name: str, offset: int) -> None:
+        """Store an offset for the consumer `name`; it is kept when this returns.
+
+        A consumer that is running goes on where it is, and stores its own again.
+
+        Raises:
+            PreconditionFailed: the offset or the name cannot be stored.
+        """
+        await self.manage("offset.set", stream=stream, name=name, offset=str(offset))
+
+    async def delete_offset(self, stream: str, name: str) -> None:
+        """Forget the offset that the consumer `name` has stored.
+
+        Raises:
+            PreconditionFailed: it has stored none.
+        """
+        await self.manage("offset.delete", stream=stream, name=name)
+
+    async def truncate(
+        self, stream: str, *, before: int | None = None, before_time_ms: int | None = None
+    ) -> int:
+        """Remove the messages before an offset or a time, for good; the others keep their offsets.
+
+        Args:
+            stream: its name.
+            before: the offset of the first message to keep. The chunk that holds it is kept as a
+                whole.
+            before_time_ms: instead, a time in ms since 1970: chunks written earlier go.
+
+        Returns:
+            The first offset that the stream has then.
+
+        Raises:
+            ValueError: none of the two is given, or both are.
+            AccessRefused: the user may not configure the stream.
+        """
+        if (before is None) == (before_time_ms is None):
+            raise ValueError("truncate needs either before or before_time_ms")
+        where = {"offset": str(before)} if before is not None else {}
+        where |= {"timestamp": str(before_time_ms)} if before_time_ms is not None else {}
+        (row,) = await self.manage("stream.truncate", stream=stream, **where)
+        return int(row["first_offset"])
 
     # -- super streams
 

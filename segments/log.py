@@ -92,6 +92,7 @@ class Log:
         filter_demand: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
+        begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Log:
         self._ahead: dict[bytes, int] = {}
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = False
+        self.begins_at = 0
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
@@ -347,13 +349,18 @@ class Log:
         sealed = self.segments[-1]
         appended.writer.commit(appended)
         if segment is not sealed:
-            self.segments.append(segment)
-            self._shown = appended.writer
-            if sealed.filters is not None:
-                self.request_index(sealed)  # from memory to a file
+            self._show(appended.writer)
         if any(appended.sequences):
             self._commit_sequences(appended)
         self.committed_offset = segment.next_offset
+
+    def _show(self, writer: SegmentWriter) -> None:
+        """Let readers have a new segment."""
+        sealed = self.segments[-1]
+        self.segments.append(writer.segment)
+        self._shown = writer
+        if sealed.filters is not None:
+            self.request_index(sealed)  # from memory to a file
 
     def _commit_sequences(self, appended: Appended) -> None:
         for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
@@ -377,6 +384,13 @@ class Log:
             ValueError: the reference is empty or longer than 255 bytes.
         """
         self.tracking.store_offset(reference, offset)
+
+    def delete_offset(self, reference: bytes) -> bool:
+        """Forget a stored offset; whether there was one. On the device after the next flush."""
+        is_known = self.tracking.delete_offset(reference)
+        if is_known and self._journal.exists:
+            self._journal.must_be_rewritten()
+        return is_known
 
     def write_tracking(self) -> None:
         """Put stored offsets that are not written yet into the journal; nothing is synced.
@@ -409,19 +423,67 @@ class Log:
             if segment in busy:
                 number = at
                 break
-        if self._has_tracking:
-            covered = self._journal.covers
-            while number and self.segments[number - 1].next_offset > covered:
-                number -= 1
+        while number and not self.is_covered(self.segments[number - 1].next_offset):
+            number -= 1
         if not (number or self._gone):
             return Removal(self._disk, self.folder, [], None)
-        gone, self.segments = self.segments[:number], self.segments[number:]
+        removal = self._drop(self.segments[:number], self.segments[number:])
+        self.tracking.forget_offsets_below(self.first_offset)
+        return removal
+
+    def _drop(self, gone: list[Segment], kept: list[Segment]) -> Removal:
+        self.segments = kept
         for segment in gone:
             segment.drop_filters()
-        self.tracking.forget_offsets_below(self.first_offset)
         checkpoint = self._state.without(gone, self.segments[0])
         self._gone += gone
         return Removal(self._disk, self.folder, self._gone, checkpoint)
+
+    def seal(self) -> bool:
+        """Seal the newest segment, unless it is empty; readers see the new one at once.
+
+        Returns:
+            Whether the newest segment is empty now. It is not where something that was appended
+            awaits a flush.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if self._state.held:
+            return False
+        if self._writer.num_chunks:
+            self.check_obstacle()
+            self._roll()
+        if self._shown is not self._writer:  # maybe it was rolled for an append that failed
+            self._show(self._writer)
+        return True
+
+    def is_covered(self, offset: int) -> bool:
+        """What is known of publishers and consumers needs no chunk before `offset`."""
+        return not self._has_tracking or self._journal.covers >= offset
+
+    def truncate(self, offset: int, rest: Segment | None = None) -> Removal:
+        """Let the log begin at `offset`, where a segment begins or `rest` does.
+
+        Stored offsets before it stay: their consumers are to go on with the first message.
+
+        It is covered, see `is_covered`: flush with a checkpoint before. No flush may be going on,
+        nor an index be built of one of the segments that go.
+
+        Args:
+            offset: a base offset.
+            rest: a segment that takes the place of the older ones, finished; see `truncation.Rest`.
+
+        Returns:
+            The removal of files, as of `expire`.
+        """
+        kept = [segment for segment in self.segments if segment.base_offset >= offset]
+        if rest is not None and (not kept or kept[0].base_offset != offset):
+            rest.report_damage_to(self._observer.damage_found)
+            kept.insert(0, rest)
+        gone = [segment for segment in self.segments if segment.base_offset < offset]
+        self.begins_at = offset
+        return self._drop(gone, kept)
 
     @property
     def _has_tracking(self) -> bool:

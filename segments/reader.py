@@ -112,6 +112,8 @@ class Reader:
         """
         chunks: list[StoredChunk] = []
         size = 0
+        if self.next_offset < self._log.begins_at:
+            self._begin_again()
         for _ in range(max_steps):
             if chunks and self._position >= self._segment.size:
                 break  # all of one call are in one file, see `pin_segment`
@@ -147,6 +149,8 @@ class Reader:
     def catch_up(self) -> None:
         """Skip what does not match, as far as the filter index tells; reads nothing."""
         matcher = self._matcher
+        if self.next_offset < self._log.begins_at:
+            return  # the next `read` finds the way
         while matcher is not None and not self.at_end and self._enter_segment():
             if not self._skip_by_index(matcher):
                 break
@@ -164,6 +168,19 @@ class Reader:
         """Release the segment."""
         self._segment.release()
 
+    def _begin_again(self) -> None:
+        """The log was truncated behind this place: go on where it begins now."""
+        segment, file = self._acquire(self._log.segment_holding(self._log.begins_at))
+        self._segment.release()
+        self._enter(segment, file)
+
+    def _enter(self, segment: Segment, file: File) -> None:
+        self._segment, self._file = segment, file
+        self._position = self._window_start = FILE_HEADER_SIZE
+        self._window = b""
+        self._careful_until = 0
+        self._lose_until(segment.base_offset)
+
     def _enter_segment(self) -> bool:
         """Move on to the next segment where this one ends; False when there is none yet."""
         while self._position >= self._segment.size:
@@ -172,11 +189,7 @@ class Reader:
                 return False
             following, file = self._acquire(following)
             self._segment.release()
-            self._segment, self._file = following, file
-            self._position = self._window_start = FILE_HEADER_SIZE
-            self._window = b""
-            self._careful_until = 0
-            self._lose_until(following.base_offset)
+            self._enter(following, file)
         return True
 
     def _acquire(self, segment: Segment) -> tuple[Segment, File]:

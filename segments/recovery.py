@@ -46,13 +46,15 @@ from segments.segment import (
     MAX_OFFSET,
     SEGMENT_SUFFIX,
     SUFFIXES,
+    beginning,
     file_path,
-    parse_name,
+    files_by_base,
 )
 from segments.segment_scan import SegmentScanner
 
 SALVAGE_NAME = "salvage"
 _OUTLIVED = "retention had dropped it"
+_TRUNCATED = "the log was told to begin behind it"
 
 
 def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bool = False) -> Plan:
@@ -79,9 +81,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
             if isinstance(error, UnreadableError) and not plan.salvages:
                 raise
             plan.checkpoint_fault = str(error)
-    suffixes: dict[int, set[str]] = {}
-    for base, suffix in filter(None, map(parse_name, names)):
-        suffixes.setdefault(base, set()).add(suffix)
+    suffixes = files_by_base(names)
     newest = max((b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=0)
     if newest > MAX_OFFSET:
         path = file_path(folder, newest, SEGMENT_SUFFIX)
@@ -104,10 +104,12 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     ]
     for base in {base for base, _ in orphans}:
         del suffixes[base]
-    bases = sorted(suffixes)
+    begins_at = beginning(suffixes)
+    bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
-        bases = _without_outlived(plan, plan.checkpoint, folder, suffixes)
-    _examine_all(plan, disk, folder, bases, suffixes, trust_indexes=trust_indexes)
+        begins_at = max(begins_at, plan.checkpoint.first_offset)
+        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
+    _examine_all(plan, disk, folder, bases, begins_at, suffixes, trust_indexes=trust_indexes)
     if plan.segments and FILTER_SUFFIX in suffixes[plan.segments[-1].base_offset]:
         path = plan.segments[-1].path(FILTER_SUFFIX)
         plan.steps.append(Remove(path, "its segment grows again, after chunks that it may know"))
@@ -116,18 +118,18 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     return plan
 
 
-def _without_outlived(
-    plan: Plan, checkpoint: Checkpoint, folder: str, suffixes: dict[int, set[str]]
+def _without(
+    plan: Plan, folder: str, suffixes: dict[int, set[str]], begins_at: int, reason: str
 ) -> list[int]:
-    """Finish what retention had begun; returns the base offsets that stay."""
-    for base in sorted(suffixes):
-        if base < checkpoint.first_offset:
-            plan.steps += [
-                Remove(file_path(folder, base, suffix), _OUTLIVED)
-                for suffix in SUFFIXES
-                if suffix in suffixes[base]
-            ]
-    return sorted(base for base in suffixes if base >= checkpoint.first_offset)
+    """Finish the removal of older segments that was begun; returns the base offsets that stay."""
+    for base in [base for base in sorted(suffixes) if base < begins_at]:
+        found = suffixes.pop(base)
+        plan.steps += [
+            Remove(file_path(folder, base, suffix), reason)
+            for suffix in SUFFIXES
+            if suffix in found
+        ]
+    return sorted(suffixes)
 
 
 def _examine_all(
@@ -135,11 +137,11 @@ def _examine_all(
     disk: Disk,
     folder: str,
     bases: Sequence[int],
+    first: int,
     suffixes: dict[int, set[str]],
     *,
     trust_indexes: bool,
 ) -> None:
-    first = plan.checkpoint.first_offset if plan.checkpoint is not None else 0
     if plan.checkpoint is not None and bases and bases[0] > first:
         path = file_path(folder, first, SEGMENT_SUFFIX)
         plan.losses.append(Loss(path, 0, "the file is missing", first, bases[0] - first))

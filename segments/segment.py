@@ -7,7 +7,7 @@ can be held back from them until it is on the device.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -27,10 +27,11 @@ from segments.index import Index, record_position
 
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
 FILTER_SUFFIX = ".filter"
-SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, FILTER_SUFFIX)
+BEGIN_SUFFIX = ".begin"  # the log begins with this segment, see truncation.py
+SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, FILTER_SUFFIX, BEGIN_SUFFIX)
 MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
 MAX_OFFSET = (1 << 63) - 1  # what every client can name
-_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter)")
+_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter|\.begin)")
 
 
 def file_path(folder: str, base_offset: int, suffix: str) -> str:
@@ -42,6 +43,26 @@ def parse_name(name: str) -> tuple[int, str] | None:
     """Base offset and suffix of a segment's file name; None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
+
+
+def files_by_base(names: Iterable[str]) -> dict[int, set[str]]:
+    """The suffixes of the files of each segment in a folder, by base offset."""
+    found: dict[int, set[str]] = {}
+    for base, suffix in filter(None, map(parse_name, names)):
+        found.setdefault(base, set()).add(suffix)
+    return found
+
+
+def beginning(files: Mapping[int, Collection[str]]) -> int:
+    """Base offset of the segment that the log was told to begin with, 0 for none.
+
+    Older segments are not part of the log; a crash may have kept them from being removed.
+
+    Args:
+        files: from `files_by_base`.
+    """
+    begun = (base for base, found in files.items() if {BEGIN_SUFFIX, SEGMENT_SUFFIX} <= set(found))
+    return max(begun, default=0)
 
 
 def _ignore(_segment: "Segment", _damage: Damage) -> None:

@@ -130,7 +130,7 @@ class SegmentScanner:
             with self._open_index():
                 is_trusted = trust_index and not self._has_healed(file, size)
                 is_trusted = is_trusted and self._trust(file, size, bounds)
-                if self._checkpoint is None or segment.size < size:
+                if segment.size < size or self._may_be_unflushed(next_base):
                     plan.unflushed.append(segment)
                 if not is_trusted:
                     self._read_through(plan, file, size, bounds)
@@ -139,6 +139,16 @@ class SegmentScanner:
             segment.release()
             plan.last_epoch = max(plan.last_epoch, self.epoch)
         return segment
+
+    def _may_be_unflushed(self, next_base: int | None) -> bool:
+        """Whether it was sealed after the checkpoint, or there is none.
+
+        Then even its size may not be on the device: the cut that took a failed append back.
+        """
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return True
+        return next_base is not None and self.segment.base_offset >= checkpoint.segment
 
     def _bounds(self, size: int, next_base: int | None) -> _Bounds:
         """The row of the table above that the segment is in."""

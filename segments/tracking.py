@@ -68,6 +68,19 @@ class Tracking:
         if len(self._pending) > MAX_OFFSETS:  # the disk takes nothing at the moment
             _trim(self._pending, MAX_OFFSETS)
 
+    def offsets(self) -> dict[bytes, int]:
+        """All stored offsets by reference, those stored longest ago first."""
+        return dict(self._offsets)
+
+    def sequences(self) -> dict[bytes, int]:
+        """The highest publishing id of each publisher, those seen longest ago first."""
+        return {name: found.publishing_id for name, found in self._sequences.items()}
+
+    def delete_offset(self, reference: bytes) -> bool:
+        """Forget a stored offset; whether there was one. A snapshot has to be written then."""
+        self._pending.pop(reference, None)
+        return self._offsets.pop(reference, None) is not None
+
     @property
     def is_empty(self) -> bool:
         """Nothing is known."""

@@ -20,7 +20,14 @@ from segments.chunk_check import check_chunk
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.disk import File, OsDisk
 from segments.errors import CorruptError, FormatError, StorageError
-from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, file_path, parse_name
+from segments.segment import (
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    beginning,
+    file_path,
+    files_by_base,
+    parse_name,
+)
 from segments.spark import headers as columns
 from segments.spark.headers import HEADER_DTYPE, Bytes, Headers, Numbers
 
@@ -110,8 +117,9 @@ def segment_bases(folder: str) -> list[int]:
     Raises:
         StorageError: the folder cannot be listed.
     """
-    parsed = (parse_name(name) for name in OsDisk().list(folder))
-    return sorted(found[0] for found in parsed if found and found[1] == SEGMENT_SUFFIX)
+    files = files_by_base(OsDisk().list(folder))
+    begins_at = beginning(files)
+    return sorted(base for base in files if SEGMENT_SUFFIX in files[base] and base >= begins_at)
 
 
 def list_segments(

@@ -2,7 +2,8 @@
 
 Everything that is done with the files of a log in a thread goes through here, so that no two pieces
 of work race for one. Flushes and removals have turns, one at a time. An index is built beside them,
-as that may take long; its segment is not removed meanwhile. When the stream is deleted or its log
+as that may take long, and so is the rest of a segment copied when the log is truncated; the segment
+is not removed meanwhile. When the stream is deleted or its log
 closed, `stop` waits until the last thread has come back: whatever happens then to the folder, and
 to a new stream that gets the same one, nobody of the old stream touches it any more.
 
@@ -12,15 +13,20 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from errno import ENOSPC
 
 import trio
 
-from segments import Log, SegmentsError, StorageError
+from segments import Log, OffsetSpec, SegmentsError, StorageError, at_offset
+from segments.chunk_search import Place
 from segments.filter_files import load_or_build, save
 from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
+from segments.offset_lookup import Position
 from segments.segment import Segment
+from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
 from streamd.broker.log_writer import LogWriter
@@ -54,27 +60,34 @@ class LogMaintenance:
         self._now_ms = now_ms
         self._is_stopped = self._expires_again = False
         self._turn = trio.Lock()
+        self._truncating = trio.Lock()
         self._indexing: set[Segment] = set()
-        self._has_indexed = trio.lowlevel.ParkingLot()
+        self._copied: Segment | None = None
+        self._has_worked = trio.lowlevel.ParkingLot()
 
-    async def flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> bool:
+    async def flush(
+        self, *, only_sealed: bool = False, with_checkpoint: bool = False, seals: bool = False
+    ) -> bool:
         """Return once what is written is on the device, or the stream has failed.
 
         Args:
             only_sealed: leave the newest segment to the system.
             with_checkpoint: write one in any case.
+            seals: begin a new segment afterwards.
 
         Returns:
             Whether a flush has run: False when there was nothing left to flush.
         """
         try:
-            return await self._flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
+            return await self._flush(
+                only_sealed=only_sealed, with_checkpoint=with_checkpoint, seals=seals
+            )
         except Exception as error:  # a bug: it stays in this stream
             logger.exception("stream %s failed", self._name)
             self._fail(str(error))
             return False
 
-    async def _flush(self, *, only_sealed: bool, with_checkpoint: bool) -> bool:
+    async def _flush(self, *, only_sealed: bool, with_checkpoint: bool, seals: bool) -> bool:
         log, writer = self._log, self._writer
         async with self._turn:
             if self._is_stopped or log.is_closed or log.failed is not None:
@@ -91,6 +104,8 @@ class LogMaintenance:
             finally:
                 writer.resume()
             log.end_flush(flush, failure)
+            if seals and failure is None:
+                self._seal()
         if flush.fault:
             logger.warning("stream %s: the next start may take longer: %s", self._name, flush.fault)
         if log.awaits_flush and failure is not None:
@@ -102,6 +117,12 @@ class LogMaintenance:
             with self._rounds.open():
                 writer.settle()
         return True
+
+    def _seal(self) -> None:
+        try:
+            self._log.seal()
+        except StorageError as error:
+            logger.warning("stream %s: no new segment: %s", self._name, error)
 
     async def _run(self, flush: Flush) -> StorageError | None:
         """Run a flush in a thread; returns its error, None when it succeeded."""
@@ -130,10 +151,19 @@ class LogMaintenance:
             if self._is_stopped or log.is_closed:
                 return
             await self._carry_out(log.filter_demand.write, logging.WARNING)
-            removal = log.expire(self._now_ms(), self._indexing)
-            self._expires_again = bool(self._indexing) and log.has_outlived(self._now_ms())
+            busy = self._busy
+            removal = log.expire(self._now_ms(), busy)
+            self._expires_again = bool(busy) and log.has_outlived(self._now_ms())
             parts = removal.parts()
             has_more = await self._remove_next(parts)
+        await self._remove_rest(parts, has_more=has_more)
+
+    @property
+    def _busy(self) -> set[Segment]:
+        """Segments whose files are needed for a while."""
+        return self._indexing | ({self._copied} if self._copied is not None else set())
+
+    async def _remove_rest(self, parts: Iterator[Callable[[], None]], *, has_more: bool) -> None:
         while has_more:
             async with self._turn:
                 has_more = not self._is_stopped and await self._remove_next(parts)
@@ -152,6 +182,95 @@ class LogMaintenance:
             logger.log(level, "stream %s: %s", self._name, error)
             return False
         return True
+
+    async def truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
+        """Let the log begin at the chunk that `spec` is the place of, if it is behind the first.
+
+        Where the rest of its segment cannot be copied, for want of room, say, the log begins with
+        that segment.
+
+        Args:
+            spec: the place.
+            check: raises when it is not allowed; called when nothing is waited for any more.
+
+        Returns:
+            The first offset, which is on the device.
+
+        Raises:
+            Stopped: the stream is deleted, or its log closed.
+            StorageError: the system refused.
+        """
+        first = 0
+        with trio.CancelScope(shield=True):
+            async with self._truncating:
+                first = await self._truncate(spec, check)
+        return first
+
+    async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
+        log = self._log
+        offset = log.find(spec).offset
+        await self.flush(with_checkpoint=True, seals=offset > log.segments[-1].base_offset)
+        self._check_open()
+        start = log.find(at_offset(offset))
+        if start.offset <= log.first_offset:
+            return log.first_offset
+        rest = None
+        if start.offset > start.segment.base_offset:
+            rest = await self._copy_rest(start)
+            start = start._replace(offset=start.segment.base_offset) if rest is None else start
+        first: int | None = None
+        while first is None:
+            while self._is_indexing_before(start.offset):
+                await self._has_worked.park()
+            async with self._turn:
+                self._check_open()
+                if not self._is_indexing_before(start.offset):
+                    check()
+                    first = await self._begin_at(start.offset, rest)
+        return first
+
+    def _is_indexing_before(self, offset: int) -> bool:
+        return any(segment.base_offset < offset for segment in self._indexing)
+
+    def _check_open(self) -> None:
+        if self._log.is_closed:
+            raise Stopped
+        self._check_running()
+
+    async def _copy_rest(self, start: Position) -> Rest | None:
+        """The end of a sealed segment as one of its own; None where that cannot be made."""
+        segment, log = start.segment, self._log
+        if not (log.keeps(segment) and log.is_sealed(segment)):
+            return None
+        rest = Rest(segment, Place(start.position, start.offset))
+        self._copied = segment
+        try:
+            await threads.in_thread(rest.copy, self._check_running)
+        except SegmentsError as error:
+            logger.warning("stream %s is cut before a whole segment: %s", self._name, error)
+            await self._carry_out(rest.discard, logging.WARNING)
+            return None
+        finally:
+            self._copied = None
+            self._has_worked.unpark_all()
+        return rest
+
+    async def _begin_at(self, offset: int, rest: Rest | None) -> int:
+        """Let the log begin at a base offset, in a turn."""
+        log = self._log
+        if offset <= log.first_offset:  # retention was faster
+            return log.first_offset
+        if not log.is_covered(offset):
+            raise StorageError("flush", log.folder, OSError(ENOSPC, os.strerror(ENOSPC)))
+        if rest is not None:
+            await threads.in_thread(rest.finish)
+        parts = log.truncate(offset, rest.segment if rest is not None else None).parts()
+        if (first := next(parts, None)) is not None:
+            await threads.in_thread(first)
+        for part in parts:
+            if not await self._carry_out(part, logging.ERROR):
+                break
+        return log.first_offset
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index, built or opened in a thread.
@@ -174,7 +293,7 @@ class LogMaintenance:
             finally:
                 self._indexing.discard(segment)
                 segment.index_done()
-                self._has_indexed.unpark_all()
+                self._has_worked.unpark_all()
         if self._expires_again and not self._is_stopped:
             await self.expire()
         return is_loaded
@@ -214,5 +333,5 @@ class LogMaintenance:
         """Return when nothing is done with the files in a thread any more, nor ever will be."""
         self._is_stopped = True
         async with self._turn:
-            while self._indexing:
-                await self._has_indexed.park()
+            while self._busy:
+                await self._has_worked.park()

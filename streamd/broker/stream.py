@@ -41,15 +41,16 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from segments import Log, SegmentsError, StorageError
+from segments import Log, OffsetSpec, SegmentsError, StorageError
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
 from segments.segment import Segment
 from streamd.broker import threads
+from streamd.broker.catalog_writer import Check, permitted
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import FilterContract
 from streamd.broker.log_figures import NO_FIGURES, LogFigures
-from streamd.broker.log_maintenance import LogMaintenance
+from streamd.broker.log_maintenance import LogMaintenance, Stopped
 from streamd.broker.log_writer import LogWriter, WriterState
 from streamd.broker.names import Name
 from streamd.broker.publication import PendingEntries, queued_size
@@ -502,6 +503,20 @@ class Stream:
         self._writer.store_offset(reference.encode(), offset)
         self._work.set()
 
+    async def delete_offset(self, reference: str) -> bool:
+        """Forget a stored offset; whether there was one. On the device on return. It is held open.
+
+        Raises:
+            Refused: the disk is full, or the stream has failed: it may be known again after a
+                restart.
+        """
+        if not self.log.delete_offset(reference.encode()):
+            return False
+        await self.flush()
+        if self.failed or self._log is None or self._log.awaits_flush:
+            raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")
+        return True
+
     # -- writing
 
     async def run(self) -> None:
@@ -607,6 +622,30 @@ class Stream:
         """Drop segments that have outlived the stream's limits."""
         if self._maintenance is not None:
             await self._maintenance.expire()
+
+    async def truncate(self, spec: OffsetSpec, check: Check = permitted) -> int:
+        """Let the log begin at the chunk that `spec` leads to; returns its first offset then.
+
+        It is held open. Messages before are gone for good, for all readers and after a crash.
+
+        Args:
+            spec: the place.
+            check: raises Refused when it is not allowed; called when nothing is waited for any
+                more.
+
+        Raises:
+            Refused: it is not allowed, the stream has failed or is deleted, or the disk refuses.
+        """
+        maintenance = self._maintenance
+        if self.failed is not None or maintenance is None:
+            raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
+        await self.settled()
+        try:
+            return await maintenance.truncate(spec, check)
+        except Stopped:
+            raise Refused(Reason.NOT_FOUND, self.name) from None
+        except StorageError as error:
+            raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
 
     def take_index_requests(self) -> list[Segment]:
         """Segments that need a filter index, see indexer.py."""

@@ -43,6 +43,11 @@ _COMMANDS = {
     "consume": _Place(
         "streamd.cli.consume", "consume", "Print the messages of the stream NAME as JSON lines."
     ),
+    "offset": _Place(
+        "streamd.cli.offsets",
+        "offset",
+        "List, set and delete the offsets that consumers have stored.",
+    ),
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
     ),

@@ -4,6 +4,7 @@ import gc
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,6 +119,16 @@ def run(main: Callable[[], Awaitable[Result]]) -> Result:
             case ValueError() as found:
                 raise Misused(str(found)) from error
         raise
+
+
+def moment(text: str) -> datetime | None:
+    """A time as in 2026-11-20T10:00:00Z; None for another text."""
+    try:
+        found = datetime.fromisoformat(text)
+        found.timestamp()  # not every year can be told in seconds
+    except (ValueError, OverflowError):
+        return None
+    return found
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

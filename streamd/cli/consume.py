@@ -14,7 +14,7 @@ import click
 
 from segments.amqp10 import Opaque
 from segments.errors import FormatError
-from streamd.cli.common import count, retry_option, run_client, size, uri_option
+from streamd.cli.common import count, moment, retry_option, run_client, size, uri_option
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
@@ -213,14 +213,12 @@ def _offset(text: str) -> str | int | datetime:
         return text
     if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
         return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-        found.timestamp()  # not every year can be told in seconds
-    except (ValueError, OverflowError):
+    found = moment(text)
+    if found is None:
         raise Misused(
             f"--offset is {text!r}, expected first, last, next, a number, or a time as in "
             "2026-11-20T10:00:00Z"
-        ) from None
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""`streamd stream create|set|list|info|delete`: manage streams over the stream protocol."""
+"""`streamd stream create|set|list|info|truncate|delete`: manage streams."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import click
 
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
-from streamd.cli.common import json_option, run_client, size, uri_option
+from streamd.cli.common import json_option, moment, run_client, size, uri_option
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_MAX_DIGITS = 20  # of an offset
 
 
 @click.group()
@@ -260,6 +261,42 @@ def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
 
 def _percent(parts_per_million: int) -> str:
     return f"{parts_per_million / 10_000:.2f} %"
+
+
+@stream.command()
+@click.argument("name")
+@click.option(
+    "--before",
+    required=True,
+    metavar="OFFSET|TIME",
+    help="The first message to keep: its offset, or a time as in 2026-11-20T10:00:00Z.",
+)
+@uri_option
+def truncate(name: str, uri: str, before: str) -> None:
+    """Remove the oldest messages of the stream NAME, for good.
+
+    The others keep their offsets. Chunks are kept as a whole, so a few messages before the given
+    place may stay. Consumers that have not come so far go on where the stream begins then.
+
+    \b
+    Examples:
+      streamd stream truncate flights --before 100000
+      streamd stream truncate flights --before 2026-11-01T00:00:00Z
+    """
+    is_offset = before.isascii() and before.isdecimal() and len(before) <= _MAX_DIGITS
+    time = None if is_offset else moment(before)
+    if time is None and not is_offset:
+        raise Misused(
+            f"--before is {before!r}, expected an offset, or a time as in 2026-11-20T10:00:00Z"
+        )
+
+    async def work(client: "Client") -> int:
+        if time is None:
+            return await client.truncate(name, before=int(before))
+        return await client.truncate(name, before_time_ms=round(time.timestamp() * 1000))
+
+    first = run_client(uri, work)
+    note(f"{shown(name)} begins at offset {first:,}")
 
 
 @stream.command()

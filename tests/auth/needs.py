@@ -128,7 +128,14 @@ MANAGE: dict[str, Case] = {
     "selector.list": _managed(read("s"), stream="s"),
     "selector.delete": _managed(configure("s"), stream="s", group="g"),
     "stream.set": _managed(configure("s"), stream="s", **{"max-age": "1h"}),
+    "stream.truncate": _managed(configure("s"), stream="s", offset="5"),
+    "offset.list": _managed(read("s"), stream="s"),
+    "offset.set": _managed(read("s"), stream="s", name="r", offset="5"),
+    "offset.delete": _managed(read("s"), stream="s", name="reader"),
 }
+
+# They change a stream's log, not the catalog, for whose turn they would have to wait.
+OF_A_LOG = {"stream.truncate", "offset.set", "offset.delete"}
 
 AMQP: dict[str, Case] = {
     "QueueDeclare": Case(
@@ -183,6 +190,9 @@ def administrators(body: Any = None) -> Case:
 HTTP: dict[str, Case] = {
     "PUT /api/queues/{vhost}/{name}": Case({}, configure("s")),
     "DELETE /api/queues/{vhost}/{name}": Case(None, configure("s")),
+    "PUT /api/stream/{vhost}/{name}/tracking/{reference}": Case({"offset": 5}, read("s")),
+    "DELETE /api/stream/{vhost}/{name}/tracking/{reference}": Case(None, read("s")),
+    "POST /api/stream/{vhost}/{name}/truncate": Case({"offset": 5}, configure("s")),
     "PUT /api/stream/super-streams/{vhost}/{name}": Case(
         {"partitions": 2}, super_stream("s", "s-0", "s-1")
     ),
@@ -280,6 +290,7 @@ HTTP_OF_A_HOST = {
         "bindings/{vhost}/e/{source}/{kind}/{destination}/{key}",
         "stream/super-streams/{vhost}",
         "stream/super-streams/{vhost}/{name}",
+        "stream/{vhost}/{name}/tracking",
     )
 }
 FILLED = {
@@ -292,4 +303,5 @@ FILLED = {
     "destination": "s",
     "key": "k",
     "port": "5552",
+    "reference": "reader",
 }

@@ -1,11 +1,13 @@
 """A log that crashes again and again, against a model of ten lines: the list of what it took."""
 
+from contextlib import suppress
+
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from segments import ChunkMatcher, Log, LogPolicy, StorageError
 from tests.support.disk import FaultyDisk, Killed
-from tests.support.logs import append, bodies_of, read_bodies, read_chunks
+from tests.support.logs import append, bodies_of, read_bodies, read_chunks, truncate
 
 VALUES = [b"", b"red", b"green"]
 
@@ -22,6 +24,7 @@ class CrashingLog(RuleBasedStateMachine):
         self.refused: dict[int, list[tuple[bytes, bytes]]] = {}
         self.offsets: dict[bytes, int] = {}
         self.durable = 0
+        self.first = 0  # older messages are gone
 
     @rule(batch=st.lists(st.tuples(st.sampled_from(VALUES), st.binary(max_size=40)), min_size=1))
     def append(self, batch: list[tuple[bytes, bytes]]) -> None:
@@ -66,6 +69,49 @@ class CrashingLog(RuleBasedStateMachine):
     def sync(self) -> None:
         self.log.write_tracking()
         self.log.flush()
+        self.durable = len(self.written)
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.written) + 1))
+        self.first = self.begin_before(offset, truncate(self.log, offset))
+        self.durable = len(self.written)
+
+    def begin_before(self, offset: int, first: int) -> int:
+        """The beginning of the chunk with `offset`; at most all of one chunk stays before it."""
+        assert self.first <= first <= max(self.first, offset)
+        chunks = [chunk.header for chunk in read_chunks(self.log)]
+        is_first = not chunks or chunks[0].chunk_id == first
+        assert is_first
+        assert not chunks or first == self.first or chunks[0].next_offset > offset
+        return first
+
+    @rule(data=st.data(), life=st.integers(0, 900))
+    def truncate_and_kill(self, data: st.DataObject, life: int) -> None:
+        offset = data.draw(st.integers(0, len(self.written)))
+        self.disk.life = life
+        with suppress(Killed):
+            truncate(self.log, offset)
+        self.disk.life = None
+        self.log = Log.open("s", self.policy, self.disk)
+        assert self.log.report.losses == ()
+        assert self.first <= self.log.first_offset <= max(self.first, offset)
+        self.first = self.log.first_offset
+        self.durable = len(self.written)
+
+    @rule(operation=st.sampled_from(["write", "create", "rename", "remove", "sync"]))
+    def truncate_with_a_failure(self, operation: str) -> None:
+        offset = len(self.written)
+        self.disk.failures = {operation: 1}
+        with suppress(StorageError):
+            truncate(self.log, offset)
+        self.disk.failures = {}
+        with suppress(StorageError):
+            self.log.close()
+        self.log = Log.open("s", self.policy, self.disk)
+        assert self.log.report.losses == ()
+        assert self.first <= self.log.first_offset <= offset
+        self.first = self.log.first_offset
         self.durable = len(self.written)
 
     @rule()
@@ -113,11 +159,12 @@ class CrashingLog(RuleBasedStateMachine):
         self.log = Log.open("s", self.policy, self.disk)
         found = bodies_of(read_chunks(self.log))
         offsets = [offset for offset, _ in found]
-        assert offsets[: self.durable] == list(range(self.durable))  # what was synced stays
+        durable = list(range(self.first, self.durable))
+        assert offsets[: len(durable)] == durable  # what was synced stays
         kept = [self.message_at(offset, body) for offset, body in found]
-        assert offsets == list(range(self.log.committed_offset))  # and no gap
+        assert offsets == list(range(self.first, self.log.committed_offset))  # and no gap
         assert self.log.report.losses == ()
-        self.written = kept
+        self.written = self.written[: self.first] + kept
         self.offsets = {}
         self.sync()
 
@@ -129,7 +176,8 @@ class CrashingLog(RuleBasedStateMachine):
     @invariant()
     def holds_exactly_what_was_written(self) -> None:
         bodies = [body for _, body in self.written]
-        assert read_bodies(self.log) == bodies
+        assert read_bodies(self.log) == bodies[self.first :]
+        assert self.log.first_offset == self.first
         assert self.log.committed_offset == len(bodies)
 
     @invariant()
@@ -140,7 +188,7 @@ class CrashingLog(RuleBasedStateMachine):
     @invariant()
     def finds_every_match(self) -> None:
         found = read_bodies(self.log, matcher=ChunkMatcher([b"red"]))
-        wanted = [body for value, body in self.written if value == b"red"]
+        wanted = [body for value, body in self.written[self.first :] if value == b"red"]
         remaining = iter(found)
         assert all(body in remaining for body in wanted)  # a subsequence, in order
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader
+from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
+from segments.chunk_search import Place
 from segments.codec import walk_entries
 from segments.reader import StoredChunk
+from segments.truncation import Rest
 
 
 def entry(body: bytes) -> bytes:
@@ -35,6 +37,24 @@ def append(
     chunk_id = log.committed_offset
     log.append([builder], now_ms)
     return chunk_id
+
+
+def truncate(log: Log, offset: int) -> int:
+    """Let the log begin at the chunk with `offset`; returns its first offset."""
+    log.flush(with_checkpoint=True)
+    assert log.seal()
+    log.flush(with_checkpoint=True)
+    segment, position, start = log.find(at_offset(offset))
+    if start <= log.first_offset:
+        return log.first_offset
+    rest = None
+    if start > segment.base_offset:
+        rest = Rest(segment, Place(position, start))
+        rest.copy(lambda: None)
+        rest.finish()
+    assert log.is_covered(start)
+    log.truncate(start, rest.segment if rest is not None else None).run()
+    return log.first_offset
 
 
 def read_chunks(

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from segments import OffsetSpec, at_offset, at_time
+from segments.segment import MAX_OFFSET
 from segments.selector import Dialect
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
@@ -13,6 +15,7 @@ from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.stored_offsets import stored_offsets
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import commands as c
@@ -56,6 +59,10 @@ class Management:
             "selector.list": self._list_selectors,
             "selector.delete": self._delete_selector,
             "stream.set": self._set_stream,
+            "stream.truncate": self._truncate_stream,
+            "offset.list": self._list_offsets,
+            "offset.set": self._set_offset,
+            "offset.delete": self._delete_offset,
         }
 
     async def _manage(self, command: c.Manage) -> None:
@@ -169,6 +176,45 @@ class Management:
         await self._context.host.settings.set_arguments(stream, pairs, self._configures(stream))
         return ()
 
+    async def _truncate_stream(self, arguments: Arguments) -> Iterable[Row]:
+        name = _name(arguments, "stream")
+        check = self._configures(name)
+        check()
+        spec = _beginning(arguments)
+        stream = self._context.host.find(name)
+        async with stream.opened():
+            check()
+            return [{"first_offset": str(await stream.truncate(spec, check))}]
+
+    # -- stored offsets: with the right to read, as consumers store theirs
+
+    async def _list_offsets(self, arguments: Arguments) -> Iterable[Row]:
+        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
+            return [
+                {
+                    "name": row.reference,
+                    "offset": str(row.offset),
+                    "messages_behind": str(row.messages_behind),
+                    "seconds_behind": "" if row.seconds_behind is None else f"{row.seconds_behind}",
+                }
+                for row in await stored_offsets(stream, self._broker.now_ms)
+            ]
+
+    async def _set_offset(self, arguments: Arguments) -> Iterable[Row]:
+        reference, offset = _text(arguments, "name"), _number(arguments, "offset")
+        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
+            stream.store_offset(reference, offset)
+            await stream.settled()
+        return ()
+
+    async def _delete_offset(self, arguments: Arguments) -> Iterable[Row]:
+        reference = _text(arguments, "name")
+        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
+            if not await stream.delete_offset(reference):
+                details = f"{reference} has stored no offset in {stream.name}"
+                raise Refused(Reason.PRECONDITION_FAILED, details)
+        return ()
+
     async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
         stream = _name(arguments, "stream")
         self._context.rights.require(Right.READ, stream)
@@ -188,6 +234,21 @@ class Management:
         stream, group = _name(arguments, "stream"), _text(arguments, "group")
         await self._context.host.settings.remove_selector(stream, group, self._configures(stream))
         return ()
+
+
+def _beginning(arguments: Arguments) -> OffsetSpec:
+    """Where a stream is to begin: before an offset or a time."""
+    if "timestamp" in arguments:
+        return at_time(_number(arguments, "timestamp"))
+    return at_offset(_number(arguments, "offset"))
+
+
+def _number(arguments: Arguments, name: str) -> int:
+    text = arguments.get(name, "")
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= MAX_OFFSET):
+        details = f"{name} is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
+    return int(text)
 
 
 def _name(arguments: Arguments, name: str) -> Name:
