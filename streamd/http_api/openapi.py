@@ -28,6 +28,7 @@ _PARTS = {  # of paths
     "source": "The name of an exchange, percent-encoded; `amq.default` is the default exchange",
     "kind": "What the destination is: `q` for a queue, `e` for an exchange",
     "destination": "The name of a stream or of an exchange, percent-encoded",
+    "reference": "The name of a consumer, percent-encoded",
     "key": "The `properties_key` of a binding, or its routing key where that is enough",
 }
 _KINDS = ("q", "e")

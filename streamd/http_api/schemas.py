@@ -63,6 +63,7 @@ _STREAM_ARGUMENTS = about(
     {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
     "The stream's arguments, each with `x-` before its name, and `x-queue-type`.",
 )
+_NUMBERS: Schema = {"type": "object", "additionalProperties": {"type": "integer"}}
 _TAGS = about(
     {"anyOf": [TEXTS, TEXT]},
     "`administrator`, `monitoring`, `management`, `policymaker`; as a list, or one string with "
@@ -318,6 +319,30 @@ SCHEMAS: dict[str, Schema] = {
         type=about({"const": "stream"}, "May also be the argument `x-queue-type`."),
         durable=about({"const": True}, "Streams are."),
         auto_delete=about({"const": False}, "Streams are not."),
+    ),
+    "Tracking": row(
+        offsets=about(_NUMBERS, "The offset that each consumer has stored."),
+        writers=about(_NUMBERS, "The last publishing id of each publisher with a name."),
+        consumers=about(
+            {
+                "type": "array",
+                "items": row(
+                    reference=text("The name of the consumer."),
+                    offset=number("That it has stored."),
+                    messages_behind=number("Messages that follow it."),
+                    seconds_behind=about(
+                        {"type": ["number", "null"]}, "Since the first of them was written."
+                    ),
+                ),
+            },
+            "With `details`.",
+        ),
+    ),
+    "Beginning": row(first_offset=number("Of the first message that is there now.")),
+    "NewOffset": body("offset", offset=number("Of the last message that the consumer has done.")),
+    "Truncation": body(
+        offset=number("Of the first message to keep."),
+        timestamp=number("Instead of `offset`: a time in ms since 1970; older chunks go."),
     ),
     "NewSuperStream": body(
         partitions=about(

@@ -15,8 +15,10 @@ from streamd.broker.names import Name
 from streamd.broker.stored_offsets import stored_offsets
 from streamd.broker.stream import Stream
 from streamd.http_api.caller import caller_of
+from streamd.http_api.description import DONE, ENTER, Operation, described
 from streamd.http_api.messages import BadRequest, NotFound, Row, done, json_answer, part, read_body
 from streamd.http_api.queues import host_of
+from streamd.http_api.schemas import FLAG, about
 from streamd.http_api.service import Service
 
 _STREAM = "/api/stream/{vhost}/{name}"
@@ -30,6 +32,8 @@ class TrackingPaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Streams"
+
     def __init__(self, service: Service) -> None:
         self._broker: Broker = service.broker
         self.routes = [
@@ -39,8 +43,18 @@ class TrackingPaths:
             Route(_STREAM + "/truncate", self._truncate, methods=["POST"]),
         ]
 
+    @described(
+        Operation(
+            answer="Tracking",
+            query={
+                "type": about({"enum": ["all", "offset", "writer"], "default": "all"}, "Which."),
+                "details": about({**FLAG, "default": False}, "How far behind consumers are, too."),
+            },
+            needs=ENTER,
+        )
+    )
     async def _tracking(self, request: Request) -> Response:
-        """As RabbitMQ answers; with `?details=true` also how far behind each consumer is.
+        """The offsets that consumers have stored, and the last publishing ids of publishers.
 
         Source: rabbitmq/rabbitmq-server,
         deps/rabbitmq_stream_management/src/rabbit_stream_tracking_mgmt.erl.
@@ -57,7 +71,11 @@ class TrackingPaths:
                 answer["consumers"] = [row._asdict() for row in rows]
         return json_answer(answer)
 
+    @described(
+        Operation(body="NewOffset", statuses=DONE, needs="the permission to read the stream")
+    )
     async def _set(self, request: Request) -> Response:
+        """Store an offset for a consumer."""
         offset = _number((await read_body(request)).get("offset"))
         stream, reference = self._stream(request), part(request, "reference")
         check = self._check(request, Right.READ)
@@ -71,7 +89,9 @@ class TrackingPaths:
             await stream.settled()
         return done()
 
+    @described(Operation(statuses=DONE, needs="the permission to read the stream"))
     async def _delete(self, request: Request) -> Response:
+        """Forget the offset that a consumer has stored."""
         stream, check = self._stream(request), self._check(request, Right.READ)
         check()
         async with stream.opened():
@@ -80,7 +100,13 @@ class TrackingPaths:
                 raise NotFound
         return done()
 
+    @described(
+        Operation(
+            body="Truncation", answer="Beginning", needs="the permission to configure the stream"
+        )
+    )
     async def _truncate(self, request: Request) -> Response:
+        """Remove the oldest messages, for good; chunks are kept as a whole."""
         spec = _beginning(await read_body(request))
         stream, check = self._stream(request), self._check(request, Right.CONFIGURE)
         check()

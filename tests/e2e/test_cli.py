@@ -78,6 +78,33 @@ class TestStreams:
         assert re.search(r"max-age +7D", streamd("stream", "info", "audit"))
         streamd("stream", "delete", "flights")
         assert streamd.notes == "deleted flights\n"
+
+    def test_truncated(self, streamd: Shell) -> None:
+        streamd("stream", "create", "flights", "--chunk-max-records", "1")
+        streamd("publish", "flights", stdin=flights("HA", "UA", "DL"))
+        streamd("stream", "truncate", "flights", "--before", "1")
+        assert streamd.notes == "flights begins at offset 1\n"
+        assert [row["offset"] for row in streamd.lines("flights")] == [1, 2]
+        streamd("stream", "truncate", "flights", "--before", "2000-01-01T00:00:00Z")
+        assert streamd.notes == "flights begins at offset 1\n"
+        streamd("stream", "truncate", "flights", "--before", "soon", code=2)
+        assert "--before is 'soon', expected an offset, or a time as in" in streamd.notes
+        streamd("stream", "truncate", "none", "--before", "1", code=1)
+
+    def test_stored_offsets(self, streamd: Shell) -> None:
+        streamd("stream", "create", "flights")
+        streamd("publish", "flights", stdin=flights("HA", "UA", "DL"))
+        streamd("offset", "set", "flights", "till-3", "0")
+        assert streamd.notes == "stored offset 0 for till-3 in flights\n"
+        assert re.search(r"till-3 +0 +2 +\d+\.\d", streamd("offset", "list", "flights"))
+        (row,) = json.loads(streamd("offset", "list", "flights", "--json"))
+        assert (row["name"], row["offset"], row["messages_behind"]) == ("till-3", 0, 2)
+        streamd("offset", "delete", "flights", "till-3")
+        assert streamd.notes == "deleted the offset of till-3 from flights\n"
+        streamd("offset", "delete", "flights", "till-3", code=1)
+        assert "till-3 has stored no offset in flights" in streamd.notes
+        streamd("offset", "set", "flights", "till-3", str(1 << 63), code=1)
+        assert "expected a whole number up to 9223372036854775807" in streamd.notes
         streamd("stream", "info", "flights", code=1)
         assert "stream does not exist" in streamd.notes
 

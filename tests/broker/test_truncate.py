@@ -1,0 +1,268 @@
+"""Truncating streams and changing stored offsets, while others publish, read and delete."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from segments.errors import StorageError
+from segments.truncation import Rest
+from streamd.broker import threads
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import OffsetSpecification
+from tests.auth.test_users import manage, must
+from tests.support.http import Http
+from tests.support.server import OK, Harness, Peer, harness
+
+PRECONDITION = ResponseCode.PRECONDITION_FAILED
+
+
+async def fill(peer: Peer, count: int = 10, **arguments: str) -> list[bytes]:
+    """A stream `s` with chunks of one message."""
+    await peer.create("s", **arguments)
+    await peer.declare("s")
+    bodies = [b"%d" % number for number in range(count)]
+    for number, body in enumerate(bodies):
+        await peer.store([body], number + 1)
+    return bodies
+
+
+async def truncate(peer: Peer, **where: int) -> int:
+    (row,) = await must(
+        peer, "stream.truncate", stream="s", **{k: str(v) for k, v in where.items()}
+    )
+    return int(row["first_offset"])
+
+
+async def all_of(server: Harness, count: int) -> list[bytes]:
+    peer = await server.peer()
+    await peer.subscribe("s", credit=1_000)
+    return await peer.bodies(count)
+
+
+@pytest.mark.parametrize("at", [0, 1, 4, 9, 10, 99])
+@pytest.mark.parametrize("size", ["1", "200", "1000000"])
+async def test_it_begins_there_and_after_a_restart(tmp_path: Path, at: int, size: str) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        bodies = await fill(peer, stream_max_segment_size_bytes=size)
+        assert await truncate(peer, offset=at) == min(at, 10)
+        await peer.store([b"more"], 11)
+        kept = [*bodies[at:], b"more"]
+        assert await all_of(server, len(kept)) == kept
+        assert await truncate(peer, offset=0) == min(at, 10)
+    async with harness(tmp_path) as server:
+        assert await all_of(server, len(kept)) == kept
+
+
+async def test_readers_go_on_where_it_begins(server: Harness, peer: Peer) -> None:
+    await fill(peer)
+    readers = [await server.peer() for _ in range(3)]
+    for number, reader in enumerate(readers):
+        await reader.subscribe("s", credit=number)
+        await reader.bodies(number)
+    assert await truncate(peer, offset=7) == 7
+    for reader in readers:
+        await reader.send(c.Credit(1, 10))
+        assert await reader.bodies(3) == [b"7", b"8", b"9"]
+    await peer.store([b"10"], 11)
+    for reader in readers:
+        assert await reader.bodies(1) == [b"10"]
+
+
+async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    for number in range(10):
+        await peer.store([b"%d" % number], number + 1, values=[b"odd" if number % 2 else b"even"])
+    reader = await server.peer()
+    await reader.subscribe("s", credit=1, filter__0="odd")
+    assert await reader.bodies(1) == [b"1"]
+    assert await truncate(peer, offset=6) == 6
+    await reader.send(c.Credit(1, 10))
+    assert await reader.bodies(2) == [b"7", b"9"]
+
+
+async def test_by_time(server: Harness, peer: Peer) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    times = []
+    for number in range(5):
+        times.append(server.server.broker.now_ms())
+        await peer.store([b"%d" % number], number + 1)
+        await trio.sleep(10)
+    assert await truncate(peer, timestamp=times[2] + 1) == 3
+    assert await truncate(peer, timestamp=times[1]) == 3
+    assert await truncate(peer, timestamp=times[4] + 99_999) == 5
+
+
+async def test_publishers_are_still_known(tmp_path: Path) -> None:
+    """What they have sent is stored once, although the chunks that say so are gone."""
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s", reference="p")
+        await peer.store([b"a", b"b"])
+        assert await truncate(peer, offset=2) == 2
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.declare("s", reference="p")
+        assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 2
+        await peer.publish([b"b", b"c"], first_id=2)
+        await peer.confirmed(2)
+        assert await all_of(server, 1) == [b"c"]
+
+
+async def test_while_others_publish_truncate_and_read(server: Harness, peer: Peer) -> None:
+    """Each reader gets a rising sequence without gaps but those that truncation made."""
+    await fill(peer, 5, stream_max_segment_size_bytes="300")
+    found: list[list[int]] = [[] for _ in range(4)]
+
+    async def publish() -> None:
+        for number in range(5, 60):
+            await peer.store([b"%d" % number], number + 1)
+
+    async def cut(every: int) -> None:
+        other = await server.peer()
+        for number in range(0, 60, every):
+            await truncate(other, offset=number)
+
+    async def read(numbers: list[int]) -> None:
+        reader = await server.peer()
+        await reader.subscribe("s", credit=1)
+        while not numbers or numbers[-1] != 59:
+            numbers += map(int, (await reader.chunk()).bodies)
+            await reader.send(c.Credit(1, 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        for every in (3, 7):
+            nursery.start_soon(cut, every)
+        for numbers in found:
+            nursery.start_soon(read, numbers)
+    for numbers in found:
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == 59
+    assert (await truncate(peer, offset=58)) == 58
+    assert await all_of(server, 2) == [b"58", b"59"]
+
+
+@pytest.mark.parametrize("moment", ["copy", "finish"])
+async def test_a_stream_that_is_deleted_meanwhile(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The next stream of that name has nothing of it."""
+    await fill(peer)
+    other, has_begun, goes_on = await server.peer(), trio.Event(), trio.Event()
+    inline = threads.in_thread
+
+    async def slowly(work: Any, *arguments: object) -> Any:
+        if getattr(work, "__name__", "") == moment:
+            has_begun.set()
+            await goes_on.wait()
+        return await inline(work, *arguments)
+
+    monkeypatch.setattr(threads, "in_thread", slowly)
+    codes = []
+
+    async def cut() -> None:
+        answer = await manage(other, "stream.truncate", stream="s", offset="4")
+        codes.append(answer.code)
+
+    async def delete() -> None:
+        assert await peer.code(c.Delete, "s") == OK
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cut)
+        await has_begun.wait()
+        nursery.start_soon(delete)
+        await wait_all_tasks_blocked()
+        goes_on.set()
+    assert codes[0] in (OK, ResponseCode.STREAM_DOES_NOT_EXIST)
+    await other.create("s")
+    await other.declare("s")
+    await other.store([b"new"])
+    assert await all_of(server, 1) == [b"new"]
+
+
+async def test_no_room_for_the_rest_of_a_segment(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole segments go, the one with the place stays."""
+    bodies = await fill(peer, stream_max_segment_size_bytes="300")
+
+    def full(*_: object) -> None:
+        raise StorageError("write", "a file", OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(Rest, "_copy_data", full)
+    first = await truncate(peer, offset=8)
+    assert 0 < first < 8
+    assert "is cut before a whole segment" in caplog.text
+    assert await all_of(server, 10 - first) == bodies[first:]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"offset": "x"}, {"offset": "-1"}, {"timestamp": "1e3"}, {"offset": str(1 << 63)}],
+)
+async def test_bad_places(peer: Peer, arguments: dict[str, str]) -> None:
+    await fill(peer, 1)
+    answer = await manage(peer, "stream.truncate", stream="s", **arguments)
+    assert answer.code == PRECONDITION
+    assert "expected a whole number" in answer.reason
+
+
+class TestStoredOffsets:
+    async def test_listed_set_and_deleted(self, tmp_path: Path) -> None:
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            await fill(peer)
+            ask = partial(must, peer, stream="s")
+            await peer.send(c.StoreOffset("a", "s", 3))
+            await ask("offset.set", name="b", offset="9")
+            await trio.sleep(5)
+            assert await ask("offset.list") == [
+                {"name": "a", "offset": "3", "messages_behind": "6", "seconds_behind": "5.0"},
+                {"name": "b", "offset": "9", "messages_behind": "0", "seconds_behind": "0.0"},
+            ]
+            await ask("offset.delete", name="a")
+            assert await peer.code(c.QueryOffset, "a", "s") == ResponseCode.NO_OFFSET
+            again = await manage(peer, "offset.delete", stream="s", name="a")
+            assert (again.code, again.reason) == (PRECONDITION, "a has stored no offset in s")
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            rows = await must(peer, "offset.list", stream="s")
+            assert [row["name"] for row in rows] == ["b"]
+
+    async def test_those_before_the_beginning_stay(self, peer: Peer) -> None:
+        """Their consumers are to go on with the first message, not as if they were new."""
+        await fill(peer)
+        await must(peer, "offset.set", stream="s", name="a", offset="2")
+        await truncate(peer, offset=6)
+        (row,) = await must(peer, "offset.list", stream="s")
+        assert (row["offset"], row["messages_behind"]) == ("2", "4")
+        await peer.subscribe("s", offset=OffsetSpecification(4, 3))
+        assert await peer.bodies(4) == [b"6", b"7", b"8", b"9"]
+
+    async def test_over_http(self, peer: Peer, http: Http) -> None:
+        await fill(peer)
+        path = "stream/%2F/s/tracking"
+        assert await http.get(path) == {"offsets": {}, "writers": {}}
+        assert await http.code("PUT", f"{path}/till%2F3", {"offset": 4}) == 204
+        assert await http.get(f"{path}?type=offset") == {"offsets": {"till/3": 4}}
+        assert await http.get(f"{path}?type=writer") == {"writers": {}}
+        (row,) = (await http.get(f"{path}?details=true"))["consumers"]
+        assert (row["reference"], row["messages_behind"]) == ("till/3", 5)
+        for bad in ({}, {"offset": -1}, {"offset": True}, {"offset": "4"}, {"offset": 1 << 63}):
+            assert "expected a whole one" in await http.reason("PUT", f"{path}/a", bad)
+        assert await http.code("PUT", f"{path}/{'x' * 256}", {"offset": 4}) == 400
+        assert await http.code("DELETE", f"{path}/till%2F3") == 204
+        assert await http.code("DELETE", f"{path}/till%2F3") == 404
+        answer = await http.ask("POST", "stream/%2F/s/truncate", {"offset": 8})
+        assert answer.json() == {"first_offset": 8}
+        for bad in ({}, {"offset": 1, "timestamp": 1}):
+            assert "expected either" in await http.reason("POST", "stream/%2F/s/truncate", bad)
+        assert await http.code("GET", "stream/%2F/none/tracking") == 404
