@@ -340,7 +340,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Beginning": row(first_offset=number("Of the first message that is there now.")),
     "NewOffset": body("offset", offset=number("Of the last message that the consumer has done.")),
-    "Truncation": body(
+    "NewBeginning": body(
         offset=number("Of the first message to keep."),
         timestamp=number("Instead of `offset`: a time in ms since 1970; older chunks go."),
     ),

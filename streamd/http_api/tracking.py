@@ -102,7 +102,7 @@ class TrackingPaths:
 
     @described(
         Operation(
-            body="Truncation", answer="Beginning", needs="the permission to configure the stream"
+            body="NewBeginning", answer="Beginning", needs="the permission to configure the stream"
         )
     )
     async def _truncate(self, request: Request) -> Response:

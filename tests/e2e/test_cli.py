@@ -78,6 +78,8 @@ class TestStreams:
         assert re.search(r"max-age +7D", streamd("stream", "info", "audit"))
         streamd("stream", "delete", "flights")
         assert streamd.notes == "deleted flights\n"
+        streamd("stream", "info", "flights", code=1)
+        assert "stream does not exist" in streamd.notes
 
     def test_truncated(self, streamd: Shell) -> None:
         streamd("stream", "create", "flights", "--chunk-max-records", "1")
@@ -105,8 +107,6 @@ class TestStreams:
         assert "till-3 has stored no offset in flights" in streamd.notes
         streamd("offset", "set", "flights", "till-3", str(1 << 63), code=1)
         assert "expected a whole number up to 9223372036854775807" in streamd.notes
-        streamd("stream", "info", "flights", code=1)
-        assert "stream does not exist" in streamd.notes
 
     @pytest.mark.parametrize(
         ("options", "reason"),

@@ -15,8 +15,8 @@ from segments.errors import OtherVersionError
 from segments.recovery import examine
 from segments.recovery_steps import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
-from tests.support.disk import FaultyDisk
-from tests.support.logs import append, entry, read_bodies, read_chunks
+from tests.support.disk import FaultyDisk, Killed
+from tests.support.logs import append, entry, read_bodies, read_chunks, truncate
 
 ROLLING = LogPolicy(max_segment_chunks=3, filter_size=16)
 
@@ -725,3 +725,34 @@ def test_a_log_that_rabbitmq_wrote(tmp_path: Path) -> None:
     assert read_bodies(log, matcher=ChunkMatcher([b"grape"])) == [b"hi", b"ho"]
     assert [c.header.chunk_id for c in read_chunks(log)] == [0]
     log.close()
+
+
+def test_what_truncation_had_begun_is_finished() -> None:
+    """Killed at any byte it writes and after any operation: it has happened, or it has not."""
+    found = set()
+    for life in range(2_000):
+        disk = FaultyDisk()
+        log = Log.open("s", LogPolicy(max_segment_chunks=4, filter_size=16), disk)
+        for number, body in enumerate(bodies(10)):
+            append(log, [body], [b"v"], sequences={b"p": number + 1})
+        disk.life = life
+        try:
+            truncate(log, 6)
+            is_done = True
+        except Killed:
+            is_done = False
+        disk.life = None
+        log = Log.open("s", LogPolicy(), disk)
+        assert log.report.losses == ()
+        assert log.first_offset == 6 if is_done else log.first_offset in (0, 6)
+        assert read_bodies(log) == bodies(10)[log.first_offset :]
+        assert log.tracking.sequence(b"p") == 10
+        found.add((is_done, log.first_offset))
+        log.close()
+        again = Log.open("s", LogPolicy(), disk)
+        assert (again.report.losses, again.first_offset) == ((), log.first_offset)
+        again.close()
+        assert Log.open("s", LogPolicy(), disk).report.steps == ()
+        if is_done:
+            break
+    assert found == {(False, 0), (False, 6), (True, 6)}
