@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+MAX_DIGITS = 20  # of an offset
 DEFAULT_URI = "rabbitmq-stream://guest:guest@localhost:5552/"
 
 

@@ -14,7 +14,7 @@ import click
 
 from segments.amqp10 import Opaque
 from segments.errors import FormatError
-from streamd.cli.common import count, moment, retry_option, run_client, size, uri_option
+from streamd.cli.common import MAX_DIGITS, count, moment, retry_option, run_client, size, uri_option
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _DAMAGED = 'messages with "damaged" have parts that cannot be read; "raw" has their bytes'
 _NAMED = ("first", "last", "next")
-_MAX_DIGITS = 20  # of an offset
 
 
 @click.command()
@@ -211,7 +210,7 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
 def _offset(text: str) -> str | int | datetime:
     if text in _NAMED:
         return text
-    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
+    if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS:
         return int(text)
     found = moment(text)
     if found is None:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import json_option, run_client, uri_option
-from streamd.cli.terminal import note, show_table, shown, write_json
+from streamd.cli.common import MAX_DIGITS, json_option, run_client, uri_option
+from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client, StoredOffset
@@ -59,21 +59,23 @@ def _seconds(seconds: float | None) -> str:
 @offset.command(name="set")
 @click.argument("stream")
 @click.argument("consumer")
-@click.argument("to", metavar="OFFSET", type=click.IntRange(0))
+@click.argument("to", metavar="OFFSET")
 @uri_option
-def set_offset(stream: str, consumer: str, to: int, uri: str) -> None:
+def set_offset(stream: str, consumer: str, to: str, uri: str) -> None:
     """Store OFFSET for CONSUMER in STREAM: it goes on with the message behind it.
 
     \b
     Example, to go on with message 500:
       streamd offset set orders till-3 499
     """
+    if not (to.isascii() and to.isdecimal() and len(to) <= MAX_DIGITS):
+        raise Misused(f"OFFSET is {to[:40]!r}, expected a whole number")
 
     async def work(client: "Client") -> None:
-        await client.set_offset(stream, consumer, to)
+        await client.set_offset(stream, consumer, int(to))
 
     run_client(uri, work)
-    note(f"stored offset {to:,} for {shown(consumer)} in {shown(stream)}")
+    note(f"stored offset {int(to):,} for {shown(consumer)} in {shown(stream)}")
 
 
 @offset.command()

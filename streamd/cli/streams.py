@@ -8,7 +8,7 @@ import click
 
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
-from streamd.cli.common import json_option, moment, run_client, size, uri_option
+from streamd.cli.common import MAX_DIGITS, json_option, moment, run_client, size, uri_option
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
-_MAX_DIGITS = 20  # of an offset
 
 
 @click.group()
@@ -283,7 +282,7 @@ def truncate(name: str, uri: str, before: str) -> None:
       streamd stream truncate flights --before 100000
       streamd stream truncate flights --before 2026-11-01T00:00:00Z
     """
-    is_offset = before.isascii() and before.isdecimal() and len(before) <= _MAX_DIGITS
+    is_offset = before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS
     time = None if is_offset else moment(before)
     if time is None and not is_offset:
         raise Misused(

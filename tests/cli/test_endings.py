@@ -30,6 +30,7 @@ OPTIONS = {
     ("consume",): ["--until-end"],
     ("selector", "add"): ["--sql", "a = 1"],
     ("stream", "set"): ["--max-age", "7D"],
+    ("stream", "truncate"): ["--before", "5"],
     ("user", "add"): ["--password", "secret"],
     ("user", "passwd"): ["--password", "secret"],
 }
@@ -60,10 +61,11 @@ by_remote_name = pytest.mark.parametrize("name", REMOTE, ids=" ".join)
 
 
 def words(name: tuple[str, ...], value: str = "s") -> list[str]:
-    """A command with the arguments that it needs, each of them `value`."""
+    """A command with the arguments that it needs, each of them `value`, a number if need be."""
     params = command_named(name).params
-    num = sum(isinstance(p, click.Argument) and p.required for p in params)
-    return [*name, *OPTIONS.get(name, []), *(["--"] if num else []), *[value] * num]
+    needed = [p.name for p in params if isinstance(p, click.Argument) and p.required]
+    values = ["5" if (needs, value) == ("to", "s") else value for needs in needed]
+    return [*name, *OPTIONS.get(name, []), *(["--"] if values else []), *values]
 
 
 def check(ended: Ended, *codes: int) -> None:
