@@ -122,7 +122,8 @@ class ServiceManager:
             return  # the manager does not read at the moment
         except OSError as error:
             if not self._has_complained:
-                logger.warning("the service manager cannot be told anything: %s", error.strerror)
+                reason = error.strerror or error  # a path that is too long has no number
+                logger.warning("the service manager cannot be told anything: %s", reason)
             self._has_complained = True
             return
         self._unsaid, self._has_complained = [], False

@@ -37,7 +37,7 @@ class JsonLine(logging.Formatter):
         if record.exc_info:
             text = self.formatException(record.exc_info)
             fields["exception"] = shortened(text, TRACEBACK // 2, TRACEBACK // 2)
-        return json.dumps(fields)
+        return json.dumps({key: _as_unicode(text) for key, text in fields.items()})
 
 
 def _subjects(record: logging.LogRecord) -> Iterator[tuple[str, str]]:
@@ -52,6 +52,11 @@ def _subjects(record: logging.LogRecord) -> Iterator[tuple[str, str]]:
     peer = next((str(value) for value in values if isinstance(value, Address)), None)
     if peer is not None:
         yield "connection", peer
+
+
+def _as_unicode(text: str) -> str:
+    """A text with halves of surrogate pairs as in Python: strict readers take no line with one."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def log_as_json() -> None:

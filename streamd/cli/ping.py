@@ -3,7 +3,7 @@
 import click
 
 from streamd.cli.common import Number, run, uri_option
-from streamd.cli.terminal import write
+from streamd.cli.terminal import escaped, write
 
 
 @click.command()
@@ -39,4 +39,4 @@ def ping(uri: str, seconds: float) -> None:
             return f"{endpoint} answers: streamd {about['streamd']}"
         return f"{endpoint} answers: {about.get('product', '?')} {about.get('version', '?')}"
 
-    write(run(ask))
+    write(escaped(run(ask)))  # what a server says of itself may be anything

@@ -82,6 +82,13 @@ def test_one_object(name: str) -> None:
     assert as_json(name.replace("%", "")).keys() == {"time", "level", "logger", "message"}
 
 
+def test_halves_of_surrogate_pairs_are_no_unicode() -> None:
+    """As in the name of a file that is not UTF-8; strict readers refuse the whole line."""
+    found = as_json("stream %s", "a\udc80 \U0001f600", error=ValueError("\ud800"))
+    assert (found["stream"], found["message"]) == ("a\\udc80 \U0001f600", "stream a\\udc80 \U0001f600")
+    assert found["exception"] == "ValueError: \\ud800"
+
+
 def test_time_is_in_utc_with_milliseconds() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "it is", (), None)
     record.created = 1_700_000_000.25

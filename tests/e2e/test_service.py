@@ -161,6 +161,18 @@ class TestPing:
         uri = f"rabbitmq-stream://localhost:{server.amqp_port}"
         self.check_failure("does not speak the stream protocol", uri)
 
+    def test_a_server_that_says_what_a_terminal_obeys(self) -> None:
+        version = "1\n\x1b[2J\u202e"
+
+        def answer(listener: socket.socket) -> None:
+            client, _ = listener.accept()
+            with client:
+                (question, _) = decode_frames(client.recv(4_096))
+                client.sendall(question)
+
+        with socket.create_server(("127.0.0.1", 0)) as lying:
+            pass
+
     def test_what_is_no_address(self) -> None:
         assert "is not an address" in streamd("ping", "--uri", "localhost", code=2).stderr
 

@@ -283,13 +283,12 @@ class Delivery:
             return
         with suppress(StorageError):  # its turn will meet it again
             reader.catch_up()  # what came before it and is for others does not count
-        if not 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
-            return
-        chunks = self._read(subscription, reader)
-        if chunks:
-            subscription.use_credit(len(chunks))
-            self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
-        subscription.tell_watchers()
+        if 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
+            chunks = self._read(subscription, reader)
+            if chunks:
+                subscription.use_credit(len(chunks))
+                self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
+        subscription.tell_watchers()  # also where all was skipped: it may wait now
 
     def cannot_read(self, subscription: Subscription, error: StorageError) -> None:
         """The stream of a subscription cannot be read: all that read it on this connection end."""

@@ -325,6 +325,20 @@ class TestProgress:
         figures = dict((await reader.expect(c.DescribeSubscriptionResponse)).statistics)
         assert figures["next_offset"] == 101
 
+    async def test_of_what_others_publish(self, server: Harness, reader: Peer) -> None:
+        """Nothing else is to be sent then, and the message is skipped at once."""
+        other = await server.peer()
+        await other.declare("s")
+        await reader.subscribe("s", NEXT, filter__0="a")
+        for number in range(5):  # the first one has the segment's index made
+            await reader.send(c.DescribeSubscription(number, 1, 101 + number))
+            await reader.silence()
+            await other.store([b"x"], number, values=[b"another"])
+            with trio.fail_after(1):
+                answer = await reader.expect(c.DescribeSubscriptionResponse)
+            assert answer.correlation_id == number
+            assert dict(answer.statistics)["chunks"] == 0
+
     async def test_of_what_is_to_come_asked_for_before_it_waits(self, reader: Peer) -> None:
         await reader.subscribe("s", credit=1, filter__0="nothing", match_unfiltered="true")
         await reader.chunk()
