@@ -72,6 +72,7 @@ def test_one_object(name: str) -> None:
     found = as_json("%s: stream %s is refused", peer, name)
     assert found["connection"] == "[::1]:40000"
     assert len(found["message"]) < 1_600
+    name = name.encode(errors="backslashreplace").decode()  # no halves of surrogate pairs
     if len(name) < 1_000:
         assert found["message"] == f"[::1]:40000: stream {name} is refused"
         assert found["stream"] == name
@@ -85,7 +86,10 @@ def test_one_object(name: str) -> None:
 def test_halves_of_surrogate_pairs_are_no_unicode() -> None:
     """As in the name of a file that is not UTF-8; strict readers refuse the whole line."""
     found = as_json("stream %s", "a\udc80 \U0001f600", error=ValueError("\ud800"))
-    assert (found["stream"], found["message"]) == ("a\\udc80 \U0001f600", "stream a\\udc80 \U0001f600")
+    assert (found["stream"], found["message"]) == (
+        "a\\udc80 \U0001f600",
+        "stream a\\udc80 \U0001f600",
+    )
     assert found["exception"] == "ValueError: \\ud800"
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import trustme
 
 from streamd import __version__
 from streamd.config import Config, describe, load
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.fields import Pair
 from tests.support import seccomp
 from tests.support.process import ServerProcess
 
@@ -162,16 +166,16 @@ class TestPing:
         self.check_failure("does not speak the stream protocol", uri)
 
     def test_a_server_that_says_what_a_terminal_obeys(self) -> None:
-        version = "1\n\x1b[2J\u202e"
-
-        def answer(listener: socket.socket) -> None:
-            client, _ = listener.accept()
+        """Of what a server says of itself nothing can end the line or move the cursor."""
+        said = (Pair("product", "other\nall is well"), Pair("version", "\x1b[2J\u202e1"))
+        with socket.create_server(("127.0.0.1", 0)) as lying, ThreadPoolExecutor() as pool:
+            uri = f"rabbitmq-stream://127.0.0.1:{lying.getsockname()[1]}"
+            result = pool.submit(streamd, "ping", "--uri", uri)
+            client, _ = lying.accept()
             with client:
-                (question, _) = decode_frames(client.recv(4_096))
-                client.sendall(question)
-
-        with socket.create_server(("127.0.0.1", 0)) as lying:
-            pass
+                client.sendall(encode(c.PeerPropertiesResponse(1, ResponseCode.OK, said)))
+                line = result.result().stdout
+        assert line.endswith(r" answers: other\nall is well \x1b[2J\u202e1" + "\n")
 
     def test_what_is_no_address(self) -> None:
         assert "is not an address" in streamd("ping", "--uri", "localhost", code=2).stderr
