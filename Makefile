@@ -33,6 +33,7 @@ $(BIN)/python:
 
 # One stamp file per set of extras; they depend on pyproject.toml.
 $(VENV)/.%: $(BIN)/python pyproject.toml
+	@echo "installing streamd[$*] into $(VENV); the first time this takes a while"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from clients.errors import ConnectionLost, NotSent, StreamError, refusal
-from clients.uri import SCHEME, TLS_SCHEME, Endpoint, TlsFiles
+from clients.uri import DEFAULT_PORTS, SCHEME, TLS_SCHEME, Endpoint, TlsFiles
 from streamd.wire.stream import (
     NEED_DATA,
     Connection as WireConnection,
@@ -478,7 +478,7 @@ async def _in_words(endpoint: Endpoint, login: Awaitable[None]) -> None:
         with anyio.fail_after(_LOGIN_SECONDS):
             await login
     except TimeoutError:
-        raise ConnectionLost(f"{endpoint} does not speak the stream protocol: no answer") from None
+        raise _foreign(endpoint, "no answer") from None
     except ssl.SSLError as error:  # a client's certificate is looked at when all else is done
         raise ConnectionLost(f"no TLS with {endpoint}: {_tls_reason(endpoint, error)}") from error
     except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
@@ -487,4 +487,11 @@ async def _in_words(endpoint: Endpoint, login: Awaitable[None]) -> None:
             f"{endpoint} ended the connection during the login{'' if endpoint.tls else hint}"
         ) from error
     except ProtocolError as error:
-        raise ConnectionLost(f"{endpoint} does not speak the stream protocol: {error}") from error
+        raise _foreign(endpoint, str(error)) from error
+
+
+def _foreign(endpoint: Endpoint, why: str) -> ConnectionLost:
+    usual = f"port {DEFAULT_PORTS[TLS_SCHEME if endpoint.tls else SCHEME]}"
+    return ConnectionLost(
+        f"{endpoint} does not speak the stream protocol, which is usually on {usual}: {why}"
+    )

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 SCHEME = "rabbitmq-stream"
 TLS_SCHEME = f"{SCHEME}+tls"
 DEFAULT_URI = f"{SCHEME}://guest:guest@localhost:5552/"
-_DEFAULT_PORTS = {SCHEME: 5552, TLS_SCHEME: 5551}
+DEFAULT_PORTS = {SCHEME: 5552, TLS_SCHEME: 5551}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def parse_uri(uri: str) -> Endpoint:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"{_shown(uri)} is not an address: {error}") from None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
+    if parts.scheme not in DEFAULT_PORTS or not parts.netloc:
         raise ValueError(
             f"{_shown(uri)} is not an address of a stream server: expected {SCHEME}://user:password@host:port/"
         )
@@ -63,7 +63,7 @@ def parse_uri(uri: str) -> Endpoint:
         raise ValueError(f"{_shown(uri)}: {expected} expected after the virtual host")
     return Endpoint(
         host=parts.hostname or "localhost",
-        port=_DEFAULT_PORTS[parts.scheme] if port is None else port,
+        port=DEFAULT_PORTS[parts.scheme] if port is None else port,
         user=unquote(parts.username or ("" if files.get("certfile") else "guest")),
         password=unquote("guest" if parts.password is None else parts.password),
         virtual_host=unquote(parts.path[1:]) or "/",

@@ -38,10 +38,11 @@ def main() -> None:
 @_folder_argument
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per chunk.")
 def dump(folder: str, *, as_json: bool) -> None:
-    """Print every chunk: offsets, time, sizes, filter, and what its trailer records.
+    """Print every chunk of a stream.
 
-    For each segment it says how full the filters are and how often they needlessly let a chunk
-    pass, by their bits and as counted with the values of other chunks.
+    Of each chunk: offsets, time, sizes, filter, and what its trailer records. For each segment:
+    how full the filters are and how often they needlessly let a chunk pass, by their bits and as
+    counted with the values of other chunks.
 
     \b
     Examples:
@@ -67,10 +68,10 @@ def dump(folder: str, *, as_json: bool) -> None:
 @main.command()
 @_folder_argument
 def verify(folder: str) -> None:
-    """Check every byte of a stream's files: checksums, order, indexes, filters, tracking.
+    """Check every byte of a stream's files.
 
-    Exits 0 when all is whole, else 1 after naming each damaged or missing file and the position.
-    A server that is writing to the stream meanwhile makes its newest chunk look torn.
+    That is checksums, order, indexes, filters and tracking. Exits 0 when all is whole, else 1
+    after naming each damaged or missing file and the position. A server that is writing to the stream meanwhile makes its newest chunk look torn.
 
     \b
     Example:

@@ -82,7 +82,9 @@ def user() -> None:
 def add_user(
     name: str, password: str, tag: tuple[str, ...], uri: str, *, administrator: bool
 ) -> None:
-    """Add the user NAME; its permissions are set with `streamd permission set`.
+    """Add the user NAME.
+
+    Its permissions are set with `streamd permission set`.
 
     \b
     Examples:
@@ -126,7 +128,9 @@ def delete_user(name: str, uri: str) -> None:
 @_tag_option
 @uri_option
 def tags(name: str, tag: tuple[str, ...], uri: str) -> None:
-    """Set all tags of the user NAME; without --tag it loses the tags that it has.
+    """Replace the tags of the user NAME.
+
+    Without --tag it loses those that it has.
 
     \b
     Example:
@@ -160,7 +164,9 @@ def vhost() -> None:
 @click.argument("name")
 @uri_option
 def add_vhost(name: str, uri: str) -> None:
-    """Add the virtual host NAME; the user that adds it gets all permissions in it.
+    """Add the virtual host NAME.
+
+    The user that adds it gets all permissions in it.
 
     \b
     Example:
@@ -187,7 +193,9 @@ def list_vhosts(uri: str, *, as_json: bool) -> None:
 @click.argument("name")
 @uri_option
 def delete_vhost(name: str, uri: str) -> None:
-    """Delete the virtual host NAME with all its streams; connections in it are closed.
+    """Delete the virtual host NAME with all its streams.
+
+    Connections in it are closed.
 
     \b
     Example:
@@ -210,10 +218,11 @@ def permission() -> None:
 @click.option("--read", default="", metavar="RE", help="Streams to consume from.")
 @uri_option
 def set_permission(name: str, vhost: str, configure: str, write: str, read: str, uri: str) -> None:
-    """Set the permissions of the user NAME in a virtual host; replaces those it had there.
+    """Set the permissions of the user NAME in a virtual host.
 
-    RE is a regular expression that is searched for in stream names: '^app-' for those that begin
-    with app-, '.*' for all. Without the option, no streams.
+    They replace those that it had there. RE is a regular expression that is searched for in
+    stream names: '^app-' for those that begin with app-, '.*' for all. Without the option, no
+    streams.
 
     \b
     Example:

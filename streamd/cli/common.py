@@ -16,7 +16,7 @@ from streamd.cli.log_lines import OneLine
 from streamd.cli.terminal import BadSelector, Failed, Misused
 
 if TYPE_CHECKING:
-    from clients import Client
+    from clients import Client, StreamError
 
 Result = TypeVar("Result")
 
@@ -112,7 +112,7 @@ def run(main: Callable[[], Awaitable[Result]]) -> Result:
             case click.ClickException() as found:
                 raise found from error
             case StreamError() as found:
-                raise Failed(str(found)) from error
+                raise Failed(f"{found}{_advice(found)}") from error
             case SelectorError() as found:
                 raise BadSelector(str(found)) from error
             case UnicodeEncodeError() as found:
@@ -130,6 +130,21 @@ def moment(text: str) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return found
+
+
+def _advice(error: "StreamError") -> str:
+    """What to do about an error that says only what is wrong; empty for all others."""
+    from clients import ServerRefused  # noqa: PLC0415 - as above
+    from streamd.wire.stream import ResponseCode  # noqa: PLC0415 - as above
+
+    match error.code if isinstance(error, ServerRefused) else None:
+        case ResponseCode.STREAM_DOES_NOT_EXIST:
+            return "; `streamd stream list` shows those that do"
+        case ResponseCode.AUTHENTICATION_FAILURE:
+            return "; user and password are given in --uri or STREAMD_URI"
+        case ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:
+            return "; it does not exist, or the user has no permissions in it"
+    return ""
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

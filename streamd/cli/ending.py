@@ -85,8 +85,10 @@ def _in_words(error: BaseException) -> click.ClickException:
 
 def _usage(error: click.UsageError) -> click.ClickException:
     """What click finds, in the one line that all errors have."""
-    hint = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
-    return Misused(f"{error.format_message().rstrip('.')}{hint}")
+    found = error.format_message().rstrip(".")
+    joint = " See" if found.endswith(("?", "?)")) else "; see"  # click has asked: did you mean …?
+    hint = f"{joint} {error.ctx.command_path} --help" if error.ctx is not None else ""
+    return Misused(f"{found}{hint}")
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

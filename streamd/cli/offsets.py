@@ -62,7 +62,9 @@ def _seconds(seconds: float | None) -> str:
 @click.argument("to", metavar="OFFSET")
 @uri_option
 def set_offset(stream: str, consumer: str, to: str, uri: str) -> None:
-    """Store OFFSET for CONSUMER in STREAM: it goes on with the message behind it.
+    """Store OFFSET for CONSUMER in STREAM.
+
+    The consumer goes on with the message behind it.
 
     \b
     Example, to go on with message 500:
@@ -83,7 +85,9 @@ def set_offset(stream: str, consumer: str, to: str, uri: str) -> None:
 @click.argument("consumer")
 @uri_option
 def delete(stream: str, consumer: str, uri: str) -> None:
-    """Forget the offset of CONSUMER in STREAM: it begins as if it was new.
+    """Forget the offset of CONSUMER in STREAM.
+
+    The consumer begins as if it was new.
 
     \b
     Example:

@@ -27,7 +27,9 @@ def print_() -> None:
 
 @print_.command()
 def config() -> None:
-    """Print a settings file for `serve --config`, with all settings, their defaults and meaning.
+    """Print a settings file for `streamd serve --config`.
+
+    All settings are in it as comments, with their defaults and what they mean.
 
     \b
     Example:

@@ -26,6 +26,7 @@ _MAX_LINE_BYTES = 16 << 20  # a frame in JSON: up to 12 bytes for 4, and room fo
 _MAX_TOLD = 10  # lines that are no messages; the others are counted
 _SHOWN_CHARACTERS = 60  # of such a line
 _FLUSH_SECONDS = 5  # after Ctrl-C
+_EXAMPLE = '{"body": "hello"}'
 
 
 @click.command()
@@ -88,7 +89,7 @@ def publish(
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {publication.summary()}") from None
     if publication.refused:
-        what = count(publication.refused, "line is no message", "lines are no messages")
+        what = count(publication.refused, "line is not a message", "lines are not messages")
         raise Failed(f"{what}; {publication.summary()}")
     note(publication.summary())
     declared.tell()
@@ -247,7 +248,10 @@ def _message(line: bytes | None) -> "Message":
         found = json.loads(line)
     except RecursionError:
         raise BadLine("is nested too deeply") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at character {error.pos + 1}"
+        raise BadLine(f"is not JSON: {where}; a line looks like {_EXAMPLE}") from error
+    except UnicodeDecodeError as error:
         raise BadLine(f"is not JSON: {error}") from error
     except ValueError:  # Python's own limit, of thousands of digits
         raise BadLine("has a number that does not fit into 64 bits") from None

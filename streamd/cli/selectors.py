@@ -44,6 +44,12 @@ def add(stream: str, group: str, sql: str | None, tags: str | None, dialect: str
     """
 
     async def work(client: "Client") -> None:
+        from segments.selector import TAGS, parse_selector  # noqa: PLC0415 - not for the help
+
+        # What is wrong is marked below the selector; the server's answer would be a single line.
+        for kind, text in ((dialect, sql), (TAGS, tags)):
+            if text is not None:
+                parse_selector(kind, text)
         await client.register_selector(stream, group, sql=sql, tags=tags, dialect=dialect)
 
     run_client(uri, work)
@@ -84,7 +90,9 @@ def list_selectors(stream: str, uri: str, *, as_json: bool) -> None:
 @click.argument("group")
 @uri_option
 def delete(stream: str, group: str, uri: str) -> None:
-    """Delete the selector of GROUP on STREAM; its consumers must be gone.
+    """Delete the selector of GROUP on STREAM.
+
+    The group's consumers must be gone.
 
     \b
     Example:

@@ -142,10 +142,10 @@ ARGUMENTS = {
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
 @uri_option
 def set_arguments(name: str, uri: str, **options: str | None) -> None:
-    """Change the stream NAME while it is in use, from the next chunk on.
+    """Change the stream NAME while it is in use.
 
-    The value "default" undoes a change or a declaration. Programs can still declare the stream
-    with the arguments it was created with.
+    Changes hold from the next chunk on. The value "default" undoes a change or a declaration.
+    Programs can still declare the stream with the arguments it was created with.
 
     \b
     Examples:

@@ -146,6 +146,50 @@ def _interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+GROUPS = sorted({name[:-1] for name in COMMANDS})
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=" ".join)
+def test_lists_of_commands_are_not_cut_off(shared: CommandLine, group: tuple[str, ...]) -> None:
+    """The first sentence of each help fits into its line of the list."""
+    ended = shared(*group, "--help")
+    assert "..." not in ended.out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("consume", "none"), "; `streamd stream list` shows those that do"),
+        (("publish", "none"), "; `streamd stream list` shows those that do"),
+        (
+            ("stream", "list", "--uri", "rabbitmq-stream://guest:wrong@localhost/"),
+            "; user and password are given in --uri or STREAMD_URI",
+        ),
+        (
+            ("stream", "list", "--uri", "rabbitmq-stream://localhost/none"),
+            "; it does not exist, or the user has no permissions in it",
+        ),
+        (("stream", "list", "--jsno"), "Did you mean '--json'? See streamd stream list --help"),
+    ],
+)
+def test_an_error_says_what_to_do(
+    streamd: CommandLine, arguments: tuple[str, ...], advice: str
+) -> None:
+    ended = streamd(*arguments)
+    assert ended.notes.endswith(f"{advice}\n")
+    assert ended.notes.count("\n") == 1
+
+
+def test_a_standing_selector_that_is_none_is_marked(streamd: CommandLine) -> None:
+    """As for consume: the place is marked in a line of its own."""
+    streamd("stream", "create", "s")
+    ended = streamd("selector", "add", "s", "g", "--sql", "delay >")
+    assert ended.code == 2
+    reason, text, mark = ended.notes.splitlines()
+    assert reason.startswith("Error: column 8: found the end")
+    assert (text, mark) == ("  delay >", "         ^")
+
+
 @by_name
 def test_help_that_cannot_be_written(shared: CommandLine, name: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:

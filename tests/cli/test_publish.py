@@ -118,7 +118,10 @@ def test_an_interrupt_while_the_server_is_away(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"not json", "is not JSON: Expecting value"),
+        (
+            b"not json",
+            'is not JSON: Expecting value at character 1; a line looks like {"body": "hello"}',
+        ),
         (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff"),
         (b"[1, 2]", "is not a JSON object: '[1, 2]'"),
         (b'"\x1b[31m"', "is not JSON: Invalid control character"),
@@ -137,14 +140,14 @@ def test_a_line_that_is_no_message(streamd: CommandLine, line: bytes, reason: st
     assert ended.code == 1
     first, last = ended.notes.splitlines()
     assert first.startswith(f"line 2 {reason}")
-    assert last == "Error: 1 line is no message; published 2 messages to s"
+    assert last == "Error: 1 line is not a message; published 2 messages to s"
     assert bodies(streamd) == ["1", "2"]
 
 
 def test_more_lines_that_are_no_messages_are_counted(streamd: CommandLine) -> None:
     ended = streamd("publish", "s", stdin=b"\0\n" * 1000 + b"{}")
     assert ended.notes.count("\n") == 11
-    assert ended.notes.endswith("Error: 1,000 lines are no messages; published 1 message to s\n")
+    assert ended.notes.endswith("Error: 1,000 lines are not messages; published 1 message to s\n")
 
 
 def test_a_line_without_end_is_not_kept(

@@ -104,7 +104,10 @@ def test_wrong_password_and_virtual_host(running_server: ServerProcess, backend:
     ("answer", "reason"),
     [
         (b"", "ended the connection during the login"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak the stream protocol"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "does not speak the stream protocol, which is usually on port 5552",
+        ),
         (b"\0\0\0\4\0\x17\0\1", "ended the connection"),  # a heartbeat, then nothing
     ],
 )

@@ -370,7 +370,7 @@ class TestMessages:
         stdin = flights("HA").encode() + line.encode("latin-1") + b"\n" + flights("UA").encode()
         streamd("publish", "s", stdin=stdin, code=1)
         assert reason in streamd.notes
-        assert streamd.notes.endswith("1 line is no message; published 2 messages to s\n")
+        assert streamd.notes.endswith("1 line is not a message; published 2 messages to s\n")
         assert len(streamd.lines("s")) == 2
 
     def test_following_until_interrupted(self, streamd: Shell) -> None:
