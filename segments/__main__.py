@@ -71,7 +71,8 @@ def verify(folder: str) -> None:
     """Check every byte of a stream's files.
 
     That is checksums, order, indexes, filters and tracking. Exits 0 when all is whole, else 1
-    after naming each damaged or missing file and the position. A server that is writing to the stream meanwhile makes its newest chunk look torn.
+    after naming each damaged or missing file and the position. A server that is writing to the
+    stream meanwhile makes its newest chunk look torn.
 
     \b
     Example:
