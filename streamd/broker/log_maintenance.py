@@ -13,9 +13,7 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
-from errno import ENOSPC
 
 import trio
 
@@ -187,7 +185,7 @@ class LogMaintenance:
         """Let the log begin at the chunk that `spec` is the place of, if it is behind the first.
 
         Where the rest of its segment cannot be copied, for want of room, say, the log begins with
-        that segment.
+        that segment, or an earlier one.
 
         Args:
             spec: the place.
@@ -258,10 +256,11 @@ class LogMaintenance:
     async def _begin_at(self, offset: int, rest: Rest | None) -> int:
         """Let the log begin at a base offset, in a turn."""
         log = self._log
-        if offset <= log.first_offset:  # retention was faster
+        if not log.is_covered(offset):  # the disk had no room for what is known of publishers
+            bases = [s.base_offset for s in log.segments if s.base_offset < offset]
+            offset, rest = max(filter(log.is_covered, bases), default=0), None
+        if offset <= log.first_offset:  # or retention was faster
             return log.first_offset
-        if not log.is_covered(offset):
-            raise StorageError("flush", log.folder, OSError(ENOSPC, os.strerror(ENOSPC)))
         if rest is not None:
             await threads.in_thread(rest.finish)
         parts = log.truncate(offset, rest.segment if rest is not None else None).parts()

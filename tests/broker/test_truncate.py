@@ -9,6 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments.errors import StorageError
+from segments.journal import Journal
 from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.wire.stream import ResponseCode, commands as c
@@ -202,6 +203,19 @@ async def test_no_room_for_the_rest_of_a_segment(
     assert 0 < first < 8
     assert "is cut before a whole segment" in caplog.text
     assert await all_of(server, 10 - first) == bodies[first:]
+
+
+async def test_no_room_for_what_is_known_of_publishers(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the chunks alone tell of publishers is not given up."""
+    bodies = await fill(peer, stream_max_segment_size_bytes="200")
+    await must(peer, "offset.set", stream="s", name="a", offset="2")
+    await truncate(peer, offset=4)
+    begins = [segment.base_offset for segment in server.host.find("s").log.segments]
+    monkeypatch.setattr(Journal, "covers", begins[1])
+    assert await truncate(peer, offset=begins[1] + 1) == begins[1] > 4
+    assert await all_of(server, 10 - begins[1]) == bodies[begins[1] :]
 
 
 @pytest.mark.parametrize(
