@@ -288,6 +288,7 @@ async def test_too_many_copies(tmp_path: Path, keys: list[str], expected: str) -
 # -- HTTP
 
 PARTS = {
+    "reference": "reader",
     "vhost": "%2F",
     "kind": "q",
     "source": "topic",
@@ -313,6 +314,8 @@ BODIES = {
     ("PUT", "/api/exchanges/{vhost}/{name}"): {"type": "topic"},
     ("PUT", "/api/queues/{vhost}/{name}"): {"arguments": {"x-queue-type": "stream"}},
     ("PUT", "/api/stream/super-streams/{vhost}/{name}"): {"partitions": 1_000},
+    ("PUT", "/api/stream/{vhost}/{name}/tracking/{reference}"): {"offset": 5},
+    ("POST", "/api/stream/{vhost}/{name}/truncate"): {"offset": 1},
     ("PUT", "/api/users/{user}"): {"password": "guest", "tags": "administrator"},
     ("PUT", "/api/permissions/{vhost}/{user}"): dict.fromkeys(("configure", "write", "read"), ".*"),
     ("PUT", "/api/vhosts/{vhost}"): {},
