@@ -15,12 +15,14 @@ segment does.
 """
 
 from collections.abc import Callable
+from pathlib import PurePath
 
 from segments import codec
 from segments.atomic_write import TEMPORARY_SUFFIX, replace_file
 from segments.chunk_search import Place
 from segments.codec import FILE_HEADER_SIZE, Damage, IndexRecord
 from segments.disk import File
+from segments.errors import FormatError
 from segments.segment import (
     BEGIN_SUFFIX,
     DAMAGE_SUFFIX,
@@ -42,10 +44,12 @@ class Rest:
 
     Attributes:
         segment: the new one; it can be read after `finish`.
+        may_be_there: `finish` has been tried.
     """
 
     def __init__(self, segment: Segment, place: Place) -> None:
         self._from, self._start = segment, place.position
+        self.may_be_there = False
         self.segment = Segment(segment.disk, segment.folder, place.offset)
         self._shift = place.position - FILE_HEADER_SIZE
         self.segment.size = segment.size - self._shift
@@ -59,12 +63,11 @@ class Rest:
             check_running: called for each MiB; what it raises ends the work.
 
         Raises:
-            UnreadableError: the device cannot read a part of it.
+            FormatError: the file was cut, or the device cannot read a part of it.
             StorageError: the system refused.
         """
         disk = self.segment.disk
-        for path in (self._temporary, *map(self.segment.path, SUFFIXES)):
-            disk.remove(path)  # of an attempt before this one
+        self.discard()  # an attempt before this one
         source = disk.open(self._from.path(), writable=False)
         try:
             self._copy_data(source, check_running)
@@ -75,7 +78,8 @@ class Rest:
         if self.segment.damage:
             damage = codec.encode_damage(self.segment.damage.values())
             replace_file(disk, self.segment.path(DAMAGE_SUFFIX), damage).close()
-        disk.create(self.segment.path(BEGIN_SUFFIX)).close()
+        if PurePath(self.segment.path(BEGIN_SUFFIX)).name not in disk.list(self.segment.folder):
+            disk.create(self.segment.path(BEGIN_SUFFIX)).close()
         disk.sync_folder(self.segment.folder)
 
     def _copy_data(self, source: File, check_running: Callable[[], None]) -> None:
@@ -85,7 +89,10 @@ class Rest:
             end = self._from.size
             for position in range(self._start, end, _COPY_BYTES):
                 check_running()
-                data = source.read(min(_COPY_BYTES, end - position), position)
+                wanted = min(_COPY_BYTES, end - position)
+                data = source.read(wanted, position)
+                if len(data) < wanted:
+                    raise FormatError(f"{source.path} ends before byte {end}")
                 copy.write([data], position - self._shift)
             copy.sync()
         finally:
@@ -120,14 +127,20 @@ class Rest:
             StorageError: the system refused; it may have begun nevertheless, which is seen at the
                 next opening.
         """
+        self.may_be_there = True
         self.segment.disk.rename(self._temporary, self.segment.path())
         self.segment.disk.sync_folder(self.segment.folder)
 
     def discard(self) -> None:
-        """Remove what `copy` has written.
+        """Remove what `copy` has written, but for the `.begin` file.
+
+        That goes with the next opening: after a power failure it must not be missing where the
+        segment is there.
 
         Raises:
             StorageError: the system refused; the next opening does it.
         """
-        for path in (self._temporary, *map(self.segment.path, SUFFIXES)):
-            self.segment.disk.remove(path)
+        self.segment.disk.remove(self._temporary)
+        for suffix in SUFFIXES:
+            if suffix != BEGIN_SUFFIX:
+                self.segment.disk.remove(self.segment.path(suffix))

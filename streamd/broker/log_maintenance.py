@@ -223,8 +223,12 @@ class LogMaintenance:
             async with self._turn:
                 self._check_open()
                 if not self._is_indexing_before(start.offset):
-                    check()
-                    first = await self._begin_at(start.offset, rest)
+                    try:
+                        check()
+                        first = await self._begin_at(start.offset, rest)
+                    finally:  # a copy that came to nothing takes no room
+                        if rest is not None and not rest.may_be_there:
+                            await self._carry_out(rest.discard, logging.WARNING)
         return first
 
     def _is_indexing_before(self, offset: int) -> bool:

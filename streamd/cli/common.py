@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MAX_DIGITS = 20  # of an offset
+_MAX_DIGITS = 20  # of an offset
 DEFAULT_URI = "rabbitmq-stream://guest:guest@localhost:5552/"
 
 
@@ -120,6 +120,13 @@ def run(main: Callable[[], Awaitable[Result]]) -> Result:
             case ValueError() as found:
                 raise Misused(str(found)) from error
         raise
+
+
+def whole_number(text: str) -> int | None:
+    """An offset in digits; None for another text."""
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    return None
 
 
 def moment(text: str) -> datetime | None:

@@ -14,7 +14,15 @@ import click
 
 from segments.amqp10 import Opaque
 from segments.errors import FormatError
-from streamd.cli.common import MAX_DIGITS, count, moment, retry_option, run_client, size, uri_option
+from streamd.cli.common import (
+    count,
+    moment,
+    retry_option,
+    run_client,
+    size,
+    uri_option,
+    whole_number,
+)
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
@@ -210,9 +218,8 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
 def _offset(text: str) -> str | int | datetime:
     if text in _NAMED:
         return text
-    if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS:
-        return int(text)
-    found = moment(text)
+    number = whole_number(text)
+    found = moment(text) if number is None else number
     if found is None:
         raise Misused(
             f"--offset is {text!r}, expected first, last, next, a number, or a time as in "

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import MAX_DIGITS, json_option, run_client, uri_option
+from streamd.cli.common import json_option, run_client, uri_option, whole_number
 from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -70,14 +70,15 @@ def set_offset(stream: str, consumer: str, to: str, uri: str) -> None:
     Example, to go on with message 500:
       streamd offset set orders till-3 499
     """
-    if not (to.isascii() and to.isdecimal() and len(to) <= MAX_DIGITS):
+    number = whole_number(to)
+    if number is None:
         raise Misused(f"OFFSET is {to[:40]!r}, expected a whole number")
 
     async def work(client: "Client") -> None:
-        await client.set_offset(stream, consumer, int(to))
+        await client.set_offset(stream, consumer, number)
 
     run_client(uri, work)
-    note(f"stored offset {int(to):,} for {shown(consumer)} in {shown(stream)}")
+    note(f"stored offset {number:,} for {shown(consumer)} in {shown(stream)}")
 
 
 @offset.command()

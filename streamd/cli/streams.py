@@ -8,7 +8,7 @@ import click
 
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
-from streamd.cli.common import MAX_DIGITS, json_option, moment, run_client, size, uri_option
+from streamd.cli.common import json_option, moment, run_client, size, uri_option, whole_number
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -282,16 +282,16 @@ def truncate(name: str, uri: str, before: str) -> None:
       streamd stream truncate flights --before 100000
       streamd stream truncate flights --before 2026-11-01T00:00:00Z
     """
-    is_offset = before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS
-    time = None if is_offset else moment(before)
-    if time is None and not is_offset:
+    offset = whole_number(before)
+    time = moment(before) if offset is None else None
+    if time is None and offset is None:
         raise Misused(
             f"--before is {before!r}, expected an offset, or a time as in 2026-11-20T10:00:00Z"
         )
 
     async def work(client: "Client") -> int:
         if time is None:
-            return await client.truncate(name, before=int(before))
+            return await client.truncate(name, before=offset)
         return await client.truncate(name, before_time_ms=round(time.timestamp() * 1000))
 
     first = run_client(uri, work)

@@ -8,10 +8,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from segments import at_offset
 from segments.errors import StorageError
 from segments.journal import Journal
 from segments.truncation import Rest
 from streamd.broker import threads
+from streamd.broker.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import manage, must
@@ -203,6 +205,20 @@ async def test_no_room_for_the_rest_of_a_segment(
     assert 0 < first < 8
     assert "is cut before a whole segment" in caplog.text
     assert await all_of(server, 10 - first) == bodies[first:]
+
+
+async def test_a_copy_that_comes_to_nothing_takes_no_room(server: Harness, peer: Peer) -> None:
+    bodies = await fill(peer)
+
+    def too_late() -> None:
+        raise Refused(Reason.ACCESS_REFUSED, "taken away meanwhile")
+
+    with pytest.raises(Refused, match="meanwhile"):
+        await server.host.find("s").truncate(at_offset(5), too_late)
+    assert not list(server.data.rglob("*.tmp"))
+    assert await all_of(server, 10) == bodies
+    assert await truncate(peer, offset=5) == 5  # the next attempt finds what is left of it
+    assert await all_of(server, 5) == bodies[5:]
 
 
 async def test_no_room_for_what_is_known_of_publishers(
