@@ -1,5 +1,6 @@
 """Giving a file new content in one step."""
 
+from collections.abc import Callable
 from pathlib import PurePath
 
 from segments.disk import Disk, File
@@ -22,12 +23,23 @@ def replace_file(disk: Disk, path: str, content: bytes, *, is_synced: bool = Tru
     Raises:
         StorageError: the system refused; the old file stays.
     """
+
+    def write(file: File) -> None:
+        file.write([content], 0)
+
+    return replace_with(disk, path, write, is_synced=is_synced)
+
+
+def replace_with(
+    disk: Disk, path: str, write: Callable[[File], None], *, is_synced: bool = True
+) -> File:
+    """The same for content that `write` puts into the file, piece by piece."""
     temporary = path + TEMPORARY_SUFFIX
     if PurePath(temporary).name in disk.list(str(PurePath(path).parent)):
         disk.remove(temporary)
     file = disk.create(temporary)
     try:
-        file.write([content], 0)
+        write(file)
         if is_synced:
             file.sync()
         disk.rename(temporary, path)

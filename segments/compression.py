@@ -64,7 +64,7 @@ def unpack(packed: bytes, compression: int, full_size: int, num_records: int) ->
     Raises:
         FormatError: it does not hold what it announces.
     """
-    plain = _decompress(packed, compression, full_size)
+    plain = decompress(packed, compression, full_size)
     count = 0
     for entry in walk_entries(plain):
         if entry.compression is not None:
@@ -75,7 +75,8 @@ def unpack(packed: bytes, compression: int, full_size: int, num_records: int) ->
         raise FormatError(f"sub-batch announces {num_records} messages, it holds {count}")
 
 
-def _decompress(packed: bytes, compression: int, full_size: int) -> bytes:
+def decompress(packed: bytes, compression: int, full_size: int) -> bytes:
+    """The body of a sub-batch as it was before it was packed; see `unpack`."""
     if compression == NO_COMPRESSION:
         return packed
     codec = _CODECS.get(compression)

@@ -20,6 +20,7 @@ from construct import (
     IfThenElse,
     Int8ub,
     Int16ub,
+    Int16ul,
     Int32ub,
     Int32ul,
     Int64sb,
@@ -44,6 +45,9 @@ from segments.format_constants import (
     INDEX_MAGIC,
     JOURNAL_DELTA,
     JOURNAL_SNAPSHOT,
+    KEY_BLOCK_SIZE,
+    KEY_TABLE_MAGIC,
+    KEY_TABLE_VERSION,
     MMH3_SCHEME,
     OFFSET,
     OSIRIS_SCHEME,
@@ -70,6 +74,7 @@ DAMAGE_HEADER = _file_header(DAMAGE_MAGIC)  # then damage records
 # Then one filter index.
 FILTER_INDEX_HEADER = _file_header(FILTER_INDEX_MAGIC, FILTER_INDEX_VERSION)
 CHECKPOINT_HEADER = _file_header(CHECKPOINT_MAGIC)  # then one checkpoint
+KEY_TABLE_HEADER = _file_header(KEY_TABLE_MAGIC, KEY_TABLE_VERSION)  # then the rest of a key table
 
 CHUNK_HEADER = Struct(
     "magic" / Const(CHUNK_MAGIC, Int8ub),
@@ -200,3 +205,35 @@ FILTER_INDEX = Struct(
     "bare" / Array(this.num_bare, Int32ul),  # chunks without any filter value
     "uncertain" / Array(this.num_uncertain, Int32ul),  # chunks that may hold anything
 )
+
+# A key table, of which a key file has one, and that of a segment that grows has several, back to
+# back. It consists of blocks of 4,096 bytes: this one; the blocks of fences, the uppermost level
+# first; blocks of pairs; and blocks of ordinals of chunks that may have any keys. Columns are
+# little-endian as in filter indexes, and zero behind what the counts say.
+KEY_TABLE = Struct(
+    "segment_size" / Int64ub,  # bytes of the segment up to the end of the last chunk
+    "base_offset" / Int64ub,
+    "first_chunk" / Int32ub,  # it is of the chunks from this ordinal on
+    "end_chunk" / Int32ub,  # before this one
+    "content_crc" / Int32ub,  # as in a filter index; 0 where the segment grows
+    "num_uncertain" / Int32ub,
+    "num_pairs" / Int64ub,
+    "names_size" / Rebuild(Int16ub, len_(this.names)),
+    "names"
+    / Bytes(this.names_size),  # of the properties whose values are keys, a line feed between
+    "padding" / Bytes(KEY_BLOCK_SIZE - 8 - 42 - 4 - this.names_size),
+    "crc" / Int32ub,  # CRC-32 of the block before it; with this begins that of all other blocks
+)
+# The prints of keys in order, with the ordinals of the chunks that hold them, as many as go in.
+KEY_PAIRS = Struct(
+    "prints" / Array(682, Int32ul), "ordinals" / Array(682, Int16ul), "crc" / Int32ub
+)
+# The same where ordinals need more than 16 bits.
+KEY_PAIRS_WIDE = Struct(
+    "prints" / Array(511, Int32ul),
+    "ordinals" / Array(511, Int32ul),
+    "padding" / Bytes(4),
+    "crc" / Int32ub,
+)
+# The first prints of blocks of the level below; or the ordinals of chunks that may have any keys.
+KEY_FENCES = Struct("numbers" / Array(1023, Int32ul), "crc" / Int32ub)

@@ -42,10 +42,12 @@ from segments.errors import CorruptError, FormatError, UnreadableError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
-    FILTER_SUFFIX,
+    DERIVED_SUFFIXES,
+    KEYS_SUFFIX,
     MAX_OFFSET,
     SEGMENT_SUFFIX,
     SUFFIXES,
+    KeyState,
     beginning,
     file_path,
     files_by_base,
@@ -110,9 +112,13 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         begins_at = max(begins_at, plan.checkpoint.first_offset)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, trust_indexes=trust_indexes)
-    if plan.segments and FILTER_SUFFIX in suffixes[plan.segments[-1].base_offset]:
-        path = plan.segments[-1].path(FILTER_SUFFIX)
-        plan.steps.append(Remove(path, "its segment grows again, after chunks that it may know"))
+    if plan.segments:
+        last = plan.segments[-1]
+        plan.steps += [
+            Remove(last.path(suffix), "its segment grows again, after chunks that it may know")
+            for suffix in DERIVED_SUFFIXES
+            if suffix in suffixes[last.base_offset]
+        ]
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
     return plan
@@ -148,6 +154,8 @@ def _examine_all(
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
         scanner = SegmentScanner(disk, folder, base, suffixes[base], plan.checkpoint)
         plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))
+        if KEYS_SUFFIX not in suffixes[base]:
+            plan.segments[-1].key_state = KeyState.DUE
         if scanner.is_end:
             reason = f"it follows offset {scanner.segment.next_offset}, where the log ends"
             plan.steps += [

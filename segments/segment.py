@@ -8,8 +8,9 @@ can be held back from them until it is on the device.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from segments import codec
 from segments.chunk import EncodedChunk
@@ -25,13 +26,17 @@ from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.index import Index, record_position
 
+if TYPE_CHECKING:
+    from segments.keys.index import KeyIndex
+
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
-FILTER_SUFFIX = ".filter"
+FILTER_SUFFIX, KEYS_SUFFIX = ".filter", ".keys"
+DERIVED_SUFFIXES = (FILTER_SUFFIX, KEYS_SUFFIX)  # what is made anew when it is missing or wrong
 BEGIN_SUFFIX = ".begin"  # the log begins with this segment, see truncation.py
-SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, FILTER_SUFFIX, BEGIN_SUFFIX)
+SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, *DERIVED_SUFFIXES, BEGIN_SUFFIX)
 MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
 MAX_OFFSET = (1 << 63) - 1  # what every client can name
-_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter|\.begin)")
+_NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter|\.keys|\.begin)")
 
 
 def file_path(folder: str, base_offset: int, suffix: str) -> str:
@@ -69,6 +74,15 @@ def _ignore(_segment: "Segment", _damage: Damage) -> None:
     """Damage that nobody wants to hear of."""
 
 
+class KeyState(Enum):
+    """What is known of a segment's `.keys` file."""
+
+    UNKNOWN = "nobody has looked whether there is one"
+    DUE = "a table has to be made"
+    MADE = "it was opened or made, and knows all chunks of a sealed segment"
+    FAILED = "making it has failed, and is not tried again"
+
+
 class Segment:
     """What is known of one segment.
 
@@ -83,6 +97,9 @@ class Segment:
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
         index_requested: `filters` have been asked for.
+        keys: which chunks may hold which keys, None while that is not known; see `keys.keys_of`.
+        key_state: of the file that says so.
+        key_fault: what was wrong with that, until somebody has said so.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -99,6 +116,9 @@ class Segment:
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
         self.index_requested = False
+        self.keys: KeyIndex | None = None
+        self.key_state = KeyState.UNKNOWN
+        self.key_fault = ""
         self._report: Callable[[Segment, Damage], None] = _ignore
         self._file: File | None = None
         self._users = 0
@@ -278,6 +298,7 @@ class SegmentWriter:
         self.start_size = self.size = segment.size
         self.num_chunks = segment.num_chunks
         self.next_offset = segment.next_offset
+        segment.key_state = KeyState.DUE
         if not segment.num_chunks:
             segment.filters = self._filters
         segment.share_descriptor(file)

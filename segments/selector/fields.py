@@ -227,6 +227,18 @@ _CONSTANTS: dict[int, Value] = {
 _BYTES_CODES = frozenset(codes.BINARIES)
 
 
+def value_at(raw: bytes, at: int) -> Value:
+    """The value at a position, as a RowReader reads it.
+
+    Raises:
+        FormatError: there is none.
+    """
+    try:
+        return _read_value(raw, at, _SIMPLE)[0]
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise FormatError(f"the value is damaged: {error}") from error
+
+
 def _read_value(raw: bytes, at: int, fixed: _Fixed) -> tuple[Value, int]:
     """Any value, and the position after it."""
     code = raw[at]

@@ -1,0 +1,88 @@
+"""Which chunks of a segment may hold a key: the tables of its `.keys` file, asked together.
+
+A sealed segment has one table with all its chunks. The newest segment gets one after the other
+while it grows, each behind the one before in the file; chunks that no table has yet are looked at
+one by one. The file is derived: where it is missing, damaged or of another content there is no
+index, and one is made anew (files.py).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from segments.disk import Disk
+from segments.errors import SegmentsError
+from segments.keys.table import KeyTable
+
+
+class Place(NamedTuple):
+    """Between two chunks of a segment: that many chunks and bytes stand before it.
+
+    Attributes:
+        num_chunks: before it.
+        position: of the next chunk, in bytes.
+        offset: of the next message.
+    """
+
+    num_chunks: int
+    position: int
+    offset: int
+
+
+class KeyIndex:
+    """An index as it is at one time.
+
+    Args:
+        disk: where the file is.
+        path: of the file, which is opened for each question.
+        tables: in it, each begins where the one before ends.
+        end: what they know lies before this.
+
+    Attributes:
+        properties: whose values are keys.
+        num_chunks: chunks from this ordinal on are not in it.
+        tables, end: see above.
+        fault: why it cannot be asked any more; empty as long as it can.
+    """
+
+    def __init__(self, disk: Disk, path: str, tables: Sequence[KeyTable], end: Place) -> None:
+        self._disk = disk
+        self._path = path
+        self.tables = tuple(tables)
+        self.end = end
+        self.num_chunks = end.num_chunks
+        self.properties = self.tables[0].head.properties
+        self.fault = ""
+
+    def chunks_with(
+        self, prints: Collection[int], first: int = 0, last: int | None = None
+    ) -> Sequence[int] | None:
+        """The ordinals of chunks that may have a key, in order.
+
+        Args:
+            prints: of the key, see `key_prints`.
+            first: no chunks before this ordinal.
+            last: none from this ordinal on.
+
+        Returns:
+            None where the file cannot be read or is damaged: then any chunk may have it.
+        """
+        last = self.num_chunks if last is None else min(last, self.num_chunks)
+        try:
+            file = self._disk.open(self._path, writable=False)
+            try:
+                found = {
+                    ordinal
+                    for table in self.tables
+                    if table.head.first_chunk < last and first < table.head.end_chunk
+                    for ordinals in (
+                        table.uncertain,
+                        *(table.chunks_with(file, key) for key in prints),
+                    )
+                    for ordinal in ordinals
+                }
+            finally:
+                file.close()
+        except SegmentsError as error:
+            self.fault = str(error)
+            return None
+        return sorted(ordinal for ordinal in found if first <= ordinal < last)
