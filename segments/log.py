@@ -32,7 +32,7 @@ from segments.policy import (
 )
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
-from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
+from segments.segment import KEYS_SUFFIX, MAX_GROUP, Appended, Segment, SegmentWriter
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -61,6 +61,9 @@ class LogObserver:
 
     def index_requested(self, log: "Log") -> None:
         """A filter index is requested; see `Log.take_index_requests`."""
+
+    def keys_requested(self, log: "Log") -> None:
+        """There are keys to index; see keys/schedule.py."""
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """A reader has found damage."""
@@ -93,6 +96,7 @@ class Log:
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
+        keys_requested: somebody is about to index keys; it says when that is done.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class Log:
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
-        self.is_closed = False
+        self.is_closed = self.keys_requested = False
         self.begins_at = 0
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
@@ -353,6 +357,8 @@ class Log:
         if any(appended.sequences):
             self._commit_sequences(appended)
         self.committed_offset = segment.next_offset
+        if self.policy.key_properties and not self.keys_requested:
+            self.request_keys()
 
     def _show(self, writer: SegmentWriter) -> None:
         """Let readers have a new segment."""
@@ -435,6 +441,7 @@ class Log:
         self.segments = kept
         for segment in gone:
             segment.drop_filters()
+            segment.drop_keys()
         checkpoint = self._state.without(gone, self.segments[0])
         self._gone += gone
         return Removal(self._disk, self.folder, self._gone, checkpoint)
@@ -514,6 +521,12 @@ class Log:
                 self._index_requests.append(one)
         if self._index_requests:
             self._observer.index_requested(self)
+
+    def request_keys(self) -> None:
+        """Ask for the key indexes that are missing."""
+        if self.policy.key_properties and not self.keys_requested:
+            self.keys_requested = True
+            self._observer.keys_requested(self)
 
     def take_index_requests(self) -> list[Segment]:
         """Segments that need a filter index, or have one in memory that can be written."""
@@ -665,6 +678,9 @@ class Log:
             if not self.is_closed and self._writer.failed is None:
                 with suppress(StorageError):  # nothing depends on it
                     self.filter_demand.write()
+                if self.segments[-1].keys is not None:  # of no use when the log goes on
+                    with suppress(StorageError):
+                        self._disk.remove(self.segments[-1].path(KEYS_SUFFIX))
                 try:
                     self.write_tracking()
                 finally:  # messages first of all
@@ -678,6 +694,7 @@ class Log:
             self.is_closed = True
             for segment in self.segments:
                 segment.drop_filters()
+                segment.drop_keys()
             self._journal.close()
             self._state.release()
             self._writer.close()

@@ -31,6 +31,7 @@ class LogPolicy:
         filter_history: write how often each filter value occurs into the trailer.
         chunk_max_records: records per chunk; None adapts to the load, see RecordLimit.
         chunk_max_bytes: bytes of a chunk's data; a single larger entry still gets its chunk.
+        key_properties: whose values are keys that messages can be found by.
     """
 
     max_segment_bytes: int = DEFAULT_SEGMENT_BYTES
@@ -42,6 +43,7 @@ class LogPolicy:
     filter_history: bool = True
     chunk_max_records: int | None = None
     chunk_max_bytes: int = DEFAULT_CHUNK_BYTES
+    key_properties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not MIN_FILTER_SIZE <= self.filter_size <= MAX_FILTER_SIZE:

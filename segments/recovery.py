@@ -155,7 +155,7 @@ def _examine_all(
         scanner = SegmentScanner(disk, folder, base, suffixes[base], plan.checkpoint)
         plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))
         if KEYS_SUFFIX not in suffixes[base]:
-            plan.segments[-1].key_state = KeyState.DUE
+            plan.segments[-1].key_state = KeyState.KNOWN
         if scanner.is_end:
             reason = f"it follows offset {scanner.segment.next_offset}, where the log ends"
             plan.steps += [

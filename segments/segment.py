@@ -77,9 +77,8 @@ def _ignore(_segment: "Segment", _damage: Damage) -> None:
 class KeyState(Enum):
     """What is known of a segment's `.keys` file."""
 
-    UNKNOWN = "nobody has looked whether there is one"
-    DUE = "a table has to be made"
-    MADE = "it was opened or made, and knows all chunks of a sealed segment"
+    UNKNOWN = "there is one, and nobody has looked at it"
+    KNOWN = "what there is of it is known"
     FAILED = "making it has failed, and is not tried again"
 
 
@@ -134,6 +133,10 @@ class Segment:
     def drop_filters(self) -> None:
         """Release its filter index, until one is requested again."""
         self.filters = None
+
+    def drop_keys(self) -> None:
+        """Release its key index, for good."""
+        self.keys, self.key_state = None, KeyState.FAILED
 
     def index_done(self) -> None:
         """A request for its filter index is over, with success or without."""
@@ -298,7 +301,7 @@ class SegmentWriter:
         self.start_size = self.size = segment.size
         self.num_chunks = segment.num_chunks
         self.next_offset = segment.next_offset
-        segment.key_state = KeyState.DUE
+        segment.key_state = KeyState.KNOWN
         if not segment.num_chunks:
             segment.filters = self._filters
         segment.share_descriptor(file)

@@ -209,7 +209,7 @@ def opened_tables(disk: Disk, job: KeyJob, before: Sequence[KeyTable]) -> KeyInd
 def keys_of(segment: Segment) -> KeyIndex | None:
     """The key index of a segment as it is now; None where it is not known, so any chunk may match.
 
-    The first time its file is opened. It may be called by several threads.
+    The first time its file is opened, and its index read, which may take milliseconds.
     """
     if segment.damage:
         return None
@@ -217,11 +217,11 @@ def keys_of(segment: Segment) -> KeyIndex | None:
         try:
             segment.keys = load(segment)
         except FormatError as error:
-            segment.key_state, segment.key_fault = KeyState.DUE, str(error)
+            segment.key_state, segment.key_fault = KeyState.KNOWN, str(error)
         except StorageError:
             return None  # perhaps the next time
         else:
-            segment.key_state = KeyState.MADE
+            segment.key_state = KeyState.KNOWN
     found = segment.keys
     return found if found is not None and not found.fault else None
 

@@ -92,7 +92,7 @@ class KeyTable:
 
     Attributes:
         head: what it is of.
-        end: where it ends in the file.
+        position, end: where it begins and ends in the file.
 
     Raises:
         FormatError: there is none, or it is damaged.
@@ -105,7 +105,7 @@ class KeyTable:
         self.head = decode_head(first)
         (self._seed,) = _CRC.unpack(first[_CONTENT:])
         self._shape = _Shape.of(self.head)
-        self._position = position
+        self.position = position
         self.end = position + KEY_BLOCK_SIZE * self._shape.num_blocks
         self._is_narrow = self.head.end_chunk <= _MAX_NARROW
         self._top: Sequence[int] = ()
@@ -115,6 +115,11 @@ class KeyTable:
         self.uncertain: Sequence[int] = ()
         if self.head.num_uncertain:
             self.uncertain = self._read_uncertain(file)
+
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks it knows."""
+        return self.head.end_chunk - self.head.first_chunk
 
     def chunks_with(self, file: Readable, key: int) -> Iterator[int]:
         """Yield the ordinals of chunks that may have a key with this print, in order.
@@ -177,7 +182,7 @@ class KeyTable:
         return found
 
     def _block(self, file: Readable, number: int) -> memoryview:
-        raw = file.read(KEY_BLOCK_SIZE, self._position + number * KEY_BLOCK_SIZE)
+        raw = file.read(KEY_BLOCK_SIZE, self.position + number * KEY_BLOCK_SIZE)
         return _opened(raw, self._seed)
 
 

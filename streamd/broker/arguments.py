@@ -47,6 +47,7 @@ STRICT, LENIENT = "strict", "lenient"
 DEFAULT_ERROR_RATE = 0.01
 
 _MAX_PROPERTY_BYTES = 255
+MAX_KEY_PROPERTIES = 8
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
@@ -120,6 +121,17 @@ def _property(text: str) -> str:
     return text
 
 
+def _key_properties(text: str) -> str:
+    names = text.split(",")
+    if len(names) > MAX_KEY_PROPERTIES:
+        raise ValueError(f"at most {MAX_KEY_PROPERTIES} properties, with commas between")
+    for name in names:
+        _property(name)
+    if len(set(names)) < len(names):
+        raise ValueError("each property once")
+    return text
+
+
 FILTER_SIZE = "stream-filter-size-bytes"
 FILTER_HISTORY = "stream-filter-history"
 FILTER_PROPERTY = "stream-filter-property"
@@ -131,6 +143,7 @@ SEGMENT_SIZE = "stream-max-segment-size-bytes"
 ERROR_RATE = "stream-filter-error-rate"
 CHUNK_RECORDS = "stream-chunk-max-records"
 CHUNK_BYTES = "stream-chunk-max-bytes"
+KEY_PROPERTIES = "stream-key-properties"
 
 _MAX_BYTES = 1 << 62
 READERS: Mapping[str, Callable[[str], Value]] = {
@@ -145,6 +158,7 @@ READERS: Mapping[str, Callable[[str], Value]] = {
     ERROR_RATE: _rate,
     CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
     CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
+    KEY_PROPERTIES: _key_properties,
     "initial-cluster-size": _whole(1, 1 << 20),
     "queue-leader-locator": _choice(*_LOCATORS),
 }
@@ -172,9 +186,13 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
     return found
 
 
-# What may be changed while the stream exists; a change takes effect with the next chunk.
+# What may be changed while the stream exists; a change takes effect with the next chunk. For other
+# key properties all segments are indexed anew.
 SETTINGS = frozenset(
-    (MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES)
+    (
+        *(MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES),
+        KEY_PROPERTIES,
+    )
 )
 
 
@@ -219,6 +237,7 @@ def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
 
     age = arguments.get(MAX_AGE)
     is_auto = arguments.get(FILTER_SIZE) == AUTO
+    keys = arguments.get(KEY_PROPERTIES)
     rate = arguments.get(ERROR_RATE, DEFAULT_ERROR_RATE if is_auto else None)
     return LogPolicy(
         max_segment_bytes=number(SEGMENT_SIZE) or DEFAULT_SEGMENT_BYTES,
@@ -229,4 +248,5 @@ def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
         filter_history=bool(arguments.get(FILTER_HISTORY, True)),
         chunk_max_records=number(CHUNK_RECORDS),
         chunk_max_bytes=number(CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
+        key_properties=tuple(str(keys).split(",")) if keys else (),
     )

@@ -17,6 +17,7 @@ from streamd.broker.catalog_writer import CatalogWriter, Turn
 from streamd.broker.errors import NoSuch
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.indexer import Indexer
+from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import set_aside
@@ -84,6 +85,7 @@ class Broker:
             LogKeeper(max_open_logs),
             now_ms,
             Indexer(),
+            KeyIndexer(),
             flusher or Flusher(FlushMode.OS, 1),
             self.rounds,
             StreamQuota(max_streams),
@@ -105,6 +107,7 @@ class Broker:
         start, resources = self.supervisor.start, self._resources
         start("expiring segments", self._expire_now_and_then)
         start("building filter indexes", resources.indexer.run)
+        start("indexing keys", resources.keys.run)
         start("flushing", resources.flusher.run)
         start("closing logs", resources.keeper.run)
         self.supervisor.start_once("looking at all streams", self._inspect)

@@ -13,7 +13,9 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -46,6 +48,9 @@ class LogMaintenance:
         writer: paused, resumed, and notified of the outcome of a flush.
         rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.
+
+    Attributes:
+        is_stopped: nothing is begun any more.
     """
 
     def __init__(
@@ -56,10 +61,11 @@ class LogMaintenance:
         self._writer = writer
         self._rounds = rounds
         self._now_ms = now_ms
-        self._is_stopped = self._expires_again = False
+        self.is_stopped = self._expires_again = False
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
-        self._indexing: set[Segment] = set()
+        self._indexing: Counter[Segment] = Counter()
+        self._held: set[trio.CancelScope] = set()
         self._copied: Segment | None = None
         self._has_worked = trio.lowlevel.ParkingLot()
 
@@ -88,7 +94,7 @@ class LogMaintenance:
     async def _flush(self, *, only_sealed: bool, with_checkpoint: bool, seals: bool) -> bool:
         log, writer = self._log, self._writer
         async with self._turn:
-            if self._is_stopped or log.is_closed or log.failed is not None:
+            if self.is_stopped or log.is_closed or log.failed is not None:
                 return False
             try:
                 flush = log.begin_flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
@@ -146,7 +152,7 @@ class LogMaintenance:
         if log.has_outlived(self._now_ms()):
             await self.flush(with_checkpoint=True)
         async with self._turn:
-            if self._is_stopped or log.is_closed:
+            if self.is_stopped or log.is_closed:
                 return
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             busy = self._busy
@@ -159,12 +165,12 @@ class LogMaintenance:
     @property
     def _busy(self) -> set[Segment]:
         """Segments whose files are needed for a while."""
-        return self._indexing | ({self._copied} if self._copied is not None else set())
+        return set(self._indexing) | ({self._copied} if self._copied is not None else set())
 
     async def _remove_rest(self, parts: Iterator[Callable[[], None]], *, has_more: bool) -> None:
         while has_more:
             async with self._turn:
-                has_more = not self._is_stopped and await self._remove_next(parts)
+                has_more = not self.is_stopped and await self._remove_next(parts)
 
     async def _remove_next(self, parts: Iterator[Callable[[], None]]) -> bool:
         """Do the next part of a removal; whether there may be more."""
@@ -219,6 +225,7 @@ class LogMaintenance:
         first: int | None = None
         while first is None:
             while self._is_indexing_before(start.offset):
+                self._cancel_held()
                 await self._has_worked.park()
             async with self._turn:
                 self._check_open()
@@ -285,21 +292,57 @@ class LogMaintenance:
             Whether it has the index of a file now.
         """
         log = self._log
-        if self._is_stopped or not log.keeps(segment):
+        if self.is_stopped or not log.keeps(segment):
             segment.index_done()
             return False
-        self._indexing.add(segment)
+        self._begin_indexing(segment)
         is_loaded = False
         with trio.CancelScope(shield=True):
             try:
                 is_loaded = await self._build_index(segment)
             finally:
-                self._indexing.discard(segment)
                 segment.index_done()
-                self._has_worked.unpark_all()
-        if self._expires_again and not self._is_stopped:
+                self._end_indexing(segment)
+        if self._expires_again and not self.is_stopped:
             await self.expire()
         return is_loaded
+
+    def _begin_indexing(self, segment: Segment) -> None:
+        self._indexing[segment] += 1
+
+    def _cancel_held(self) -> None:
+        for scope in self._held:
+            scope.cancel()
+
+    @property
+    def is_truncating(self) -> bool:
+        """Segments are about to go; work on key indexes should not begin."""
+        return self._truncating.locked()
+
+    def _end_indexing(self, segment: Segment) -> None:
+        self._indexing -= Counter((segment,))  # without those that have none left
+        self._has_worked.unpark_all()
+
+    @asynccontextmanager
+    async def holding(self, segment: Segment) -> AsyncIterator[bool]:
+        """The files of a segment stay as long as the block lasts, which `stop` and `truncate` cancel.
+
+        Gives whether it may be touched at all.
+        """
+        if self.is_stopped or not self._log.keeps(segment):
+            yield False
+            return
+        self._begin_indexing(segment)
+        scope = trio.CancelScope()
+        self._held.add(scope)
+        try:
+            with scope:
+                yield True
+        finally:
+            self._held.discard(scope)
+            self._end_indexing(segment)
+        if self._expires_again and not self.is_stopped:
+            await self.expire()
 
     async def _build_index(self, segment: Segment) -> bool:
         log, size = self._log, self._log.indexed_size(segment)
@@ -329,12 +372,13 @@ class LogMaintenance:
 
     def _check_running(self) -> None:
         """Raise Stopped when the work in a thread is not worth going on with."""
-        if self._is_stopped:
+        if self.is_stopped:
             raise Stopped
 
     async def stop(self) -> None:
         """Return when nothing is done with the files in a thread any more, nor ever will be."""
-        self._is_stopped = True
+        self.is_stopped = True
+        self._cancel_held()
         async with self._turn:
             while self._busy:
                 await self._has_worked.park()

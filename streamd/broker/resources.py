@@ -7,6 +7,7 @@ from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
+from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.supervisor import Supervisor
 from streamd.net.rounds import Rounds
@@ -52,6 +53,7 @@ class ServerResources(NamedTuple):
         keeper: closes logs that nobody needs.
         now_ms: the wall clock.
         indexer: builds the filter indexes of segments.
+        keys: keeps their key indexes.
         flusher: flushes what streams write.
         rounds: streams write at the end of each.
         quota: limits the number of streams.
@@ -63,6 +65,7 @@ class ServerResources(NamedTuple):
     keeper: LogKeeper
     now_ms: Callable[[], int]
     indexer: Indexer
+    keys: KeyIndexer
     flusher: Flusher
     rounds: Rounds
     quota: StreamQuota

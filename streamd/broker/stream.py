@@ -49,6 +49,7 @@ from streamd.broker import threads
 from streamd.broker.catalog_writer import Check, permitted
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import FilterContract
+from streamd.broker.key_upkeep import KeyUpkeep, Progress, TableMaker
 from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.log_maintenance import LogMaintenance, Stopped
 from streamd.broker.log_writer import LogWriter, WriterState
@@ -112,6 +113,13 @@ class FlushSchedule(Protocol):
         """Something was written to a stream that is not flushed."""
 
 
+class KeySchedule(Protocol):
+    """Decides whose keys are indexed when."""
+
+    def keys_requested(self, stream: "Stream") -> None:
+        """A stream, whose log is open, has keys to index."""
+
+
 class StreamServices(NamedTuple):
     """The parts of a server that its streams work with.
 
@@ -122,6 +130,7 @@ class StreamServices(NamedTuple):
         store: where logs come from; None for a stream whose log is attached by hand.
         keeper: hears how logs are used; None where none is ever closed.
         supervisor: runs the tasks of streams; None where somebody else does.
+        keys: has keys indexed; None where nobody does.
     """
 
     now_ms: Callable[[], int]
@@ -130,6 +139,7 @@ class StreamServices(NamedTuple):
     store: LogStore | None = None
     keeper: LogUse | None = None
     supervisor: Supervisor | None = None
+    keys: KeySchedule | None = None
 
 
 class Stream:
@@ -164,6 +174,7 @@ class Stream:
         self._log: Log | None = None
         self._writer: LogWriter | None = None
         self._maintenance: LogMaintenance | None = None
+        self._upkeep: KeyUpkeep | None = None
         self._early: deque[PendingEntries] = deque()
         self._early_bytes = 0
         self._num_holds = 0
@@ -307,6 +318,7 @@ class Stream:
         self._maintenance = LogMaintenance(
             self.name, log, self._writer, services.rounds, services.now_ms
         )
+        self._upkeep = KeyUpkeep(self.name, log, self._maintenance)
         self._running = trio.CancelScope()
         self.state, self._disk_is_full = StreamState.OPEN, False
         early, self._early, self._early_bytes = self._early, deque(), 0
@@ -314,6 +326,7 @@ class Stream:
             self.publish(pending)
         if services.keeper is not None:
             services.keeper.opened(self)
+        self.want_keys()
         self._changed.unpark_all()
 
     @property
@@ -362,7 +375,7 @@ class Stream:
                 logger.exception("stream %s: its log cannot be closed", self.name)
                 failure = str(error)
                 log.abandon()
-        self._log = self._writer = self._maintenance = None
+        self._log = self._writer = self._maintenance = self._upkeep = None
         self.state = StreamState.CLOSED
         if failure:
             self._cannot_open(failure, is_final=is_final)
@@ -433,8 +446,13 @@ class Stream:
 
     def set_policy(self, policy: LogPolicy) -> None:
         """Keep to other limits from the next chunk on."""
-        if self._writer is not None:
-            self._writer.set_policy(policy)
+        if self._writer is None or self._upkeep is None:
+            return
+        before = self.log.policy.key_properties
+        self._writer.set_policy(policy)
+        if policy.key_properties != before:
+            self._upkeep.properties_changed()
+            self.want_keys()
 
     # -- publishing
 
@@ -654,6 +672,32 @@ class Stream:
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index; whether it is that of a file."""
         return self._maintenance is not None and await self._maintenance.build_index(segment)
+
+    # -- keys, see key_upkeep.py
+
+    @property
+    def key_properties(self) -> tuple[str, ...]:
+        """The properties whose values are keys; its log is open."""
+        return self.log.policy.key_properties
+
+    def want_keys(self) -> None:
+        """Have the key indexes made that are missing, where its log is open."""
+        if self._log is not None:
+            self._log.request_keys()
+
+    def keys_requested(self) -> None:
+        """Its log has keys to index."""
+        if self._services.keys is not None:
+            self._services.keys.keys_requested(self)
+
+    async def load_keys(self, segment: Segment) -> None:
+        """Look at the key file of a segment where nobody has, so that `keys_of` need not."""
+        if self._upkeep is not None:
+            await self._upkeep.load(segment)
+
+    async def index_keys(self, maker: TableMaker) -> Progress:
+        """Do the next piece of work on its key indexes."""
+        return Progress.DONE if self._upkeep is None else await self._upkeep.step(maker)
 
     # -- the end
 

@@ -109,7 +109,13 @@ class VirtualHost:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
         shared = self._resources
         services = StreamServices(
-            shared.now_ms, shared.rounds, shared.flusher, self, shared.keeper, shared.supervisor
+            shared.now_ms,
+            shared.rounds,
+            shared.flusher,
+            self,
+            shared.keeper,
+            shared.supervisor,
+            shared.keys,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if not row.has_files:
@@ -522,7 +528,7 @@ def trash_folder(data: str) -> Path:
 
 
 class _LogObserver(LogObserver):
-    """Passes requests on to the indexer, and reports damage.
+    """Passes requests on to the indexers, and reports damage.
 
     Args:
         stream: whose log it is.
@@ -536,6 +542,10 @@ class _LogObserver(LogObserver):
     def index_requested(self, _log: Log) -> None:
         """See LogObserver."""
         self._indexer.index_requested(self._stream)
+
+    def keys_requested(self, _log: Log) -> None:
+        """See LogObserver."""
+        self._stream.keys_requested()
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """See LogObserver."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_KEY_PROPERTIES = "stream-key-properties"
 
 
 @click.group()
@@ -46,6 +47,13 @@ def stream() -> None:
     is_flag=True,
     help="The server derives missing filter values from the property, also in sub-batches.",
 )
+@click.option(
+    "--key-property",
+    "key_properties",
+    multiple=True,
+    metavar="P",
+    help="`streamd find` finds messages by this property at once; may be given up to 8 times.",
+)
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
 @click.option(
@@ -68,6 +76,7 @@ def create(
     *,
     exist_ok: bool,
     filter_derive: bool,
+    key_properties: tuple[str, ...],
     arguments: tuple[str, ...],
     **options: str | None,
 ) -> None:
@@ -78,10 +87,12 @@ def create(
       streamd stream create flights --filter-size 64
       streamd stream create orders --filter-property region --filter-derive
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
+      streamd stream create orders --key-property order_id --key-property properties.message_id
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if filter_derive:
         given["stream-filter-derive"] = "true"
+    given.update(_keys(key_properties))
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not (key and equals):
@@ -98,6 +109,14 @@ def create(
 
     run_client(uri, work)
     note(f"created {shown(name)}")
+
+
+def _keys(names: tuple[str, ...]) -> dict[str, str]:
+    """The argument that key properties are given with."""
+    for name in names:
+        if "," in name:
+            raise Misused(f"--key-property is {name!r}, expected a name without a comma")
+    return {_KEY_PROPERTIES: ",".join(names)} if names else {}
 
 
 async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
@@ -140,6 +159,13 @@ ARGUMENTS = {
 @click.option("--segment-size", metavar="BYTES", help="Begin a new segment at this size.")
 @click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
+@click.option(
+    "--key-property",
+    "key_properties",
+    multiple=True,
+    metavar="P",
+    help="`streamd find` finds messages by this property at once; all of them are to be given.",
+)
 @uri_option
 def set_arguments(name: str, uri: str, **options: str | None) -> None:
     """Change the stream NAME while it is in use.
@@ -152,8 +178,10 @@ def set_arguments(name: str, uri: str, **options: str | None) -> None:
       streamd stream set flights --chunk-max-records 50
       streamd stream set flights --filter-size auto --filter-error-rate 0.02
       streamd stream set flights --max-age default
+      streamd stream set orders --key-property order_id --key-property customer
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    given.update(_keys(key_properties))
     if not given:
         raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}

@@ -19,6 +19,7 @@ from streamd.broker.arguments import (
     FILTER_HISTORY,
     FILTER_PROPERTY,
     FILTER_SIZE,
+    KEY_PROPERTIES,
     MAX_AGE,
     MAX_LENGTH,
     SEGMENT_SIZE,
@@ -32,7 +33,9 @@ from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
 QUEUE_TYPE = "x-queue-type"
 STREAM = "stream"
 PREFIX = "x-"
-TEXTS = frozenset((MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT))
+TEXTS = frozenset(
+    (MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT, KEY_PROPERTIES)
+)
 INTEGERS = frozenset((MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES))
 FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
 _KNOWN = TEXTS | INTEGERS | FLAGS | {FILTER_SIZE, ERROR_RATE}

@@ -1,0 +1,121 @@
+"""Which key table of a log is to be made next, and taking it in when it is made.
+
+The newest sealed segment without a table comes first, then the segment that grows: a table for what
+has come since the last one, when that is much, or when nothing more comes. So that there are never
+many, a table takes in the ones before it that are not larger: their number grows with the logarithm
+of the segment's size, and each pair is written as often.
+"""
+
+from typing import NamedTuple
+
+from segments.codec import FILE_HEADER_SIZE
+from segments.keys.files import KeyJob, end_of, opened_tables
+from segments.keys.index import KeyIndex, Place
+from segments.keys.table import KeyTable
+from segments.log import Log
+from segments.segment import KeyState, Segment
+
+# Of a segment that grows, without a table: a search looks through 1 MB in half a millisecond.
+MUCH_BYTES = 16 << 20  # are worth a table at once
+FEW_BYTES = 1 << 18  # when nothing more comes
+
+
+class Task(NamedTuple):
+    """A job, and the segment that it is for."""
+
+    segment: Segment
+    job: KeyJob
+
+
+def next_task(log: Log, *, is_quiet: bool) -> Task | None:
+    """The next table to make; None while nothing is worth it.
+
+    Args:
+        log: whose keys are indexed.
+        is_quiet: nothing has come for a while.
+    """
+    properties = log.policy.key_properties
+    if not properties:
+        return None
+    for segment in reversed(log.segments):
+        is_sealed = log.is_sealed(segment)
+        if is_sealed and not _is_done(segment, properties):
+            return Task(segment, _job(segment, properties, is_sealed=True))
+    newest = log.segments[-1]
+    if not _is_possible(newest) or uncovered_bytes(log) < (FEW_BYTES if is_quiet else MUCH_BYTES):
+        return None
+    return Task(newest, _job(newest, properties, is_sealed=False))
+
+
+def uncovered_bytes(log: Log) -> int:
+    """Bytes of the newest segment that no table knows."""
+    newest = log.segments[-1]
+    known = _usable(newest, log.policy.key_properties)
+    return newest.size - (FILE_HEADER_SIZE if known is None else known.end.position)
+
+
+def next_unknown(log: Log) -> Segment | None:
+    """A segment whose key file nobody has looked at yet."""
+    unknown = (one for one in reversed(log.segments) if one.key_state is KeyState.UNKNOWN)
+    return next((one for one in unknown if not one.damage and log.is_sealed(one)), None)
+
+
+def adopt(task: Task) -> KeyIndex:
+    """The index of a segment whose table was made; may run in a thread.
+
+    Raises:
+        FormatError: there is no table.
+        StorageError: the system refused.
+    """
+    segment, job = task
+    known = segment.keys
+    kept: list[KeyTable] = []
+    if known is not None and job.position:
+        kept = [table for table in known.tables if table.position not in job.tables]
+    return opened_tables(segment.disk, job, kept)
+
+
+def _is_possible(segment: Segment) -> bool:
+    return bool(segment.num_chunks) and not segment.damage and segment.key_state is KeyState.KNOWN
+
+
+def _is_done(segment: Segment, properties: tuple[str, ...]) -> bool:
+    if not _is_possible(segment):
+        return True
+    known = _usable(segment, properties)
+    return known is not None and known.num_chunks == segment.num_chunks
+
+
+def _usable(segment: Segment, properties: tuple[str, ...]) -> KeyIndex | None:
+    """Its index, if that is of these properties and can be asked."""
+    known = segment.keys
+    return known if known and not known.fault and known.properties == properties else None
+
+
+def _job(segment: Segment, properties: tuple[str, ...], *, is_sealed: bool) -> KeyJob:
+    known = _usable(segment, properties)
+    end = end_of(segment)
+    start, tables, position = Place(0, FILE_HEADER_SIZE, segment.base_offset), [], 0
+    if known is not None:
+        start, tables = known.end, list(known.tables)
+        if not is_sealed:
+            tables, position = _taken_in(tables, end.num_chunks - start.num_chunks), tables[-1].end
+    return KeyJob(
+        segment.folder,
+        segment.base_offset,
+        end,
+        properties,
+        tuple(table.position for table in tables),
+        start,
+        position,
+        is_sealed,
+    )
+
+
+def _taken_in(tables: list[KeyTable], num_chunks: int) -> list[KeyTable]:
+    """The last tables, those that are not larger than what comes behind them."""
+    at = len(tables)
+    while at and tables[at - 1].num_chunks <= num_chunks:
+        at -= 1
+        num_chunks += tables[at].num_chunks
+    return tables[at:]

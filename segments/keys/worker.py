@@ -1,0 +1,99 @@
+"""The process in which key tables are made: it reads jobs and answers them, a line of JSON each.
+
+A process and not a thread, because a thread would have the interpreter for half of the time.
+THREAD_FIGURES
+It yields the processor to everybody else. When its input ends, as it does when the server is
+killed, it ends at once, whatever it is at; what it leaves behind is a file with a temporary name,
+which the next start removes, or a table that nobody asks for.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import BinaryIO, NamedTuple
+
+from segments.disk import OsDisk
+from segments.errors import SegmentsError, StorageError
+from segments.keys.files import KeyJob, make_table
+from segments.keys.index import Place
+
+_NICE = 19
+
+
+class Answer(NamedTuple):
+    """What became of a job.
+
+    Attributes:
+        fault: why it was not done; empty when it was.
+        is_temporary: the same job may succeed later.
+        is_bug: the fault is a traceback.
+        has_died: the process has.
+    """
+
+    fault: str = ""
+    is_temporary: bool = False
+    is_bug: bool = False
+    has_died: bool = False
+
+
+def encode_job(job: KeyJob) -> bytes:
+    """A job as a line."""
+    return json.dumps(job).encode() + b"\n"
+
+
+def decode_job(line: bytes) -> KeyJob:
+    """What `encode_job` was given."""
+    folder, base, end, properties, tables, start, position, is_sealed = json.loads(line)
+    return KeyJob(
+        folder,
+        base,
+        Place(*end),
+        tuple(properties),
+        tuple(tables),
+        Place(*start),
+        position,
+        is_sealed,
+    )
+
+
+def decode_answer(line: bytes) -> Answer:
+    """An answer from its line."""
+    return Answer(*json.loads(line))
+
+
+def work(line: bytes) -> Answer:
+    """Do a job."""
+    try:
+        make_table(OsDisk(), decode_job(line))
+    except SegmentsError as error:
+        return Answer(str(error), isinstance(error, StorageError) and error.is_temporary)
+    except Exception:  # noqa: BLE001 - a bug: the server says so
+        return Answer(traceback.format_exc(), is_bug=True)
+    return Answer()
+
+
+def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
+    """Do jobs until there are no more."""
+    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in jobs:
+            waiting.put(line)
+        os._exit(0)  # in the middle of a job, perhaps: nobody waits for it any more
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        answer = work(waiting.get())
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Serve the process that has started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is meant for the server
+    os.nice(_NICE)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,196 @@
+"""The key indexes of one log: what is made next, what becomes of it, and when to stop trying.
+
+Searches look through chunks that are not indexed, so a failure here makes them slower, and is said
+once. A process that dies at its job, as one that is short of memory does, is given the job a few
+times.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+import trio
+
+from segments import Log, SegmentsError, StorageError
+from segments.atomic_write import TEMPORARY_SUFFIX
+from segments.keys import keys_of
+from segments.keys.files import KeyJob
+from segments.keys.schedule import FEW_BYTES, Task, adopt, next_task, next_unknown, uncovered_bytes
+from segments.keys.worker import Answer
+from segments.segment import KEYS_SUFFIX, KeyState, Segment
+from streamd.broker import threads
+from streamd.broker.key_worker import WorkerDied
+from streamd.broker.log_maintenance import LogMaintenance
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+QUIET_SECONDS = 1.0  # without a new message: what there is gets a table
+_SHORTAGE_SECONDS = 30.0  # until a job is tried again for which there was no room, say
+
+
+class TableMaker(Protocol):
+    """Makes key tables beside the event loop."""
+
+    async def make(self, job: KeyJob) -> Answer:
+        """Do a job; nothing is done with it any more when this returns, raises or is cancelled.
+
+        Raises:
+            WorkerDied: it may be done by another try.
+        """
+
+
+class Progress(Enum):
+    """What a step has come to."""
+
+    MADE = "something was done, and there may be more"
+    WAITS = "there will be something to do in a while"
+    DONE = "there is nothing to do until it is requested again"
+
+
+class KeyUpkeep:
+    """Keeps the key indexes of one log.
+
+    Args:
+        name: of the stream, for messages to people.
+        log: its log.
+        maintenance: of the same log, which knows whether it may still be touched.
+    """
+
+    def __init__(self, name: str, log: Log, maintenance: LogMaintenance) -> None:
+        self._name = name
+        self._log = log
+        self._maintenance = maintenance
+        self._attempts: Counter[int] = Counter()  # by base offset
+        self._reads_all = False
+        self._seen = (-1, 0.0)  # how far the log went, and since when
+        self._not_before = 0.0
+        self._has_warned = False
+
+    def properties_changed(self) -> None:
+        """Other properties are keys now: look at the files of all segments."""
+        self._reads_all = True
+        self._attempts.clear()
+        for segment in self._log.segments:
+            if segment.key_state is KeyState.FAILED:
+                segment.key_state = KeyState.KNOWN
+
+    async def load(self, segment: Segment) -> None:
+        """Look at the key file of a segment, so that `keys_of` need not."""
+        if segment.key_state is not KeyState.UNKNOWN:
+            return
+        async with self._maintenance.holding(segment) as is_held:
+            if is_held:
+                await threads.in_thread(keys_of, segment)
+                if segment.key_state is KeyState.UNKNOWN:  # it cannot be opened now
+                    segment.key_state = KeyState.KNOWN
+
+    async def step(self, maker: TableMaker) -> Progress:
+        """Do the next piece of work, if there is one."""
+        try:
+            progress = await self._step(maker)
+        except Exception:
+            self._log.keys_requested = False
+            raise
+        if progress is Progress.DONE:
+            self._log.keys_requested = False
+        return progress
+
+    async def _step(self, maker: TableMaker) -> Progress:
+        log = self._log
+        if log.is_closed or self._maintenance.is_stopped:
+            return Progress.DONE
+        self._say_faults()
+        if trio.current_time() < self._not_before or self._maintenance.is_truncating:
+            return Progress.WAITS
+        if self._reads_all:
+            segment = next_unknown(log)
+            if segment is not None:
+                await self.load(segment)
+                return Progress.MADE
+            self._reads_all = False
+        task = next_task(log, is_quiet=self._is_quiet())
+        if task is None:
+            has_tail = uncovered_bytes(log) >= FEW_BYTES and bool(log.policy.key_properties)
+            is_waiting = has_tail and log.segments[-1].key_state is KeyState.KNOWN
+            return Progress.WAITS if is_waiting else Progress.DONE
+        await self._make(maker, task)
+        return Progress.MADE
+
+    def _is_quiet(self) -> bool:
+        """Nothing was written since the last look, a second ago."""
+        now, (seen, since) = trio.current_time(), self._seen
+        if seen != self._log.committed_offset:
+            self._seen = (self._log.committed_offset, now)
+            return False
+        return now - since >= QUIET_SECONDS
+
+    def _say_faults(self) -> None:
+        for segment in self._log.segments:
+            index = segment.keys
+            fault = segment.key_fault or (index.fault if index is not None else "")
+            if fault:
+                logger.warning("%s is made anew: %s", segment.path(KEYS_SUFFIX), fault)
+                segment.key_fault, segment.keys = "", None
+
+    async def _make(self, maker: TableMaker, task: Task) -> None:
+        answers: list[Answer] = []  # none when it was stopped
+        async with self._maintenance.holding(task.segment) as is_held:
+            if is_held:
+                answers.append(await self._answer(maker, task))
+        for answer in answers:
+            if answer.fault:
+                self._failed(task, answer)
+            else:
+                self._attempts.pop(task.segment.base_offset, None)
+                self._has_warned = False
+
+    async def _answer(self, maker: TableMaker, task: Task) -> Answer:
+        is_made = False
+        try:
+            answer = await maker.make(task.job)
+            is_made = not answer.fault
+        except WorkerDied as error:
+            return Answer(str(error), has_died=True)
+        finally:
+            if not is_made:
+                with trio.CancelScope(shield=True):
+                    await self._clean_up(task.segment)
+        return await self._adopt(task) if is_made else answer
+
+    async def _adopt(self, task: Task) -> Answer:
+        try:
+            index = await threads.in_thread(adopt, task)
+        except SegmentsError as error:
+            return Answer(str(error), isinstance(error, StorageError) and error.is_temporary)
+        if self._log.keeps(task.segment):
+            task.segment.keys = index
+        return Answer()
+
+    def _may_try_again(self, segment: Segment) -> bool:
+        self._attempts[segment.base_offset] += 1
+        return self._attempts[segment.base_offset] < _ATTEMPTS
+
+    def _failed(self, task: Task, answer: Answer) -> None:
+        segment, path = task.segment, task.segment.path(KEYS_SUFFIX)
+        if answer.is_temporary:
+            if not self._has_warned:
+                logger.warning("%s is made later: %s", path, answer.fault)
+            self._has_warned = True
+            self._not_before = trio.current_time() + _SHORTAGE_SECONDS
+        elif (task.job.tables or answer.has_died) and self._may_try_again(segment):
+            segment.keys = None  # perhaps its tables are damaged
+        else:
+            level = logging.ERROR if answer.is_bug else logging.WARNING
+            logger.log(level, "no key index for %s: %s", segment.path(), answer.fault)
+            segment.drop_keys()
+
+    async def _clean_up(self, segment: Segment) -> None:
+        """Remove what a process may have left."""
+        remove: Callable[[str], None] = segment.disk.remove
+        try:
+            await threads.in_thread(remove, segment.path(KEYS_SUFFIX) + TEMPORARY_SUFFIX)
+        except StorageError as error:
+            logger.warning("stream %s: %s", self._name, error)
