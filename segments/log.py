@@ -32,7 +32,7 @@ from segments.policy import (
 )
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
-from segments.segment import KEYS_SUFFIX, MAX_GROUP, Appended, Segment, SegmentWriter
+from segments.segment import GROWING_KEYS_SUFFIX, MAX_GROUP, Appended, Segment, SegmentWriter
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -678,15 +678,20 @@ class Log:
             if not self.is_closed and self._writer.failed is None:
                 with suppress(StorageError):  # nothing depends on it
                     self.filter_demand.write()
-                if self.segments[-1].keys is not None:  # of no use when the log goes on
-                    with suppress(StorageError):
-                        self._disk.remove(self.segments[-1].path(KEYS_SUFFIX))
+                self._remove_growing_keys()
                 try:
                     self.write_tracking()
                 finally:  # messages first of all
                     self.flush(with_checkpoint=True)
         finally:
             self.abandon()
+
+    def _remove_growing_keys(self) -> None:
+        """Remove files that are of no use when the log is opened again, and would be reported."""
+        for segment in self.segments:
+            if segment.keys is not None and segment.keys.path == segment.path(GROWING_KEYS_SUFFIX):
+                with suppress(StorageError):
+                    self._disk.remove(segment.keys.path)
 
     def abandon(self) -> None:
         """Release the files as they are, because they are about to be removed."""

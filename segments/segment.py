@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
 FILTER_SUFFIX, KEYS_SUFFIX = ".filter", ".keys"
+GROWING_KEYS_SUFFIX = ".keys.growing.tmp"  # while the segment grows; of no use after that
 DERIVED_SUFFIXES = (FILTER_SUFFIX, KEYS_SUFFIX)  # what is made anew when it is missing or wrong
 BEGIN_SUFFIX = ".begin"  # the log begins with this segment, see truncation.py
 SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, *DERIVED_SUFFIXES, BEGIN_SUFFIX)
@@ -242,7 +243,7 @@ class Segment:
         An index without a segment then always means "finish the deletion", a segment without an
         index "rebuild the index".
         """
-        for suffix in SUFFIXES:
+        for suffix in (*SUFFIXES, GROWING_KEYS_SUFFIX):
             self.disk.remove(self.path(suffix))
 
 

@@ -13,8 +13,9 @@ from segments.errors import FormatError, VersionError
 from segments.filter_files import load
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.journal import JOURNAL_NAME
+from segments.keys import files as key_files
 from segments.recovery_steps import Plan
-from segments.segment import FILTER_SUFFIX, Segment, walk_headers
+from segments.segment import FILTER_SUFFIX, KEYS_SUFFIX, Segment, walk_headers
 
 
 class Finding(NamedTuple):
@@ -64,7 +65,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Finding]:
                     yield Finding(segment.path(), position, fault)
         finally:
             segment.release()
-        yield from _filter_index_faults(segment)
+        yield from _derived_faults(segment)
     yield from _checkpoint_faults(disk, plan, folder, names, is_ours=is_ours)
     if JOURNAL_NAME in names:
         yield from _journal_faults(disk, folder)
@@ -118,17 +119,21 @@ def _chunk_fault(file: File, position: int, header: ChunkHeader) -> str | None:
     return None
 
 
-def _filter_index_faults(segment: Segment) -> Iterator[Finding]:
-    """Yield a filter file that does not fit its segment; a missing one is made when needed."""
-    path = segment.path(FILTER_SUFFIX)
-    if segment.damage or PurePath(path).name not in segment.disk.list(segment.folder):
+def _derived_faults(segment: Segment) -> Iterator[Finding]:
+    """Yield a filter or key file that does not fit its segment; a missing one is made again."""
+    if segment.damage:
         return
-    try:
-        load(segment)
-    except VersionError:
-        return  # another version made it; the server makes its own when it is needed
-    except FormatError as error:
-        yield Finding(path, 0, f"{error}; the server rebuilds it")
+    names = segment.disk.list(segment.folder)
+    for suffix, check in ((FILTER_SUFFIX, load), (KEYS_SUFFIX, key_files.check)):
+        path = segment.path(suffix)
+        if PurePath(path).name not in names:
+            continue
+        try:
+            check(segment)
+        except VersionError:
+            continue  # another version made it; the server makes its own when it is needed
+        except FormatError as error:
+            yield Finding(path, 0, f"{error}; the server rebuilds it")
 
 
 def _journal_faults(disk: Disk, folder: str) -> Iterator[Finding]:

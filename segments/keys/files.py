@@ -20,7 +20,14 @@ from segments.format_constants import USER
 from segments.keys.extraction import KeyExtractor
 from segments.keys.index import KeyIndex, Place
 from segments.keys.table import MAX_CHUNKS, ORDINAL_BITS, KeyTable, TableHead, write_table
-from segments.segment import KEYS_SUFFIX, KeyState, Segment, walk_headers
+from segments.segment import (
+    GROWING_KEYS_SUFFIX,
+    KEYS_SUFFIX,
+    KeyState,
+    Segment,
+    file_path,
+    walk_headers,
+)
 
 _RUN_PAIRS = 1 << 20  # sorted at once
 
@@ -34,8 +41,8 @@ class KeyJob(NamedTuple):
         properties: whose values are keys.
         tables: where those begin in the file that become part of it.
         start: where the chunks begin that none of those knows.
-        position: where in the file it is to stand, in bytes; 0 for a file of its own, in the place
-            of the one that is there.
+        position: where in the file it is to stand, in bytes; 0 for a new file, in the place of the
+            one that is there.
         is_sealed: the segment does not grow any more, and the table is to know all of it.
     """
 
@@ -47,6 +54,18 @@ class KeyJob(NamedTuple):
     start: Place
     position: int
     is_sealed: bool
+
+    @property
+    def path(self) -> str:
+        """Of the file in which the table is to stand."""
+        return file_path(
+            self.folder, self.base_offset, KEYS_SUFFIX if self.is_sealed else GROWING_KEYS_SUFFIX
+        )
+
+    @property
+    def tables_path(self) -> str:
+        """Of the file with the tables that become part of it."""
+        return file_path(self.folder, self.base_offset, GROWING_KEYS_SUFFIX)
 
     def segment(self, disk: Disk) -> Segment:
         """The segment, as far as it counts."""
@@ -62,12 +81,12 @@ def make_table(disk: Disk, job: KeyJob) -> None:
         FormatError: the segment is damaged, or one of the tables is.
         StorageError: the system refused.
     """
-    segment, path = job.segment(disk), job.segment(disk).path(KEYS_SUFFIX)
+    segment = job.segment(disk)
     if job.end.num_chunks > MAX_CHUNKS:
         raise FormatError(f"{job.end.num_chunks:,} chunks are too many, at most {MAX_CHUNKS:,}")
     pairs, first = _Pairs(), job.start.num_chunks
     if job.tables:
-        with _opened(disk, path) as file:
+        with _opened(disk, job.tables_path) as file:
             for position in job.tables:
                 first = min(first, pairs.take(KeyTable(file, position), file))
     with _opened(disk, segment.path()) as file:
@@ -87,9 +106,9 @@ def make_table(disk: Disk, job: KeyJob) -> None:
         write_table(file, job.position, head, pairs.runs(), pairs.uncertain)
 
     if not job.position:
-        replace_with(disk, path, write, is_synced=job.is_sealed).close()
+        replace_with(disk, job.path, write, is_synced=job.is_sealed).close()
         return
-    with _opened(disk, path, writable=True) as file:
+    with _opened(disk, job.path, writable=True) as file:
         if file.size() < job.position:
             raise FormatError("the key file was cut")
         file.truncate(job.position)
@@ -181,6 +200,19 @@ def load(segment: Segment) -> KeyIndex:
     return KeyIndex(segment.disk, path, [table], end_of(segment))
 
 
+def check(segment: Segment) -> None:
+    """Test each block of a sealed segment's key file.
+
+    Raises:
+        FormatError: it is missing, damaged or stale.
+        StorageError: the system refused.
+    """
+    index = load(segment)
+    with _opened(segment.disk, segment.path(KEYS_SUFFIX)) as file:
+        for table in index.tables:
+            table.check(file)
+
+
 def end_of(segment: Segment) -> Place:
     """What readers see of a segment lies before this."""
     return Place(segment.num_chunks, segment.size, segment.next_offset)
@@ -198,12 +230,11 @@ def opened_tables(disk: Disk, job: KeyJob, before: Sequence[KeyTable]) -> KeyInd
         FormatError: there is no table.
         StorageError: the system refused.
     """
-    path = job.segment(disk).path(KEYS_SUFFIX)
-    with _opened(disk, path) as file:
+    with _opened(disk, job.path) as file:
         table = KeyTable(file, job.position)
     if table.head.end_chunk != job.end.num_chunks or table.head.properties != job.properties:
         raise FormatError("the key file has another table")
-    return KeyIndex(disk, path, [*before, table], job.end)
+    return KeyIndex(disk, job.path, [*before, table], job.end)
 
 
 def keys_of(segment: Segment) -> KeyIndex | None:

@@ -1,9 +1,9 @@
-"""Which chunks of a segment may hold a key: the tables of its `.keys` file, asked together.
+"""Which chunks of a segment may hold a key: its key tables, asked together.
 
-A sealed segment has one table with all its chunks. The newest segment gets one after the other
-while it grows, each behind the one before in the file; chunks that no table has yet are looked at
-one by one. The file is derived: where it is missing, damaged or of another content there is no
-index, and one is made anew (files.py).
+A sealed segment has one with all its chunks, in `<base>.keys`. The newest segment gets one after
+the other while it grows, each behind the one before in a file of a temporary name; chunks that no
+table has yet are looked at one by one. Both files are derived: where one is missing, damaged or of
+another content there is no index, and one is made anew (files.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -40,13 +40,13 @@ class KeyIndex:
     Attributes:
         properties: whose values are keys.
         num_chunks: chunks from this ordinal on are not in it.
-        tables, end: see above.
+        path, tables, end: see above.
         fault: why it cannot be asked any more; empty as long as it can.
     """
 
     def __init__(self, disk: Disk, path: str, tables: Sequence[KeyTable], end: Place) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self.tables = tuple(tables)
         self.end = end
         self.num_chunks = end.num_chunks
@@ -68,7 +68,7 @@ class KeyIndex:
         """
         last = self.num_chunks if last is None else min(last, self.num_chunks)
         try:
-            file = self._disk.open(self._path, writable=False)
+            file = self._disk.open(self.path, writable=False)
             try:
                 found = {
                     ordinal

@@ -13,7 +13,7 @@ from segments.keys.files import KeyJob, end_of, opened_tables
 from segments.keys.index import KeyIndex, Place
 from segments.keys.table import KeyTable
 from segments.log import Log
-from segments.segment import KeyState, Segment
+from segments.segment import KEYS_SUFFIX, KeyState, Segment
 
 # Of a segment that grows, without a table: a search looks through 1 MB in half a millisecond.
 MUCH_BYTES = 16 << 20  # are worth a table at once
@@ -42,12 +42,18 @@ def next_task(log: Log, *, is_quiet: bool) -> Task | None:
         if is_sealed and not _is_done(segment, properties):
             return Task(segment, _job(segment, properties, is_sealed=True))
     newest = log.segments[-1]
-    if not _is_possible(newest) or uncovered_bytes(log) < (FEW_BYTES if is_quiet else MUCH_BYTES):
+    if not _is_possible(newest) or _uncovered_bytes(log) < (FEW_BYTES if is_quiet else MUCH_BYTES):
         return None
     return Task(newest, _job(newest, properties, is_sealed=False))
 
 
-def uncovered_bytes(log: Log) -> int:
+def has_tail(log: Log) -> bool:
+    """There will be a table to make when nothing more comes."""
+    is_wanted = bool(log.policy.key_properties) and _is_possible(log.segments[-1])
+    return is_wanted and _uncovered_bytes(log) >= FEW_BYTES
+
+
+def _uncovered_bytes(log: Log) -> int:
     """Bytes of the newest segment that no table knows."""
     newest = log.segments[-1]
     known = _usable(newest, log.policy.key_properties)
@@ -75,6 +81,16 @@ def adopt(task: Task) -> KeyIndex:
     return opened_tables(segment.disk, job, kept)
 
 
+def tidy_up(task: Task) -> None:
+    """Remove the tables that nobody needs when the segment's keys are replaced; may be in a thread.
+
+    Raises:
+        StorageError: the system refused; the next start does it.
+    """
+    if task.job.is_sealed:
+        task.segment.disk.remove(task.job.tables_path)
+
+
 def _is_possible(segment: Segment) -> bool:
     return bool(segment.num_chunks) and not segment.damage and segment.key_state is KeyState.KNOWN
 
@@ -83,7 +99,7 @@ def _is_done(segment: Segment, properties: tuple[str, ...]) -> bool:
     if not _is_possible(segment):
         return True
     known = _usable(segment, properties)
-    return known is not None and known.num_chunks == segment.num_chunks
+    return known is not None and known.path == segment.path(KEYS_SUFFIX)
 
 
 def _usable(segment: Segment, properties: tuple[str, ...]) -> KeyIndex | None:

@@ -146,6 +146,11 @@ class KeyTable:
             if at < len(prints):
                 return
 
+    def check(self, file: Readable) -> None:
+        """Raise FormatError unless each block can be read and passes its checksum."""
+        for number in range(1, self._shape.num_blocks):
+            self._block(file, number)
+
     def pairs(self, file: Readable) -> "array[int]":
         """All pairs, in order, as numbers."""
         found = array("Q")

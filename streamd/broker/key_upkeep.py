@@ -17,7 +17,7 @@ from segments import Log, SegmentsError, StorageError
 from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.keys import keys_of
 from segments.keys.files import KeyJob
-from segments.keys.schedule import FEW_BYTES, Task, adopt, next_task, next_unknown, uncovered_bytes
+from segments.keys.schedule import Task, adopt, has_tail, next_task, next_unknown, tidy_up
 from segments.keys.worker import Answer
 from segments.segment import KEYS_SUFFIX, KeyState, Segment
 from streamd.broker import threads
@@ -113,9 +113,7 @@ class KeyUpkeep:
             self._reads_all = False
         task = next_task(log, is_quiet=self._is_quiet())
         if task is None:
-            has_tail = uncovered_bytes(log) >= FEW_BYTES and bool(log.policy.key_properties)
-            is_waiting = has_tail and log.segments[-1].key_state is KeyState.KNOWN
-            return Progress.WAITS if is_waiting else Progress.DONE
+            return Progress.WAITS if has_tail(log) else Progress.DONE
         await self._make(maker, task)
         return Progress.MADE
 
@@ -132,7 +130,8 @@ class KeyUpkeep:
             index = segment.keys
             fault = segment.key_fault or (index.fault if index is not None else "")
             if fault:
-                logger.warning("%s is made anew: %s", segment.path(KEYS_SUFFIX), fault)
+                path = segment.path(KEYS_SUFFIX) if index is None else index.path
+                logger.warning("%s is made anew: %s", path, fault)
                 segment.key_fault, segment.keys = "", None
 
     async def _make(self, maker: TableMaker, task: Task) -> None:
@@ -157,7 +156,7 @@ class KeyUpkeep:
         finally:
             if not is_made:
                 with trio.CancelScope(shield=True):
-                    await self._clean_up(task.segment)
+                    await self._carry_out(_clean_up, task)
         return await self._adopt(task) if is_made else answer
 
     async def _adopt(self, task: Task) -> Answer:
@@ -167,6 +166,7 @@ class KeyUpkeep:
             return Answer(str(error), isinstance(error, StorageError) and error.is_temporary)
         if self._log.keeps(task.segment):
             task.segment.keys = index
+        await self._carry_out(tidy_up, task)
         return Answer()
 
     def _may_try_again(self, segment: Segment) -> bool:
@@ -174,7 +174,7 @@ class KeyUpkeep:
         return self._attempts[segment.base_offset] < _ATTEMPTS
 
     def _failed(self, task: Task, answer: Answer) -> None:
-        segment, path = task.segment, task.segment.path(KEYS_SUFFIX)
+        segment, path = task.segment, task.job.path
         if answer.is_temporary:
             if not self._has_warned:
                 logger.warning("%s is made later: %s", path, answer.fault)
@@ -187,10 +187,14 @@ class KeyUpkeep:
             logger.log(level, "no key index for %s: %s", segment.path(), answer.fault)
             segment.drop_keys()
 
-    async def _clean_up(self, segment: Segment) -> None:
-        """Remove what a process may have left."""
-        remove: Callable[[str], None] = segment.disk.remove
+    async def _carry_out(self, work: Callable[[Task], None], task: Task) -> None:
+        """Remove files in a thread."""
         try:
-            await threads.in_thread(remove, segment.path(KEYS_SUFFIX) + TEMPORARY_SUFFIX)
+            await threads.in_thread(work, task)
         except StorageError as error:
             logger.warning("stream %s: %s", self._name, error)
+
+
+def _clean_up(task: Task) -> None:
+    """Remove what a process may have left that has not done its job."""
+    task.segment.disk.remove(task.job.path + TEMPORARY_SUFFIX)

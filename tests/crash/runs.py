@@ -12,10 +12,15 @@ import trio.testing
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import walk_entries
+from segments.keys import schedule
+from segments.keys.files import KeyJob, make_table
+from segments.keys.worker import Answer
+from segments.message import Message
 from segments.retention import Removal
 from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
+from streamd.broker.key_upkeep import Progress
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream, StreamServices
 from streamd.net.rounds import Rounds
@@ -23,6 +28,7 @@ from streamd.wire.stream.publish import Outgoing, decode_filtered_entries, encod
 from tests.crash.recorder import RecordingDisk
 
 FOLDER, _TRASH = "data/s", "data/trash"
+KEY = "k"
 _STEPS = 60
 
 
@@ -104,6 +110,7 @@ class Run:
             max_segment_chunks=self._random.randint(2, 6),
             max_length_bytes=self._random.choice((3_000, 20_000)),
             filter_size=16,
+            key_properties=(KEY,),
         )
         disk = self.disk
         disk.make_folder("data")
@@ -115,10 +122,13 @@ class Run:
         trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
         clock = trio.testing.MockClock(autojump_threshold=0)
         original, threads.in_thread = threads.in_thread, self._in_thread
+        limits = schedule.MUCH_BYTES, schedule.FEW_BYTES
+        schedule.MUCH_BYTES = schedule.FEW_BYTES = 1
         try:
             trio.run(self._run, clock=clock)
         finally:
             threads.in_thread = original
+            schedule.MUCH_BYTES, schedule.FEW_BYTES = limits
 
     @property
     def life(self) -> Life:
@@ -130,10 +140,11 @@ class Run:
     async def _in_thread(self, work: Any, *arguments: object) -> Any:
         began = len(self.disk.operations)
         await trio.lowlevel.checkpoint()
-        work(*arguments)
+        result = work(*arguments)
         await trio.sleep(self._random.choice((0, 0, 0.01)))
         if getattr(work, "__name__", "") == "run" and hasattr(work.__self__, "num_held"):
             self.note(self.life.flushes, began)
+        return result
 
     async def _run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -236,10 +247,17 @@ class Run:
         if kind == "index":
             for segment in self._stream.take_index_requests():
                 await self._stream.build_index(segment)
+            while await self._stream.index_keys(self) is Progress.MADE:
+                pass
         elif kind == "expire":
             await self._stream.expire()
         else:
             await self._reopen(nursery)
+
+    async def make(self, job: KeyJob) -> Answer:
+        """What the process that makes key tables does."""
+        await threads.in_thread(make_table, self.disk, job)
+        return Answer()
 
     async def _reopen(self, nursery: trio.Nursery) -> None:
         await self._stream.settled()
@@ -270,7 +288,8 @@ class Run:
 
     def _body(self, reference: bytes, number: int) -> bytes:
         padding = self._random.choice((0, 0, 30, 200, 1_500))
-        return b"%d|%s|%d|" % (self.life.number, reference, number) + b"x" * padding
+        body = b"%d|%s|%d|" % (self.life.number, reference, number) + b"x" * padding
+        return Message(body, application_properties={KEY: str(number)}).encode()
 
 
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:

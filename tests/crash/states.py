@@ -18,10 +18,14 @@ from typing import Any
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, Reader
 from segments.filter_files import load_or_build
+from segments.keys import KeyReader, key_prints, keys_of
+from segments.keys.files import make_table
+from segments.keys.schedule import adopt, next_task, tidy_up
+from segments.segment import walk_headers
 from segments.verify import verify
 from streamd.broker.flusher import FlushMode
 from tests.crash.recorder import RecordingDisk, Tree
-from tests.crash.runs import FOLDER, Life, Mark, Run, bodies_in, filter_value_of
+from tests.crash.runs import FOLDER, KEY, Life, Mark, Run, bodies_in, filter_value_of
 from tests.support.logs import entry
 
 
@@ -53,6 +57,8 @@ def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> 
     _check_tracking(run, life, log, at, is_killed=is_killed)
     if random.random() < 0.4:
         _check_filters(log)
+    if random.random() < 0.4:
+        _check_keys(log)
     if random.random() < 0.2:
         _check_writable(run, log, disk)
     return kind
@@ -97,6 +103,30 @@ def _check_filters(log: Log) -> None:
             matches = [(at, body) for at, body in found if filter_value_of(body) == value]
             read = _read(log, ChunkMatcher([value]))
             assert [(at, body) for at, body in read if filter_value_of(body) == value] == matches
+
+
+def _check_keys(log: Log) -> None:
+    """A key file knows all keys of its segment, or is not believed, and made again."""
+    reader = KeyReader([KEY])
+    for _ in range(2):
+        for segment in log.segments:
+            index = keys_of(segment)
+            if index is None:
+                continue
+            assert log.is_sealed(segment) or index.num_chunks <= segment.num_chunks
+            file = segment.acquire()
+            for ordinal, (position, header) in enumerate(walk_headers(segment, file)):
+                data = file.read(header.data_size, position + header.data_start)
+                for raw in bodies_in(data):
+                    found = index.chunks_with(key_prints([KEY], reader.read(raw)))
+                    assert found is not None
+                    assert ordinal in found or ordinal >= index.num_chunks
+            segment.release()
+        while (task := next_task(log, is_quiet=True)) is not None:
+            make_table(task.segment.disk, task.job)
+            task.segment.keys = adopt(task)
+            tidy_up(task)
+    assert all(s.keys for s in log.segments[:-1] if s.num_chunks and not s.damage)
 
 
 def _check_tracking(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:

@@ -11,14 +11,20 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segments import ChunkMatcher, Log, LogPolicy, StorageError, at_offset, at_time, disk
+from segments.errors import FormatError
 from segments.filter_files import load_or_build, save
 from segments.filter_index import FilterIndex
+from segments.keys import keys_of
+from segments.keys.files import make_table
+from segments.keys.schedule import adopt, next_task, tidy_up
+from segments.segment import KeyState
 from tests.support.logs import append, read_bodies, read_chunks
 
 NOW_MS = 1_700_000_000_000
@@ -324,6 +330,23 @@ def _index(world: World) -> None:
         segment.filters = load_or_build(segment, segment.size, True, lambda: None)
 
 
+def _index_keys(world: World) -> None:
+    """What the broker has done in a process, for the segments that are sealed and the newest."""
+    log = world.it
+    log.policy = replace(POLICY, key_properties=("k",))
+    while (task := next_task(log, is_quiet=True)) is not None:
+        try:
+            make_table(task.segment.disk, task.job)
+            task.segment.keys = adopt(task)
+        except FormatError:  # what cannot be read is damaged
+            task.segment.drop_keys()
+        tidy_up(task)
+    for segment in log.segments[:-1]:
+        segment.keys, segment.key_state = None, KeyState.UNKNOWN
+        found = keys_of(segment)
+        assert found is None or found.num_chunks == segment.num_chunks
+
+
 OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     "create": (_nothing, World.open),
     "append": (_filled, World.append),
@@ -337,6 +360,7 @@ OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] =
     "demand": (_filled, _ask),
     "read": (_closed, lambda world: (world.open(), _read(world))[0]),
     "filter index": (_filled, _index),
+    "key index": (_filled, _index_keys),
     "retention": (_old, _expire),
     "close": (_filled, World.close),
     "reopen": (_closed, World.open),

@@ -1,0 +1,263 @@
+"""`python -m benchmarks.find`: finding messages by key, and what it costs those who publish.
+
+A stream of messages of 100 bytes, each with a key of its own, of which the sealed segments are
+indexed. What is looked up is random, the same in each run. "cold" means that the pages of the index
+file were dropped from the page cache before each lookup.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.load import Load, publish
+from benchmarks.raw_connection import RawConnection
+from benchmarks.target import Target
+from segments import recovery
+from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header, simple_ends
+from segments.disk import OsDisk
+from segments.keys import KeyReader, forms_of_key, key_prints, keys_of
+from segments.message import Message
+from segments.segment import KEYS_SUFFIX, SEGMENT_SUFFIX, Segment
+from segments.selector import body_at
+from streamd.wire.stream import commands as c
+from streamd.wire.stream.codec import encode
+from streamd.wire.stream.fields import Pair
+from streamd.wire.stream.publish import Outgoing, encode_entries
+
+_WIDTH = 110
+_SIZE = 100  # bytes of a message
+_FRAME = 256  # messages in a frame
+_PART = 500_000  # messages whose frames are made at once
+_PROPERTY = "order_id"
+_KEYS = Pair("stream-key-properties", _PROPERTY)
+_STREAM, _PLAIN = "keyed", "plain"
+_LOOKUPS = 1_000
+_PATIENCE_SECONDS = 900
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        name: what was measured.
+        value: as it is shown.
+        figure: for programs: seconds, messages a second, bytes, or a share.
+        goal: as it is shown.
+    """
+
+    name: str
+    value: str
+    figure: float
+    goal: str = ""
+
+
+@click.command()
+@click.option("--messages", default=10_000_000, show_default=True, help="In the stream.")
+@click.option("--beside", default=1_000_000, show_default=True, help="In a round of publishing.")
+@click.option("--rounds", default=5, show_default=True, help="Of publishing.")
+@click.option("--segment-size", default=500_000_000, show_default=True, help="In bytes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
+def main(messages: int, beside: int, rounds: int, segment_size: int, *, as_json: bool) -> None:
+    """Measure the key index, lookups in it, and publishing beside its making.
+
+    \b
+    Examples:
+      python -m benchmarks.find
+      python -m benchmarks.find --messages 1000000 --segment-size 50000000
+    """
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="streamd-bench-") as folder:
+        for row in _rows(Path(folder), messages, beside, rounds, segment_size):
+            rows.append(row)
+            if as_json:
+                sys.stdout.write(json.dumps(row._asdict()) + "\n")
+                sys.stdout.flush()
+    if not as_json:
+        table = Table("", "measured", "goal", box=SIMPLE)
+        for row in rows:
+            table.add_row(row.name, row.value, row.goal)
+        Console(width=_WIDTH).print(table)
+
+
+def _rows(
+    folder: Path, messages: int, beside: int, rounds: int, segment_size: int
+) -> Iterator[Row]:
+    sizes = Pair("stream-max-segment-size-bytes", str(segment_size))
+    with Target(folder) as target, RawConnection(target.host, target.port) as connection:
+        connection.request(c.Create, _STREAM, (_KEYS, sizes))
+        before = target.resident_bytes()
+        seconds = sum(
+            _publish(connection, _STREAM, start, min(_PART, messages - start))
+            for start in range(0, messages, _PART)
+        )
+        began = time.perf_counter()
+        files = _wait_until_indexed(folder, before=0)
+        waited = time.perf_counter() - began
+        more = target.resident_bytes() - before
+        data = sum(file.with_suffix(SEGMENT_SUFFIX).stat().st_size for file in files)
+        size = sum(file.stat().st_size for file in files)
+        yield Row(
+            f"publish {messages:,} messages with a key property",
+            f"{messages / seconds:,.0f} msg/s",
+            messages / seconds,
+        )
+        yield Row("until all sealed segments are indexed, after that", f"{waited:.1f} s", waited)
+        yield Row("index, of the data", f"{size / data:.1%}", size / data, "10 %")
+        yield Row("memory of the server, more than before", f"{more / 1e6:.1f} MB", more, "50 MB")
+        yield from _beside(connection, folder, beside, rounds, sizes)
+    yield from _lookups(folder, messages)
+
+
+def _beside(
+    connection: RawConnection, folder: Path, count: int, rounds: int, sizes: Pair
+) -> Iterator[Row]:
+    """Publishing while the whole stream is indexed anew, and without keys and indexing."""
+    plain: list[float] = []
+    keyed: list[float] = []
+    for number in range(rounds):
+        connection.request(c.Create, _PLAIN, (sizes,))
+        plain.append(_publish(connection, _PLAIN, 0, count))
+        connection.request(c.Delete, _PLAIN)
+        names = f"{_PROPERTY},more" if number % 2 == 0 else _PROPERTY
+        changed = time.time()
+        pairs = (Pair("stream", _STREAM), Pair(_KEYS.key, names))
+        connection.request(c.Manage, "stream.set", pairs)
+        time.sleep(0.5)  # until the process has begun
+        keyed.append(_publish(connection, _STREAM, count * number, count))
+        _wait_until_indexed(folder, before=changed)
+    without, beside = count / median(plain), count / median(keyed)
+    yield Row("publish without a key property", f"{without:,.0f} msg/s", without)
+    yield Row("publish with one, all being indexed beside", f"{beside:,.0f} msg/s", beside)
+    yield Row("the same as a share", f"{beside / without:.2f}", beside / without, "0.9")
+
+
+def _publish(connection: RawConnection, stream: str, start: int, count: int) -> float:
+    made = []
+    for first in range(start, start + count, _FRAME):
+        outgoing = [
+            Outgoing(number, _message(number))
+            for number in range(first, min(first + _FRAME, start + count))
+        ]
+        made.append(encode(c.Publish(0, len(outgoing), encode_entries(outgoing))))
+    return publish(connection, stream, Load(count, _SIZE, _FRAME), made)
+
+
+def _key(number: int) -> str:
+    return f"order-{number:09}"
+
+
+def _message(number: int) -> bytes:
+    head, tail = _TEMPLATE
+    return head + _key(number).encode() + tail
+
+
+def _template() -> tuple[bytes, bytes]:
+    def message(filling: int) -> bytes:
+        return Message(b"x" * filling, application_properties={_PROPERTY: _key(0)}).encode()
+
+    head, _, tail = message(_SIZE - len(message(0))).partition(_key(0).encode())
+    return head, tail
+
+
+_TEMPLATE = _template()
+
+
+def _wait_until_indexed(folder: Path, before: float) -> list[Path]:
+    """Return when all sealed segments have key files that are not older; the paths of those."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end:
+        sealed = sorted(folder.glob(f"streams/*/{_STREAM}/*{SEGMENT_SUFFIX}"))[:-1]
+        files = [file.with_suffix(KEYS_SUFFIX) for file in sealed]
+        if all(file.exists() and file.stat().st_mtime >= before for file in files):
+            if not files:
+                raise click.ClickException("no segment was sealed: give a smaller --segment-size")
+            return files
+        time.sleep(0.05)
+    raise TimeoutError(f"not indexed within {_PATIENCE_SECONDS} s")
+
+
+def _lookups(folder: Path, messages: int) -> Iterator[Row]:
+    (path,) = folder.glob(f"streams/*/{_STREAM}")
+    segments = recovery.examine(OsDisk(), str(path)).segments[:-1]
+    known = min(segments[-1].next_offset, messages)
+    chance = random.Random(1)  # noqa: S311 - the same keys each time
+    wanted = [_key(chance.randrange(known)) for _ in range(_LOOKUPS)]
+    for name, drops, find in (
+        ("look a key up in all sealed segments, warm", False, _chunks),
+        ("the same, cold", True, _chunks),
+        ("find the message of a key, warm", False, _messages),
+        ("the same, cold", True, _messages),
+    ):
+        goal = 0.020 if drops else 0.001
+        found = sorted(_timed(segments, key, find, drops=drops) for key in wanted)
+        p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
+        yield Row(f"{name}, p50", f"{p50 * 1e3:.3f} ms", p50, f"{goal * 1e3:.0f} ms")
+        yield Row(f"{name}, p99", f"{p99 * 1e3:.3f} ms", p99, f"{goal * 5e3:.0f} ms")
+
+
+def _timed(
+    segments: Sequence[Segment],
+    key: str,
+    find: Callable[[Segment, str], int],
+    *,
+    drops: bool,
+) -> float:
+    if drops:
+        for segment in segments:
+            with Path(segment.path(KEYS_SUFFIX)).open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    began = time.perf_counter()
+    number = sum(find(segment, key) for segment in segments)
+    seconds = time.perf_counter() - began
+    if not number:
+        raise click.ClickException(f"{key} is not found")
+    return seconds
+
+
+def _chunks(segment: Segment, key: str) -> int:
+    return len(_may_have(segment, key))
+
+
+def _may_have(segment: Segment, key: str) -> Sequence[int]:
+    index = keys_of(segment)
+    found = index.chunks_with(key_prints([_PROPERTY], forms_of_key(key))) if index else None
+    if found is None:
+        raise click.ClickException(f"{segment.path()} is not indexed")
+    return found
+
+
+def _messages(segment: Segment, key: str) -> int:
+    """Look at the messages that have the key in them somewhere, as a search does."""
+    count, forms, raw = 0, forms_of_key(key), key.encode()
+    reader = KeyReader([_PROPERTY])
+    for ordinal in _may_have(segment, key):
+        with segment.index() as index:
+            position = index.record(ordinal).position
+        file = segment.acquire()
+        header = decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))
+        data = file.read(header.data_size, position + header.data_start)
+        segment.release()
+        ends = simple_ends(data) or ()
+        at = data.find(raw)
+        while at >= 0:
+            place = bisect_right(ends, at)
+            count += not reader.read(body_at(data, ends, place)).isdisjoint(forms)
+            at = data.find(raw, ends[place])
+    return count
+
+
+if __name__ == "__main__":
+    main()
