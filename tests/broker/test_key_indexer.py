@@ -1,0 +1,308 @@
+"""Key indexes on a running server: whose turn it is, and what goes wrong."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from segments.keys import keys_of, schedule
+from segments.keys.files import KeyJob
+from segments.keys.worker import Answer, encode_job, work
+from segments.segment import KeyState
+from streamd.broker.key_worker import KeyWorker, WorkerDied
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+from tests.segments.keys.test_files import chunks_with, message
+from tests.support.server import OK, Harness, Peer, harness
+from tests.support.syncs import work_beside
+
+Making = Callable[[KeyJob], Answer]
+
+
+def make(job: KeyJob) -> Answer:
+    return work_beside(work, encode_job(job))
+
+
+class Worker:
+    """Stands in for the process.
+
+    Attributes:
+        jobs: that it was given.
+        make: what it does with one.
+        takes: seconds for each.
+        ended: how often it was ended.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[KeyJob] = []
+        self.make: Making = make
+        self.takes = 0.0
+        self.ended = 0
+
+    async def do(self, job: KeyJob) -> Answer:
+        self.jobs.append(job)
+        await trio.sleep(self.takes)
+        return self.make(job)
+
+    async def end(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    found = Worker()
+
+    async def do(_: KeyWorker, job: KeyJob) -> Answer:
+        return await found.do(job)
+
+    async def end(_: KeyWorker) -> None:
+        await found.end()
+
+    monkeypatch.setattr(KeyWorker, "make", do)
+    monkeypatch.setattr(KeyWorker, "end", end)
+    monkeypatch.setattr(schedule, "MUCH_BYTES", 2_000)
+    monkeypatch.setattr(schedule, "FEW_BYTES", 200)
+    return found
+
+
+@pytest.fixture
+async def keyed(worker: Worker, tmp_path: Path) -> AsyncIterator[tuple[Harness, Peer]]:  # noqa: ARG001 - before the server
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await create(peer)
+        await peer.declare("s")
+        yield server, peer
+
+
+async def create(peer: Peer, name: str = "s", keys: str = "k", size: str = "1000") -> None:
+    await peer.create(name, stream_max_segment_size_bytes=size, stream_key_properties=keys)
+
+
+async def fill(peer: Peer, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        await peer.store([message(f"key{number}")], number)
+
+
+def found(server: Harness, number: int) -> int:
+    """In how many chunks a key may be, of segments that are indexed; each has been looked at."""
+    segments = server.host.find("s").log.segments
+    return sum(len(chunks_with(segment, f"key{number}") or ()) for segment in segments)
+
+
+def key_files(data: Path) -> list[str]:
+    return sorted(path.name[16:] for path in data.glob("streams/*/s/*.keys*"))
+
+
+async def set_keys(peer: Peer, names: str) -> None:
+    pairs = (Pair("stream", "s"), Pair("stream-key-properties", names))
+    assert await peer.code(c.Manage, "stream.set", pairs) == OK
+
+
+async def test_all_is_indexed_when_it_is_quiet(keyed: tuple[Harness, Peer], worker: Worker) -> None:
+    server, peer = keyed
+    await fill(peer, 0, 40)
+    await trio.sleep(5)
+    log = server.host.find("s").log
+    assert len(log.segments) > 3
+    assert [found(server, number) for number in range(40)] == [1] * 40
+    assert len(key_files(server.data)) == len(log.segments)
+    assert not log.keys_requested
+    before = len(worker.jobs)
+    await trio.sleep(30)
+    assert (len(worker.jobs), worker.ended) == (before, 1), "nobody is kept for nothing"
+    await fill(peer, 40, 3)
+    await trio.sleep(5)
+    assert found(server, 41) == 1
+    await peer.silence()
+
+
+async def test_streams_without_key_properties_need_no_process(
+    worker: Worker, tmp_path: Path
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="1000")
+        await peer.declare("s")
+        await fill(peer, 0, 40)
+        await trio.sleep(100)
+        assert worker.jobs == []
+        assert key_files(server.data) == []
+        await set_keys(peer, "k")
+        await trio.sleep(5)
+        assert [found(server, number) for number in range(40)] == [1] * 40
+        await set_keys(peer, "k,other")
+        await trio.sleep(5)
+        segment = server.host.find("s").log.segments[0]
+        assert chunks_with(segment, "key1", "other") == [1]
+        await set_keys(peer, "")
+        await fill(peer, 40, 40)
+        before = len(worker.jobs)
+        await trio.sleep(5)
+        assert len(worker.jobs) == before
+
+
+async def test_after_a_restart_only_what_is_missing_is_made(
+    worker: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await create(peer)
+        await peer.declare("s")
+        await fill(peer, 0, 40)
+        await trio.sleep(5)
+    files = sorted(tmp_path.glob("streams/*/s/*.keys"))
+    assert len(key_files(tmp_path)) == len(files), "those of the newest segment are gone"
+    files[0].unlink()
+    damaged = bytearray(files[1].read_bytes())
+    damaged[5_000] ^= 1
+    files[1].write_bytes(damaged)
+    files[2].write_bytes(b"no key file")
+    del worker.jobs[:]
+    caplog.clear()
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.declare("s")
+        await trio.sleep(5)
+        assert {job.base_offset for job in worker.jobs if job.is_sealed} == {0}
+        stream = server.host.find("s")
+        for segment in stream.log.segments:
+            await stream.load_keys(segment)
+            assert segment.key_state is KeyState.KNOWN
+        assert found(server, 1) == 1
+        assert keys_of(stream.log.segments[2]) is None
+        for number in range(40):
+            found(server, number)
+        stream.want_keys()
+        await trio.sleep(5)
+        assert [found(server, number) for number in range(40)] == [1] * 40
+        lines = [r.getMessage() for r in caplog.records if "is made anew" in r.getMessage()]
+        assert len(lines) == 2, "one for each file that was wrong"
+        assert not any("Traceback" in line for line in lines)
+
+
+async def test_a_stream_that_is_deleted_meanwhile(
+    keyed: tuple[Harness, Peer], worker: Worker
+) -> None:
+    """The job is cancelled; nothing is left, and nothing comes back."""
+    server, peer = keyed
+    worker.takes = 1_000
+    await fill(peer, 0, 20)
+    await trio.sleep(3)
+    assert len(worker.jobs) == 1
+    began = trio.current_time()
+    assert await peer.code(c.Delete, "s") == OK
+    assert trio.current_time() - began < 10
+    await trio.sleep(10)
+    assert list(server.data.glob("streams/*/s")) == []
+    assert await peer.code(c.Create, "s", ()) == OK
+    assert len(worker.jobs) == 1
+
+
+async def test_retention_waits_for_the_segment_that_is_indexed(
+    worker: Worker, tmp_path: Path
+) -> None:
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await peer.create(
+            "s",
+            stream_max_segment_size_bytes="1000",
+            stream_key_properties="k",
+            max_length_bytes="3000",
+        )
+        await peer.declare("s")
+        worker.takes = 5
+        await fill(peer, 0, 200)
+        await trio.sleep(300)
+        await server.host.find("s").ready()
+        log = server.host.find("s").log
+        await trio.sleep(30)
+        assert log.first_offset > 100
+        assert [found(server, n) for n in range(log.first_offset, 200)] == [1] * (
+            200 - log.first_offset
+        )
+        assert len(key_files(server.data)) <= len(log.segments)
+
+
+async def test_a_process_that_dies_again_and_again(
+    keyed: tuple[Harness, Peer], worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, peer = keyed
+
+    def die(job: KeyJob) -> Answer:
+        if job.base_offset == 0:
+            Path(job.path + ".tmp").write_bytes(b"half of it")
+            raise WorkerDied("it was killed")
+        return make(job)
+
+    worker.make = die
+    await fill(peer, 0, 40)
+    await trio.sleep(10)
+    assert sum(job.base_offset == 0 and job.is_sealed for job in worker.jobs) == 3
+    lines = [record for record in caplog.records if "no key index for" in record.getMessage()]
+    assert len(lines) == 1
+    assert not [name for name in key_files(server.data) if name.endswith("keys.tmp")]
+    first = server.host.find("s").log.segments[0]
+    assert keys_of(first) is None
+    assert all(keys_of(s) for s in server.host.find("s").log.segments[1:])
+    await peer.silence()
+
+
+async def test_a_full_disk(
+    keyed: tuple[Harness, Peer], worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line, and it is tried again until there is room."""
+    server, peer = keyed
+    worker.make = lambda _: Answer("cannot write: the disk is full", is_temporary=True)
+    await fill(peer, 0, 20)
+    await trio.sleep(200)
+    assert 3 < len(worker.jobs) < 10
+    lines = [record for record in caplog.records if "is made later" in record.getMessage()]
+    assert len(lines) == 1
+    worker.make = make
+    await trio.sleep(40)
+    assert [found(server, number) for number in range(20)] == [1] * 20
+
+
+async def test_a_bug_there_stays_there(
+    keyed: tuple[Harness, Peer], worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, peer = keyed
+    worker.make = lambda _: Answer("Traceback: a bug", is_bug=True)
+    await fill(peer, 0, 20)
+    await trio.sleep(10)
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    sealed = len(server.host.find("s").log.segments) - 1
+    assert sealed <= len(errors) <= sealed + 1
+    await fill(peer, 20, 1)
+
+
+async def test_a_bug_here_leaves_other_streams_alone(
+    keyed: tuple[Harness, Peer], worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, peer = keyed
+
+    def fail(job: KeyJob) -> Answer:
+        if job.folder.endswith("/s"):
+            raise RuntimeError("a bug")
+        return make(job)
+
+    worker.make = fail
+    await create(peer, "other")
+    await fill(peer, 0, 20)
+    await peer.declare("other", 2)
+    for number in range(20):
+        await peer.store([message(f"key{number}")], number, publisher_id=2)
+    await trio.sleep(100)
+    await server.host.find("other").ready()
+    log = server.host.find("other").log
+    await trio.sleep(10)
+    assert sum(len(chunks_with(s, "key3") or ()) for s in log.segments) == 1
+    assert "indexing keys failed" in caplog.text
+    worker.make = make
+    await server.host.find("s").ready()
+    server.host.find("s").want_keys()
+    await trio.sleep(10)
+    assert found(server, 3) == 1
+    assert await peer.code(c.Delete, "s") == ResponseCode.OK
