@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
-_KEY_PROPERTIES = "stream-key-properties"
 
 
 @click.group()
@@ -49,7 +48,6 @@ def stream() -> None:
 )
 @click.option(
     "--key-property",
-    "key_properties",
     multiple=True,
     metavar="P",
     help="`streamd find` finds messages by this property at once; may be given up to 8 times.",
@@ -76,7 +74,7 @@ def create(
     *,
     exist_ok: bool,
     filter_derive: bool,
-    key_properties: tuple[str, ...],
+    key_property: tuple[str, ...],
     arguments: tuple[str, ...],
     **options: str | None,
 ) -> None:
@@ -92,7 +90,7 @@ def create(
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if filter_derive:
         given["stream-filter-derive"] = "true"
-    given.update(_keys(key_properties))
+    given.update(_keys(key_property))
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not (key and equals):
@@ -116,7 +114,7 @@ def _keys(names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         if "," in name:
             raise Misused(f"--key-property is {name!r}, expected a name without a comma")
-    return {_KEY_PROPERTIES: ",".join(names)} if names else {}
+    return {ARGUMENTS["key_property"]: ",".join(names)} if names else {}
 
 
 async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
@@ -142,6 +140,7 @@ ARGUMENTS = {
     "filter_error_rate": "stream-filter-error-rate",
     "filter_property": "stream-filter-property",
     "filter_contract": "stream-filter-contract",
+    "key_property": "stream-key-properties",
     "max_length_bytes": "max-length-bytes",
     "max_age": "max-age",
     "segment_size": "stream-max-segment-size-bytes",
@@ -161,7 +160,6 @@ ARGUMENTS = {
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
 @click.option(
     "--key-property",
-    "key_properties",
     multiple=True,
     metavar="P",
     help="`streamd find` finds messages by this property at once; all of them are to be given.",
@@ -181,7 +179,7 @@ def set_arguments(name: str, uri: str, **options: str | None) -> None:
       streamd stream set orders --key-property order_id --key-property customer
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
-    given.update(_keys(key_properties))
+    given.update(_keys(key_property))
     if not given:
         raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}

@@ -62,6 +62,12 @@ class TestCreate:
             ("stream-filter-error-rate", "2"),
             ("stream-filter-error-rate", "nan"),
             ("stream-chunk-max-records", "65536"),
+            ("stream-key-properties", ""),
+            ("stream-key-properties", "a,"),
+            ("stream-key-properties", "a,b,a"),
+            ("stream-key-properties", "properties.subjekt"),
+            ("stream-key-properties", "a,b,c,d,e,f,g,h,i"),
+            ("stream-key-properties", "x" * 256),
         ],
     )
     async def test_arguments_that_are_refused(self, peer: Peer, name: str, value: str) -> None:
@@ -79,6 +85,7 @@ class TestCreate:
             ("stream-filter-size-bytes", "auto", "auto", "255"),
             ("queue-leader-locator", "least-leaders", "least-leaders", "balanced"),
             ("initial-cluster-size", "3", "3", "1"),
+            ("stream-key-properties", "a,properties.to", "a,properties.to", "a"),
         ],
     )
     async def test_twice_with_equal_and_other_arguments(

@@ -54,6 +54,13 @@ MEANINGS = {
         "Each chunk lists its filter values, for the filter index and for tuning. Without them, "
         "chunks are chosen by their filters alone",
     ),
+    a.KEY_PROPERTIES: Meaning(
+        "none",
+        "Properties whose values are keys, which `streamd find` finds messages by. Each is an "
+        "application property, or a fixed field such as `properties.message_id`. Over the command "
+        "line the option is given for each. When they are changed, all that is stored is indexed "
+        "anew",
+    ),
     a.MAX_LENGTH: Meaning(
         "none", "The oldest segments are deleted while the stream is larger, in bytes"
     ),
@@ -120,6 +127,8 @@ def _expected(name: str) -> str:
     """What an error of its reader says is expected."""
     if name == a.FILTER_PROPERTY:  # its errors say where the name is wrong
         return _PROPERTY_NAME.capitalize()
+    if name == a.KEY_PROPERTIES:
+        return f"Up to {a.MAX_KEY_PROPERTIES} names of properties, with commas between them"
     try:
         a.READERS[name]("?")
     except ValueError as error:

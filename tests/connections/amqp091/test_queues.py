@@ -43,6 +43,7 @@ class TestDeclaring:
             x_stream_filter_property="kind",
             x_stream_filter_error_rate=Field("f", 0.01),
             x_stream_chunk_max_records=Field("s", 200),
+            x_stream_key_properties="a,properties.to",
             x_whatever="ignored",
         )
         assert answer == m.QueueDeclareOk("s", 0, 0)
@@ -54,7 +55,9 @@ class TestDeclaring:
             "stream-filter-property": "kind",
             "stream-filter-error-rate": 0.01,
             "stream-chunk-max-records": 200,
+            "stream-key-properties": "a,properties.to",
         }
+        assert server.host.find("s").key_properties == ("a", "properties.to")
 
     async def test_ignored_arguments_are_logged(
         self, amqp: AmqpPeer, caplog: pytest.LogCaptureFixture
