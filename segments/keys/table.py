@@ -7,7 +7,20 @@ prints of its blocks, as over a database's index, so that a lookup reads a block
 checksum that begins with that of the table's header: a block that is damaged, or is another
 table's, is never taken for one of this.
 
-FIGURES
+Measured with 5 M keys, each of one message, in 19,532 chunks of 256 messages (Python 3.11, two busy
+cores; a cold lookup finds nothing of the file in the page cache):
+
+    structure                   bytes/key  build, CPU   warm p50    cold p50   needless chunks
+    this table                       6.0        4.9 s   0.014 ms    0.32 ms        0.00
+    one column of 64 bits            8.0        7.1 s   the same    the same       0.00
+    SQLite, WITHOUT ROWID           14.9       10.7 s   0.013 ms    0.64 ms        0.00
+    Bloom, bit-sliced, 16 bits       2.0       16.4 s   0.039 ms    0.43 ms       20
+    Bloom, bit-sliced, 12 bits       1.5       12.9 s   0.088 ms    0.67 ms       80
+
+A needless chunk costs a search more than all else, some 0.2 ms each: so no Bloom filter, though it
+is smaller. SQLite takes more than a tenth of the data where messages have 100 bytes. Longer prints
+than 32 bits would spare a needless chunk in one of 900 lookups of 5 M keys. NumPy sorts five times
+as fast, which would save a third of the time that a process of low priority takes: not worth it.
 """
 
 import struct
