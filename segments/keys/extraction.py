@@ -3,8 +3,8 @@
 What is found may be too much, as a search compares the keys themselves; it is never too little. So
 application properties are not looked for message by message: wherever a declared name stands behind
 its length, which is the last byte of it in each encoding that AMQP 1.0 has for a name, the value
-behind it is taken. That is done with one `bytes.split` where all values are short strings: some
-0.25 µs for a key and its print. Fields of fixed places are read message by message, 1.5 µs each.
+behind it is taken. That is done with one `bytes.split` where all values are short strings: 0.6 µs
+for a key, of reading, checking and all. Fields of fixed places are read message by message.
 """
 
 import struct

@@ -2,7 +2,9 @@
 
 A process and not a thread, because a thread would have the interpreter for half of the time: beside
 one that indexes, publishing got 0.49 of what it gets without; beside this, all of it, as far as
-figures of two busy cores can tell (`python -m benchmarks.find`). It yields the processor to everybody else. When its input ends, as it does when the server is
+figures of two busy cores can tell (`python -m benchmarks.find`).
+
+It yields the processor to everybody else. When its input ends, as it does when the server is
 killed, it ends at once, whatever it is at; what it leaves behind is a file with a temporary name,
 which the next start removes, or a table that nobody asks for.
 """
