@@ -32,7 +32,7 @@ from segments.policy import (
 )
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
-from segments.segment import GROWING_KEYS_SUFFIX, MAX_GROUP, Appended, Segment, SegmentWriter
+from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -689,7 +689,7 @@ class Log:
     def _remove_growing_keys(self) -> None:
         """Remove files that are of no use when the log is opened again, and would be reported."""
         for segment in self.segments:
-            if segment.keys is not None and segment.keys.path == segment.path(GROWING_KEYS_SUFFIX):
+            if segment.keys is not None and not segment.keys.is_final:
                 with suppress(StorageError):
                     self._disk.remove(segment.keys.path)
 

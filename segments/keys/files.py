@@ -197,7 +197,7 @@ def load(segment: Segment) -> KeyIndex:
         raise FormatError("the key file is that of another segment, or of an older state")
     if size < table.end:
         raise FormatError("the key file is cut off")
-    return KeyIndex(segment.disk, path, [table], end_of(segment))
+    return KeyIndex(segment.disk, path, [table], end_of(segment), is_final=True)
 
 
 def check(segment: Segment) -> None:
@@ -234,7 +234,7 @@ def opened_tables(disk: Disk, job: KeyJob, before: Sequence[KeyTable]) -> KeyInd
         table = KeyTable(file, job.position)
     if table.head.end_chunk != job.end.num_chunks or table.head.properties != job.properties:
         raise FormatError("the key file has another table")
-    return KeyIndex(disk, job.path, [*before, table], job.end)
+    return KeyIndex(disk, job.path, [*before, table], job.end, is_final=job.is_sealed)
 
 
 def keys_of(segment: Segment) -> KeyIndex | None:

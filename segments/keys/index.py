@@ -36,20 +36,24 @@ class KeyIndex:
         path: of the file, which is opened for each question.
         tables: in it, each begins where the one before ends.
         end: what they know lies before this.
+        is_final: they are of a sealed segment, and know all of it.
 
     Attributes:
         properties: whose values are keys.
         num_chunks: chunks from this ordinal on are not in it.
-        path, tables, end: see above.
+        path, tables, end, is_final: see above.
         fault: why it cannot be asked any more; empty as long as it can.
     """
 
-    def __init__(self, disk: Disk, path: str, tables: Sequence[KeyTable], end: Place) -> None:
+    def __init__(
+        self, disk: Disk, path: str, tables: Sequence[KeyTable], end: Place, *, is_final: bool
+    ) -> None:
         self._disk = disk
         self.path = path
         self.tables = tuple(tables)
         self.end = end
         self.num_chunks = end.num_chunks
+        self.is_final = is_final
         self.properties = self.tables[0].head.properties
         self.fault = ""
 

@@ -13,7 +13,7 @@ from segments.keys.files import KeyJob, end_of, opened_tables
 from segments.keys.index import KeyIndex, Place
 from segments.keys.table import KeyTable
 from segments.log import Log
-from segments.segment import KEYS_SUFFIX, KeyState, Segment
+from segments.segment import KeyState, Segment
 
 # Of a segment that grows, without a table: a search looks through 1 MB in half a millisecond.
 MUCH_BYTES = 16 << 20  # are worth a table at once
@@ -37,9 +37,11 @@ def next_task(log: Log, *, is_quiet: bool) -> Task | None:
     properties = log.policy.key_properties
     if not properties:
         return None
-    for segment in reversed(log.segments):
-        is_sealed = log.is_sealed(segment)
-        if is_sealed and not _is_done(segment, properties):
+    for segment in reversed(log.segments):  # thousands, perhaps
+        known = segment.keys
+        if known is not None and known.is_final and _is_usable(known, properties):
+            continue
+        if _is_possible(segment) and log.is_sealed(segment):
             return Task(segment, _job(segment, properties, is_sealed=True))
     newest = log.segments[-1]
     if not _is_possible(newest) or _uncovered_bytes(log) < (FEW_BYTES if is_quiet else MUCH_BYTES):
@@ -56,8 +58,10 @@ def has_tail(log: Log) -> bool:
 def _uncovered_bytes(log: Log) -> int:
     """Bytes of the newest segment that no table knows."""
     newest = log.segments[-1]
-    known = _usable(newest, log.policy.key_properties)
-    return newest.size - (FILE_HEADER_SIZE if known is None else known.end.position)
+    known = newest.keys
+    if known is None or not _is_usable(known, log.policy.key_properties):
+        return newest.size - FILE_HEADER_SIZE
+    return newest.size - known.end.position
 
 
 def next_unknown(log: Log) -> Segment | None:
@@ -95,24 +99,16 @@ def _is_possible(segment: Segment) -> bool:
     return bool(segment.num_chunks) and not segment.damage and segment.key_state is KeyState.KNOWN
 
 
-def _is_done(segment: Segment, properties: tuple[str, ...]) -> bool:
-    if not _is_possible(segment):
-        return True
-    known = _usable(segment, properties)
-    return known is not None and known.path == segment.path(KEYS_SUFFIX)
-
-
-def _usable(segment: Segment, properties: tuple[str, ...]) -> KeyIndex | None:
-    """Its index, if that is of these properties and can be asked."""
-    known = segment.keys
-    return known if known and not known.fault and known.properties == properties else None
+def _is_usable(known: KeyIndex, properties: tuple[str, ...]) -> bool:
+    """It is of these properties, and can be asked."""
+    return known.properties == properties and not known.fault
 
 
 def _job(segment: Segment, properties: tuple[str, ...], *, is_sealed: bool) -> KeyJob:
-    known = _usable(segment, properties)
+    known = segment.keys
     end = end_of(segment)
     start, tables, position = Place(0, FILE_HEADER_SIZE, segment.base_offset), [], 0
-    if known is not None:
+    if known is not None and _is_usable(known, properties):
         start, tables = known.end, list(known.tables)
         if not is_sealed:
             tables, position = _taken_in(tables, end.num_chunks - start.num_chunks), tables[-1].end

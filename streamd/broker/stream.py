@@ -175,6 +175,7 @@ class Stream:
         self._writer: LogWriter | None = None
         self._maintenance: LogMaintenance | None = None
         self._upkeep: KeyUpkeep | None = None
+        self._keys_changed = False
         self._early: deque[PendingEntries] = deque()
         self._early_bytes = 0
         self._num_holds = 0
@@ -319,6 +320,9 @@ class Stream:
             self.name, log, self._writer, services.rounds, services.now_ms
         )
         self._upkeep = KeyUpkeep(self.name, log, self._maintenance)
+        if self._keys_changed:
+            self._keys_changed = False
+            self._upkeep.properties_changed()
         self._running = trio.CancelScope()
         self.state, self._disk_is_full = StreamState.OPEN, False
         early, self._early, self._early_bytes = self._early, deque(), 0
@@ -447,6 +451,7 @@ class Stream:
     def set_policy(self, policy: LogPolicy) -> None:
         """Keep to other limits from the next chunk on."""
         if self._writer is None or self._upkeep is None:
+            self._keys_changed = True  # perhaps: it is looked at when the log is opened
             return
         before = self.log.policy.key_properties
         self._writer.set_policy(policy)

@@ -306,3 +306,22 @@ async def test_a_bug_here_leaves_other_streams_alone(
     await trio.sleep(10)
     assert found(server, 3) == 1
     assert await peer.code(c.Delete, "s") == ResponseCode.OK
+
+
+async def test_other_properties_of_a_stream_that_nobody_has_open(
+    keyed: tuple[Harness, Peer], worker: Worker
+) -> None:
+    """It is indexed for them when it is opened."""
+    server, peer = keyed
+    await fill(peer, 0, 20)
+    await peer.code(c.DeletePublisher, 1)
+    await trio.sleep(120)
+    stream = server.host.find("s")
+    assert not stream.is_open
+    await set_keys(peer, "k,other")
+    del worker.jobs[:]
+    async with stream.opened():
+        await trio.sleep(10)
+        assert {job.properties for job in worker.jobs} == {("k", "other")}
+        found = [chunks_with(s, "key1", "other") for s in stream.log.segments]
+        assert found[0] == [1]
