@@ -146,7 +146,9 @@ class _Named:
         self._needle = bytes((len(encoded),)) + encoded
         self._of_text = self._needle + bytes((codes.STRING_8,))
         # Whether a place where it stands may hide another one, which begins within it.
-        self._overlaps = _overlaps(self._needle) or _overlaps(self._of_text)
+        self._overlaps = any(
+            self._needle.startswith(self._needle[at:]) for at in range(1, len(self._needle))
+        )
         self._make = _Prints(name)
 
     def prints(self, data: bytes) -> Iterable[int]:
@@ -165,7 +167,7 @@ class _Named:
             found = [text for piece in pieces if len(text := piece[1 : 1 + piece[0]]) == piece[0]]
         except IndexError:
             return None
-        # A value that the name stands in was cut there.
+        # A value that ends with the name was cut there, if a string follows.
         return found if len(found) == len(pieces) else None
 
     def _any(self, data: bytes) -> Iterator[int]:
@@ -181,11 +183,6 @@ class _Named:
             except (FormatError, IndexError, struct.error):
                 pass  # no value stands there
             at = data.find(self._needle, at + 1)
-
-
-def _overlaps(needle: bytes) -> bool:
-    """Whether a needle may begin before another one has ended."""
-    return any(needle.startswith(needle[at:]) for at in range(1, len(needle)))
 
 
 class _Field:

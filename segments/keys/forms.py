@@ -12,7 +12,8 @@ or a time where it is one.
 The index (index.py) is made of these forms, and a search compares them, so that neither can know
 a key that the other does not.
 
-Source: apache/rocketmq, MessageConst.KEY_SEPARATOR, for `KEYS`. The forms are ours.
+Source: apache/rocketmq, common/src/main/java/org/apache/rocketmq/common/message/MessageConst.java,
+KEY_SEPARATOR, for `KEYS`. The forms are ours.
 """
 
 from collections.abc import Iterable, Sequence

@@ -110,13 +110,43 @@ def test_names_that_stand_in_each_other(name: str, others: list[str], value: str
 
 
 def test_a_value_with_the_name_of_its_property_in_it() -> None:
-    """Found with it: the first of two places hides the second, which is the key."""
     row = {"x": "order_id", "order_id": "4711"}
     body = Message(application_properties=row).encode()
     check(data_of([body]), [body], ["order_id"])
-    inner = "\x08order_id¡"
-    body = Message(application_properties={"order_id": inner + "12"}).encode()
-    check(data_of([body]), [body], ["order_id"])
+    for value in (b"\x08order_id\xa1\x0212", "\x08order_id", "\x08order_id¡12"):
+        body = Message(application_properties={"order_id": value, "y": "z"}).encode()
+        check(data_of([body]), [body], ["order_id"])
+
+
+def test_a_place_that_hides_the_next_one() -> None:
+    """The name ends as its encoding begins: what looks like it takes a byte of the true one."""
+    name = "n" * 37 + "á("
+    encoded = name.encode()
+    assert len(encoded) == ord("(")
+    looks_like_it = b"(" + encoded[:-2]
+    for value in ("z", 5, b"z", 2.5, "z" * 300):
+        body = Message(application_properties={"x": looks_like_it, name: value}).encode()
+        assert body.count(b"(" + encoded) == 1
+        assert body.find(b"(" + encoded) + len(encoded) == body.rfind(b"(" + encoded)
+        assert KeyReader([name]).read(body)
+        for bodies in (
+            [body],
+            [body, body],
+            [body, Message(application_properties={name: "y"}).encode()],
+        ):
+            check(data_of(bodies), bodies, [name])
+
+
+def test_a_place_that_is_hidden_by_the_next_one() -> None:
+    """A number and the next property look like the name once more, with a string behind it."""
+    name = "Sá$" + "n" * 35 + "("
+    encoded = name.encode()
+    assert len(encoded) == ord("(")
+    parts = [b"\xa1(" + encoded, b"\x53\xc3", encode_value(name[3:]), encode_value("z")]
+    body = b"\x00\x53\x74" + encode_map(parts)
+    assert body.count(b"(" + encoded) == body.count(b"(" + encoded + b"\xa1") == 1
+    assert KeyReader([name]).read(body) == {b"#195"}
+    check(data_of([body]), [body], [name])
 
 
 def test_bombs_are_not_unpacked() -> None:
