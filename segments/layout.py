@@ -224,16 +224,19 @@ KEY_TABLE = Struct(
     "padding" / Bytes(KEY_BLOCK_SIZE - 8 - 42 - 4 - this.names_size),
     "crc" / Int32ub,  # CRC-32 of the block before it; with this begins that of all other blocks
 )
-# The prints of keys in order, with the ordinals of the chunks that hold them, as many as go in.
+# The prints of keys in order, with the ordinals of the chunks that hold them. `most` go into a block:
+# 682, or 511 where ordinals need more than 16 bits.
 KEY_PAIRS = Struct(
-    "prints" / Array(682, Int32ul), "ordinals" / Array(682, Int16ul), "crc" / Int32ub
+    "prints" / Array(this["_params"]["most"], Int32ul),
+    "ordinals" / Array(this["_params"]["most"], Int16ul),
+    "crc" / Int32ub,
 )
-# The same where ordinals need more than 16 bits.
 KEY_PAIRS_WIDE = Struct(
-    "prints" / Array(511, Int32ul),
-    "ordinals" / Array(511, Int32ul),
+    "prints" / Array(this["_params"]["most"], Int32ul),
+    "ordinals" / Array(this["_params"]["most"], Int32ul),
     "padding" / Bytes(4),
     "crc" / Int32ub,
 )
-# The first prints of blocks of the level below; or the ordinals of chunks that may have any keys.
-KEY_FENCES = Struct("numbers" / Array(1023, Int32ul), "crc" / Int32ub)
+# The first prints of blocks of the level below, 1,023 in a block; or as many ordinals of chunks
+# that may have any keys.
+KEY_FENCES = Struct("numbers" / Array(this["_params"]["most"], Int32ul), "crc" / Int32ub)

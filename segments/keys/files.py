@@ -109,8 +109,6 @@ def make_table(disk: Disk, job: KeyJob) -> None:
         replace_with(disk, job.path, write, is_synced=job.is_sealed).close()
         return
     with _opened(disk, job.path, writable=True) as file:
-        if file.size() < job.position:
-            raise FormatError("the key file was cut")
         file.truncate(job.position)
         write(file)
 

@@ -87,11 +87,11 @@ def test_versions_are_those_of_the_program() -> None:
         ("tracking", "TRACKING"),
         ("checkpoint", "CHECKPOINT"),
         (".filter", "FILTER_INDEX"),
+        (".keys", "KEY_TABLE"),
         (".damage", "DAMAGE"),
     ):
         magic = getattr(format_constants, f"{name}_MAGIC").decode()
-        own = name == "FILTER_INDEX"
-        version = format_constants.FILTER_INDEX_VERSION if own else format_constants.FILE_VERSION
+        version = getattr(format_constants, f"{name}_VERSION", format_constants.FILE_VERSION)
         assert f"| `{suffix}` | `{magic}` | {version} |" in PAGE
     assert f"`PRAGMA user_version` is the version of the catalog, {VERSION}." in PAGE
 

@@ -285,6 +285,20 @@ class TestOfASegmentThatGrows:
         log.close()
         assert not [path for path in disk.files if ".keys" in path]
 
+    def test_they_go_with_their_segment(self) -> None:
+        """Sealed, and removed before anybody has made its own file."""
+        disk = FaultyDisk()
+        log = filled(disk, 3)
+        index_keys(log)
+        for number in range(3, 6):
+            append(log, [message(number)])
+        log.flush(with_checkpoint=True)
+        log.policy = replace(POLICY, max_length_bytes=1)
+        assert [path for path in disk.files if path.endswith(GROWING_KEYS_SUFFIX)]
+        log.expire(0).run()
+        assert log.first_offset > 0
+        assert not [path for path in disk.files if ".keys" in path]
+
     def test_little_waits_until_it_is_quiet(self) -> None:
         disk = FaultyDisk()
         log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), disk)
