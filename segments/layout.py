@@ -224,8 +224,8 @@ KEY_TABLE = Struct(
     "padding" / Bytes(KEY_BLOCK_SIZE - 8 - 42 - 4 - this.names_size),
     "crc" / Int32ub,  # CRC-32 of the block before it; with this begins that of all other blocks
 )
-# The prints of keys in order, with the ordinals of the chunks that hold them. `most` go into a block:
-# 682, or 511 where ordinals need more than 16 bits.
+# The prints of keys in order, with the ordinals of the chunks that hold them. `most` go into a
+# block: 682, or 511 where ordinals need more than 16 bits.
 KEY_PAIRS = Struct(
     "prints" / Array(this["_params"]["most"], Int32ul),
     "ordinals" / Array(this["_params"]["most"], Int16ul),
