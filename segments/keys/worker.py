@@ -4,7 +4,7 @@ A process and not a thread, because a thread would have the interpreter for half
 one that indexes, publishing got 0.49 of what it gets without; beside this, all of it, as far as
 figures of two busy cores can tell (`python -m benchmarks.find`).
 
-It yields the processor to everybody else. When its input ends, as it does when the server is
+It yields the processor to others. When its input ends, as it does when the server is
 killed, it ends at once, whatever it is at; what it leaves behind is a file with a temporary name,
 which the next start removes, or a table that nobody asks for.
 """
@@ -23,7 +23,9 @@ from segments.errors import SegmentsError, StorageError
 from segments.keys.files import KeyJob, make_table
 from segments.keys.index import Place
 
-_NICE = 19
+# Beside a process that never waits it has a sixteenth of a processor: it goes on, and publishing
+# hardly notices. With 19 it would have a seventieth, and be behind for hours on a busy machine.
+_NICE = 12
 
 
 class Answer(NamedTuple):
