@@ -32,7 +32,7 @@ from segments.policy import (
 )
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
-from segments.segment import MAX_GROUP, Appended, Segment, SegmentWriter
+from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -487,6 +487,7 @@ class Log:
         kept = [segment for segment in self.segments if segment.base_offset >= offset]
         if rest is not None and (not kept or kept[0].base_offset != offset):
             rest.report_damage_to(self._observer.damage_found)
+            rest.key_state = KeyState.KNOWN  # it has no key file
             kept.insert(0, rest)
         gone = [segment for segment in self.segments if segment.base_offset < offset]
         self.begins_at = offset

@@ -325,7 +325,7 @@ class LogMaintenance:
 
     @asynccontextmanager
     async def holding(self, segment: Segment) -> AsyncIterator[bool]:
-        """The files of a segment stay as long as the block lasts, which `stop` and `truncate` cancel.
+        """The files of a segment stay while the block lasts, which `stop` and `truncate` cancel.
 
         Gives whether it may be touched at all.
         """

@@ -325,3 +325,27 @@ async def test_other_properties_of_a_stream_that_nobody_has_open(
         assert {job.properties for job in worker.jobs} == {("k", "other")}
         found = [chunks_with(s, "key1", "other") for s in stream.log.segments]
         assert found[0] == [1]
+
+
+async def test_truncating_does_not_wait_for_indexing(
+    keyed: tuple[Harness, Peer], worker: Worker
+) -> None:
+    """What is being indexed is about to go; the rest is indexed after that."""
+    server, peer = keyed
+    worker.takes = 500
+    await fill(peer, 0, 40)
+    await trio.sleep(3)
+    assert len(worker.jobs) == 1
+    stream = server.host.find("s")
+    stream.log.segments[-2].drop_keys()  # so that one is indexed that goes
+    began = trio.current_time()
+    pairs = (Pair("stream", "s"), Pair("before", "33"))
+    assert await peer.code(c.Manage, "stream.truncate", pairs) == OK
+    assert trio.current_time() - began < 600
+    worker.takes = 0
+    await trio.sleep(1_000)
+    await stream.ready()
+    log = stream.log
+    assert log.first_offset == 33
+    await trio.sleep(10)
+    assert [found(server, number) for number in range(33, 40)] == [1] * 7
