@@ -339,9 +339,9 @@ async def test_truncating_does_not_wait_for_indexing(
     stream = server.host.find("s")
     stream.log.segments[-2].drop_keys()  # so that one is indexed that goes
     began = trio.current_time()
-    pairs = (Pair("stream", "s"), Pair("before", "33"))
+    pairs = (Pair("stream", "s"), Pair("offset", "33"))
     assert await peer.code(c.Manage, "stream.truncate", pairs) == OK
-    assert trio.current_time() - began < 600
+    assert trio.current_time() - began < 10
     worker.takes = 0
     await trio.sleep(1_000)
     await stream.ready()
