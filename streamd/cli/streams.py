@@ -165,11 +165,14 @@ ARGUMENTS = {
     help="`streamd find` finds messages by this property at once; all of them are to be given.",
 )
 @uri_option
-def set_arguments(name: str, uri: str, **options: str | None) -> None:
+def set_arguments(
+    name: str, uri: str, *, key_property: tuple[str, ...], **options: str | None
+) -> None:
     """Change the stream NAME while it is in use.
 
-    Changes hold from the next chunk on. The value "default" undoes a change or a declaration.
-    Programs can still declare the stream with the arguments it was created with.
+    Changes hold from the next chunk on; with other key properties all that is stored is indexed
+    anew, in the background. The value "default" undoes a change or a declaration. Programs can
+    still declare the stream with the arguments it was created with.
 
     \b
     Examples:
