@@ -57,7 +57,9 @@ class TestDeclaring:
             "stream-chunk-max-records": 200,
             "stream-key-properties": "a,properties.to",
         }
-        assert server.host.find("s").key_properties == ("a", "properties.to")
+        stream = server.host.find("s")
+        await stream.ready()
+        assert stream.key_properties == ("a", "properties.to")
 
     async def test_ignored_arguments_are_logged(
         self, amqp: AmqpPeer, caplog: pytest.LogCaptureFixture
