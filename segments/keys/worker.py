@@ -1,8 +1,9 @@
 """The process in which key tables are made: it reads jobs and answers them, a line of JSON each.
 
-A process and not a thread, because a thread would have the interpreter for half of the time: beside
-one that indexes, publishing got half of what it gets without. Beside this the server needs no more
-processor time for a message, 0.3 µs (`python -m benchmarks.find`, two cores with other work).
+A process and not a thread, because a thread would share the interpreter with the event loop. Beside
+the process the server's own time for a message is the same as without, 0.3 µs. How fast it publishes
+then could not be told on two cores with much other work: 0.5 to 1.3 of without, a thread 0.5
+(`python -m benchmarks.find`; to be measured on a machine that is quiet).
 
 It yields the processor to others. When its input ends, as it does when the server is
 killed, it ends at once, whatever it is at; what it leaves behind is a file with a temporary name,
