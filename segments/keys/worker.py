@@ -1,8 +1,8 @@
 """The process in which key tables are made: it reads jobs and answers them, a line of JSON each.
 
 A process and not a thread, because a thread would share the interpreter with the event loop. Beside
-the process the server's own time for a message is the same as without, 0.3 µs. How fast it publishes
-then could not be told on two cores with much other work: 0.5 to 1.3 of without, a thread 0.5
+the process the server's own time for a message is the same as without, 0.3 µs. How fast it takes
+them then could not be told on two cores with much other work: 0.5 to 1.3 of without, a thread 0.5
 (`python -m benchmarks.find`; to be measured on a machine that is quiet).
 
 It yields the processor to others. When its input ends, as it does when the server is
