@@ -27,6 +27,7 @@ from clients.errors import (
     Unsupported,
 )
 from clients.filters import ReceivedMessage
+from clients.finding import Finding
 from clients.producer import Producer
 from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
@@ -41,6 +42,7 @@ __all__ = [
     "Consumer",
     "DamagedChunk",
     "Dialect",
+    "Finding",
     "LoginRefused",
     "Message",
     "NoOffset",

@@ -16,8 +16,9 @@ from clients.filters import (
     FilterValue as ReceivedFilterValue,
     SelectorRequest,
 )
+from clients.finding import DEFAULT_SECONDS, Finding, SearchOptions, words_of
 from clients.producer import FilterValue, Producer
-from clients.reconnecting import open_reconnecting
+from clients.reconnecting import ReconnectingConnection, open_reconnecting
 from clients.selection import number_rule, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
@@ -42,6 +43,10 @@ _RETRY_SECONDS = 60
 
 class Client(Administration):
     """A client of one server; made by `connect`."""
+
+    def __init__(self, connection: ReconnectingConnection) -> None:
+        super().__init__(connection)
+        self._searching = anyio.Lock()
 
     @asynccontextmanager
     async def producer(
@@ -159,6 +164,46 @@ class Client(Administration):
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS):
                     await consumer.settle()
+
+    def find(
+        self,
+        stream: str,
+        *,
+        limit: int | None = None,
+        after: str = "",
+        seconds: float = DEFAULT_SECONDS,
+        **wanted: Unpack[SearchOptions],
+    ) -> Finding:
+        """Single messages of a stream, found by the server; iterate over them.
+
+        What is found is exact. A search sees what was there when it began, whatever is published
+        while it goes on, and continues when a lost connection is back.
+
+        Args:
+            stream: where to search.
+            limit: messages at most; None for all.
+            after: of an earlier search for the same, `Finding.after`: go on there.
+            seconds: that the server may take for it, together; then the iteration ends.
+            wanted: what is looked for; without any of these, all messages. `key`, one or several:
+                a text also finds the number, boolean, UUID or time that it spells. `properties`
+                in which keys are looked for, as order_id or properties.message_id; default are the
+                key properties of the stream. `start` and `end`, times, both inclusive: a datetime,
+                ms since 1970, or a text as 2026-11-21T09:00:00Z; of when messages were stored, or
+                with `by_creation_time` of their property creation_time. `sql` (with `dialect`),
+                `tags`, `filter_values`, as for `consumer`. `offset`, to begin with. `newest`: the
+                newest first. `latest`: only the newest message of each key.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            ValueError: `sql` or `tags` is not a selector (a SelectorError), or `limit` is below 1.
+        """
+        if not self.is_streamd:
+            raise Unsupported("only a streamd server finds single messages")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is {limit}, expected 1 or more")
+        words = words_of(**wanted)
+        connection, searching = self._connection, self._searching
+        return Finding(connection, searching, stream, words, limit, after, seconds)
 
     def super_producer(
         self,

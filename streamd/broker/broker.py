@@ -22,6 +22,7 @@ from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import ServerResources, StreamQuota
+from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.virtual_host import VirtualHost, trash_folder
@@ -58,6 +59,7 @@ class Broker:
         rounds: streams write at the end of each.
         poller: waits for connections; None on systems without one.
         supervisor: runs background tasks, and counts their faults.
+        searches: for single messages.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Broker:
         self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
+        self.searches = Searches(now_ms)
         self._resources = ServerResources(
             data,
             catalog,

@@ -48,6 +48,11 @@ _COMMANDS = {
         "offset",
         "List, set and delete the offsets that consumers have stored.",
     ),
+    "find": _Place(
+        "streamd.cli.find",
+        "find",
+        "Find single messages of the stream NAME, and print them as JSON lines.",
+    ),
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
     ),

@@ -1,19 +1,14 @@
 """`streamd consume`: messages out, as JSON lines."""
 
-import base64
-import math
 import os
 from collections.abc import Iterable
 from contextlib import aclosing
-from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 import click
 
-from segments.amqp10 import Opaque
-from segments.errors import FormatError
+from segments.message_json import message_json
 from streamd.cli.common import (
     count,
     moment,
@@ -230,54 +225,4 @@ def _offset(text: str) -> str | int | datetime:
 
 def as_json(message: "ReceivedMessage") -> dict[str, Any]:
     """A message as one JSON object."""
-    found: dict[str, Any] = {
-        "offset": message.offset,
-        "timestamp": message.timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-    }
-    for part in (_content, _application_properties, _fixed_properties):
-        try:
-            found |= part(message)
-        except FormatError as error:
-            found |= {"damaged": str(error), "raw": base64.b64encode(message.raw).decode()}
-    return found
-
-
-def _content(message: "ReceivedMessage") -> dict[str, Any]:
-    if message.value is not None:
-        return {"value": _plain(message.value)}
-    try:
-        return {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        return {"body": base64.b64encode(message.body).decode(), "encoding": "base64"}
-
-
-def _application_properties(message: "ReceivedMessage") -> dict[str, Any]:
-    return {"properties": _plain(message.application_properties)}
-
-
-def _fixed_properties(message: "ReceivedMessage") -> dict[str, Any]:
-    fixed = {
-        item.name: _plain(value)
-        for item in fields(message.properties)
-        if (value := getattr(message.properties, item.name)) is not None
-    }
-    return {"message_properties": fixed} if fixed else {}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
-    """An AMQP value as a JSON value."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Opaque):
-        return value.raw.hex()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no such numbers
-    return value
+    return message_json(message, message.offset, message.timestamp_ms)

@@ -21,6 +21,7 @@ from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
 from streamd.http_api.exchanges import ExchangePaths
+from streamd.http_api.found_messages import MessagePaths
 from streamd.http_api.health import HealthPaths
 from streamd.http_api.messages import (
     BadRequest,
@@ -82,6 +83,7 @@ def routes_of(service: Service) -> list[Route]:
         ConnectionPaths(service),
         QueuePaths(service),
         TrackingPaths(service),
+        MessagePaths(service),
         ExchangePaths(service),
         BindingPaths(service),
         UserPaths(service),

@@ -67,7 +67,7 @@ def not_found_answer() -> Response:
 
 def json_answer(value: object, status: int = 200) -> Response:
     """An answer with a value."""
-    return Response(_dumps(value), status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")
 
 
 async def large_answer(value: Row) -> Response:
@@ -75,12 +75,17 @@ async def large_answer(value: Row) -> Response:
     fields = []
     for name, field in value.items():
         if isinstance(field, list):
-            rows = [_dumps(item) async for item in in_turns(field, _ROWS_A_TURN)]
-            fields.append(_dumps(name) + b":[" + b",".join(rows) + b"]")
+            rows = [encoded(item) async for item in in_turns(field, _ROWS_A_TURN)]
+            fields.append(encoded(name) + b":[" + b",".join(rows) + b"]")
         else:
-            fields.append(_dumps(name) + b":" + _dumps(field))
+            fields.append(encoded(name) + b":" + encoded(field))
     data = b"{" + b",".join(fields) + b"}"
     return Response(data, media_type="application/json")
+
+
+def joined_answer(name: str, rows: Iterable[bytes], rest: Row) -> Response:
+    """An answer with an object: a list of items that are encoded already, and other fields."""
+    return _joined(rows, b"{" + encoded(name) + b":", b"," + encoded(rest)[1:])
 
 
 def done(*, is_new: bool = False, location: str | None = None) -> Response:
@@ -89,7 +94,8 @@ def done(*, is_new: bool = False, location: str | None = None) -> Response:
     return Response(status_code=_CREATED if is_new else _NO_CONTENT, headers=headers)
 
 
-def _dumps(value: object) -> bytes:
+def encoded(value: object) -> bytes:
+    """A value as JSON, for one of several parts of an answer."""
     # Lone surrogates are written as \\u and their number, as JSON writes them.
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return written.encode(errors="backslashreplace")
@@ -259,7 +265,7 @@ async def listing(
         "page_size": size,
         "page_count": num_pages,
     }
-    head = _dumps(about)[:-1]
+    head = encoded(about)[:-1]
     return _joined(rows, head + b',"items":', b"}")
 
 
@@ -281,7 +287,7 @@ async def _encoded(
     async for item in in_turns(items, _ROWS_A_TURN):
         row = make_row(item)
         if row is not None:
-            rows.append(_dumps({k: v for k, v in row.items() if k in keep} if keep else row))
+            rows.append(encoded({k: v for k, v in row.items() if k in keep} if keep else row))
     return rows
 
 

@@ -81,6 +81,7 @@ STREAM: dict[type[Any], Case] = {
     c.DeleteSuperStream: Case(("super",), super_stream("super", "super-0", "super-1")),
     c.DescribeStreams: Case((("s",),), read("s")),
     c.DescribeFilters: Case(("s",), read("s")),
+    c.Find: Case(("s", ()), read("s")),
 }
 # Of a publisher or subscription that exists only while there is the right; of the connection.
 STREAM_WITHOUT_NEEDS = {
@@ -199,6 +200,7 @@ HTTP: dict[str, Case] = {
     "DELETE /api/stream/super-streams/{vhost}/{name}": Case(
         None, super_stream("super", "super-0", "super-1")
     ),
+    "GET /api/stream/{vhost}/{name}/messages": Case(None, read("s")),
     "PUT /api/exchanges/{vhost}/{name}": Case(
         {"arguments": {"alternate-exchange": "y"}}, configure("s") + read("s") + write("y")
     ),

@@ -19,6 +19,7 @@ CONTAINED = {
     "streamd/broker/flusher.py": "in a supervised task; Stream.flush raises nothing",
     "streamd/broker/log_keeper.py": "in a supervised task",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
+    "streamd/http_api/found_messages.py": "within a request",
     "streamd/http_api/queues.py": "within a request",
     "streamd/http_api/unread.py": "within a request",
     "streamd/http_api/serving.py": "within the supervised task that serves HTTP",
@@ -94,6 +95,8 @@ async def use(server: Harness) -> None:
     reader = await server.peer()
     await reader.subscribe("s", FIRST, 100, filter__0="v")
     await reader.bodies(1)
+    await reader.send(c.Find(1, "s"))
+    await trio.sleep(1)
     await reader.vanish()
     await trio.sleep(200)  # retention, and the log is closed
     await peer.store([b"y"], 100)

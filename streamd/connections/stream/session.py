@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from streamd.broker.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
+from streamd.connections.stream.finding import Finding
 from streamd.connections.stream.management import Management
 from streamd.connections.stream.publishers import Publishers
 from streamd.connections.stream.response_codes import OK
@@ -58,8 +59,14 @@ class Session:
         self._consumers = Consumers(context)
         self._has_host = True
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
-        self._streams = Streams(context)
-        parts = (self._publishers, self._consumers, self._streams, Management(context))
+        self._streams, self._finding = Streams(context), Finding(context)
+        parts = (
+            self._publishers,
+            self._consumers,
+            self._streams,
+            self._finding,
+            Management(context),
+        )
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
         context.host.add_observer(self)
@@ -125,6 +132,7 @@ class Session:
         self._context.host.remove_observer(self)
         self._context.delivery.close()
         self._publishers.close()
+        self._finding.close()
 
     def stream_is_gone(self, stream: Stream) -> None:
         """Drop what used the stream, and tell the client once; see virtual_host.StreamObserver."""

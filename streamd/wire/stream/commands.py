@@ -654,6 +654,38 @@ class DescribeFiltersResponse:
     statistics: f.Statistics = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Search a stream for single messages; a new one ends the one before on its connection.
+
+    Words are key, property, filter, each perhaps several times, from, to, by, sql, dialect, tags,
+    offset, order, limit, after, latest. Not in RabbitMQ; see DescribeStreams.
+    """
+
+    KEY: ClassVar[int] = 0x0405
+    correlation_id: f.U32
+    stream: f.String
+    words: f.Map = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FindResponse:
+    """Answer to Find: why it was refused, or a page of what was found.
+
+    `cut` says why there may be more: limit, size or budget; empty when this is all. Then `after`
+    is the word to go on with.
+    """
+
+    KEY: ClassVar[int] = 0x0405 | RESPONSE_BIT
+    correlation_id: f.U32
+    code: f.U16
+    reason: f.String = ""
+    messages: f.FoundMessages = ()
+    cut: f.String = ""
+    after: f.String = ""
+    looked_at: f.Statistics = ()
+
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -687,6 +719,7 @@ ClientCommand: TypeAlias = (
     | DescribeStreams
     | DescribeSubscription
     | DescribeFilters
+    | Find
     | Manage
 )
 
@@ -725,6 +758,7 @@ ServerCommand: TypeAlias = (
     | DescribeStreamsResponse
     | DescribeSubscriptionResponse
     | DescribeFiltersResponse
+    | FindResponse
     | ManageResponse
 )
 

@@ -213,6 +213,14 @@ class StreamDescription(NamedTuple):
     statistics: tuple[Statistic, ...]
 
 
+class FoundMessage(NamedTuple):
+    """A message that a search has found: its offset, the time of its chunk in ms, its bytes."""
+
+    offset: int
+    timestamp_ms: int
+    raw: bytes
+
+
 class PublishFault(NamedTuple):
     """A message that was not taken, and why."""
 
@@ -329,6 +337,9 @@ Statistics = Annotated[tuple[Statistic, ...], _statistics]
 Descriptions = Annotated[
     tuple[StreamDescription, ...],
     _array(record(StreamDescription, _string, _u16, _array(_pair), _statistics)),
+]
+FoundMessages = Annotated[
+    tuple[FoundMessage, ...], _array(record(FoundMessage, _u64, _i64, _bytes))
 ]
 PublishingIds = Annotated[tuple[int, ...], Field(_encode_ids, _decode_ids)]
 PublishFaults = Annotated[tuple[PublishFault, ...], _array(record(PublishFault, _u64, _u16))]

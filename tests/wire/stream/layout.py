@@ -142,6 +142,21 @@ BODIES: dict[tuple[int, int], Struct] = {
     (0x8402, 1): Struct(*_answer, "statistics" / _statistics),
     (0x0404, 1): Struct(*_correlated, "stream" / _string),
     (0x8404, 1): Struct(*_answer, "statistics" / _statistics),
+    (0x0405, 1): Struct(*_correlated, "stream" / _string, "words" / _map),
+    (0x8405, 1): Struct(
+        *_answer,
+        "reason" / _string,
+        "messages"
+        / PrefixedArray(
+            Int32ub,
+            Struct(
+                "offset" / Int64ub, "timestamp_ms" / Int64sb, "raw" / Prefixed(Int32ub, GreedyBytes)
+            ),
+        ),
+        "cut" / _string,
+        "after" / _string,
+        "looked_at" / _statistics,
+    ),
     (0x0401, 1): Struct(*_correlated, "streams" / _strings),
     (0x8401, 1): Struct(
         *_answer,

@@ -56,6 +56,9 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
         ),
         max_size=2,
     ).map(tuple),
+    f.FoundMessages: st.lists(
+        st.builds(f.FoundMessage, U64, I64, st.binary(max_size=20)), max_size=2
+    ).map(tuple),
     f.PublishingIds: st.lists(U64, max_size=4).map(tuple),
     f.PublishFaults: st.lists(st.builds(f.PublishFault, U64, U16), max_size=3).map(tuple),
 }

@@ -1,0 +1,39 @@
+"""Searching a log for single messages: by key, by time, by selector, newest or oldest first.
+
+A search is exact: an index or a filter only rules chunks out, each message that comes out was
+tested. It goes on where it was cut, by a token, and as of the moment at which it began. Synchronous
+and in short steps; see search.py.
+"""
+
+from segments.search.request import BadSearch, SearchRequest
+from segments.search.search import (
+    Cut,
+    FoundMessage,
+    KeysUnknown,
+    Limits,
+    LookedAt,
+    Page,
+    Search,
+    Steps,
+    StreamIsGone,
+    Work,
+    run,
+)
+from segments.search.token import BadToken
+
+__all__ = [
+    "BadSearch",
+    "BadToken",
+    "Cut",
+    "FoundMessage",
+    "KeysUnknown",
+    "Limits",
+    "LookedAt",
+    "Page",
+    "Search",
+    "SearchRequest",
+    "Steps",
+    "StreamIsGone",
+    "Work",
+    "run",
+]

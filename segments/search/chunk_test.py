@@ -1,0 +1,70 @@
+"""Which chunks can hold a wanted message, by the filter values that the stream promises."""
+
+from collections.abc import Sequence
+
+from segments.bloom import ChunkMatcher
+from segments.filter_index import Index
+from segments.keys.forms import KEYS, TEXT, forms_of_key
+from segments.search.request import SearchRequest
+from segments.selector import parse_property
+from segments.selector.pushdown import MAX_VALUES, is_spelled
+
+
+class ChunkTest:
+    """Rules chunks out by their filters.
+
+    Args:
+        request: what is wanted.
+
+    Attributes:
+        is_empty: no message of the stream can be wanted.
+        matchers: a chunk has to match each.
+    """
+
+    def __init__(self, request: SearchRequest) -> None:
+        self.is_empty = False
+        self.matchers: list[ChunkMatcher] = []
+        if request.filter_property is None:
+            return
+        if request.selector is not None:
+            asked = request.selector.push_down(request.filter_property, is_strict=request.is_strict)
+            self.is_empty = asked.is_empty
+            if asked.values is not None and not asked.is_empty:
+                self._add(asked.values, match_unfiltered=asked.match_unfiltered)
+        if request.filter_values:
+            # A number has its text as a filter value where the publisher gave it, else none.
+            unfiltered = not request.is_strict or any(map(is_spelled, request.filter_values))
+            self._add(frozenset(request.filter_values), match_unfiltered=unfiltered)
+        if _is_key(request):
+            forms = [form for key in request.keys for form in forms_of_key(key)]
+            values = frozenset(form[1:] for form in forms if form.startswith(TEXT))
+            unfiltered = not request.is_strict or len(values) < len(set(forms))
+            self._add(values, match_unfiltered=unfiltered)
+
+    def _add(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
+        self.matchers.append(ChunkMatcher(values, match_unfiltered=match_unfiltered))
+
+    def choose(self, filters: Index, ordinals: Sequence[int]) -> Sequence[int]:
+        """Those of some chunks, by number and in order, that may match."""
+        for matcher in self.matchers:
+            chosen = []
+            following = -1  # the next chunk that may match
+            for ordinal in ordinals:
+                if following < ordinal:
+                    following = filters.next_match(matcher.keys, ordinal)
+                if following == ordinal:
+                    chosen.append(ordinal)
+            ordinals = chosen
+        return ordinals
+
+    def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:
+        """Whether a chunk may match, by its own filter; see `ChunkMatcher.matches`."""
+        return all(m.matches(scheme, size, filter_bytes) for m in self.matchers)
+
+
+def _is_key(request: SearchRequest) -> bool:
+    """Whether the filter value of a message is the key that is looked for."""
+    if len(request.properties) != 1 or not 0 < len(request.keys) <= MAX_VALUES:
+        return False
+    (prop,) = map(parse_property, request.properties)
+    return prop == request.filter_property and prop.name != KEYS  # several in one value

@@ -1,0 +1,143 @@
+"""The test that each message has to pass before it is found."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeAlias
+
+from segments.errors import FormatError
+from segments.keys import KeyReader, forms_of_key
+from segments.search.key_screen import key_screen
+from segments.search.request import SearchRequest
+from segments.selector import (
+    NumberRule,
+    Property,
+    RowReader,
+    WantedValues,
+    parse_property,
+    property_value_reader,
+)
+from segments.selector.cost import Cost
+from segments.selector.nodes import PropertySection
+from segments.selector.prefilter import Screen, screen_of
+
+_Test: TypeAlias = Callable[[bytes], bool]
+
+_CREATION_TIME = Property(PropertySection.PROPERTIES, "creation_time")
+_PARTS = 3  # what reading a property costs, in units of selector/cost.py
+_SCANS = 1
+
+
+class MessageTest:
+    """Tells which messages are wanted.
+
+    Args:
+        request: what is wanted.
+        now_ms: the time, for selectors that ask for it.
+
+    Attributes:
+        screen: bytes of which every wanted message contains one; None when none are certain.
+        forms: what stands for the keys, which may become fewer, see `takes`.
+    """
+
+    def __init__(self, request: SearchRequest, now_ms: int) -> None:
+        self._request = request
+        self._left = {key: forms_of_key(key) for key in request.keys}
+        self._properties = tuple(parse_property(name) for name in request.properties)
+        self._read_keys = KeyReader(request.properties).read
+        self._matcher = None if request.selector is None else request.selector.matcher()
+        if self._matcher is not None:
+            self._matcher.clock.now_ms = now_ms
+        self._tests = list(self._make_tests())
+        self._look()
+
+    def _make_tests(self) -> Iterator[_Test]:
+        request = self._request
+        if request.keys:
+            yield self._has_key
+        if request.filter_values and request.filter_property is not None:
+            yield _filter_test(request.filter_property, request.filter_values)
+        if request.by_creation_time and (request.from_ms, request.to_ms) != (None, None):
+            yield _creation_test(request.from_ms, request.to_ms)
+
+    def _look(self) -> None:
+        """Find what follows from the keys that are left."""
+        self.forms: frozenset[bytes] = frozenset().union(*self._left.values())
+        request = self._request
+        if request.keys:
+            self.screen: Screen | None = key_screen(self.forms, self._properties)
+        elif request.selector is not None:
+            self.screen = screen_of(request.selector.node, request.selector.dialect)
+        else:
+            self.screen = None
+
+    @property
+    def cost(self) -> Cost:
+        """Of the test of each message."""
+        own = self._matcher.cost if self._matcher is not None else Cost(0, 0)
+        return Cost(own.parts + _PARTS * (1 + len(self._tests)), own.scans + _SCANS)
+
+    @property
+    def done(self) -> int:
+        """Keys whose newest message was found: a bit for each, by its place in the request."""
+        keys = enumerate(self._request.keys)
+        return sum(1 << place for place, key in keys if key not in self._left)
+
+    @property
+    def is_done(self) -> bool:
+        """The newest message of every key was found."""
+        return self._request.latest and not self._left
+
+    def forget(self, done: int) -> None:
+        """Take the bits of `done` from an earlier search."""
+        for place, key in enumerate(self._request.keys):
+            if done >> place & 1:
+                self._left.pop(key, None)
+        self._look()
+
+    def takes(self, raw: bytes) -> bool:
+        """Take a message that `select` has chosen, in the order wanted.
+
+        Returns:
+            False for one of whose keys a newer message was taken, if only the latest are wanted.
+        """
+        if not self._request.latest:
+            return True
+        forms = self._read_keys(raw)
+        has = [key for key, wanted in self._left.items() if not forms.isdisjoint(wanted)]
+        for key in has:
+            del self._left[key]
+        self._look()
+        return bool(has)
+
+    def select(self, bodies: Sequence[bytes]) -> Sequence[int]:
+        """The places of the wanted ones in a list of messages, in order."""
+        places: Sequence[int] = range(len(bodies))
+        for test in self._tests:
+            places = [place for place in places if test(bodies[place])]
+        if self._matcher is not None and places:
+            found = self._matcher.select([bodies[place] for place in places])
+            places = [places[number] for number in found]
+        return places
+
+    def _has_key(self, raw: bytes) -> bool:
+        return not self.forms.isdisjoint(self._read_keys(raw))
+
+
+def _filter_test(prop: Property, values: Collection[bytes]) -> _Test:
+    read = property_value_reader(prop)
+    wanted = WantedValues(values, match_unfiltered=False, numbers=NumberRule.TEXT)
+    return lambda raw: wanted.has(read(raw))
+
+
+def _creation_test(from_ms: int | None, to_ms: int | None) -> _Test:
+    read = RowReader([_CREATION_TIME]).read
+    first = -(1 << 63) if from_ms is None else from_ms
+    last = 1 << 63 if to_ms is None else to_ms
+
+    def is_within(raw: bytes) -> bool:
+        try:
+            (found,) = read(raw)
+        except FormatError:
+            return False
+        return type(found) is int and first <= found <= last
+
+    return is_within

@@ -1,0 +1,881 @@
+"""The search itself: segments, chunks, messages, in the order in which they are wanted.
+
+Theory of operation. What is left to be searched is a range of offsets, `low` to `high`: it shrinks
+from the one end or the other, and where the search is cut, a token keeps it. The end is fixed when
+a search begins, so pages together are one answer, whatever is published meanwhile; what retention
+removes meanwhile is gone. For each segment of the range:
+
+    time range     two binary searches in its index      chunks outside are not looked at
+    key index      asked for the keys, if it has one     of chunks without them nothing is read
+    filter index   asked for filter values               likewise
+    chunks         read, several at once; checked        a header that fits the index, data with
+                   as below                              the CRC that the header says
+    byte screen    bytes that a match contains           messages without them are not decoded
+    messages       tested one by one                     what passes is found
+
+An index file is derived, and may be wrong. A chunk that is not where it has it, or does not end
+where the next begins, is no reason to leave anything out: the headers of the segment are walked
+instead, and what cannot be read then is damage, which readers step over as well.
+
+`steps` yields often: None after a piece of work of some 0.3 ms, so that others have their turn;
+`Work` that may take long, which is to be done somewhere and its result sent back; `KeysUnknown`
+where a file is to be looked at, which `keys_of` would do as well, and block. Between two steps
+the log may grow, lose segments, or be deleted; the segment that is searched is kept open.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
+
+from segments import codec, compression
+from segments.checksum import crc32
+from segments.chunk_check import header_is_sound
+from segments.chunk_search import (
+    Place,
+    chunk_holding,
+    first_chunk_at_or_after,
+    index_content,
+)
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    ChunkHeader,
+    Entry,
+)
+from segments.disk import File
+from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
+from segments.format_constants import USER
+from segments.keys import KeyIndex, key_prints, keys_of
+from segments.log import Log
+from segments.search.chunk_table import ChunkTable
+from segments.search.chunk_test import ChunkTest
+from segments.search.message_test import MessageTest
+from segments.search.request import SearchRequest
+from segments.search.token import NO_CHUNK, BadToken, Token, read_token
+from segments.segment import INDEX_SUFFIX, KeyState, Segment, read_header
+from segments.selector.message_slices import body_at, holding
+from segments.selector.selector import SCREEN_SHARE
+
+SPAN_BYTES = 1 << 16  # read at once, while chunks are small
+_STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
+_STEP_RECORDS = 3_000  # whose lengths are read in a step
+_STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
+_BLOCK = 256  # chunks that are chosen at once
+_SEGMENTS_A_STEP = 100
+_MESSAGE_BYTES = 128  # counted for each that is found besides its own
+
+
+class StreamIsGone(SegmentsError):
+    """The stream was deleted while it was searched."""
+
+
+class Work(NamedTuple):
+    """Something that may take long; its result is to be sent back."""
+
+    do: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class KeysUnknown(NamedTuple):
+    """Nobody has looked at the key index of a segment yet; nothing is to be sent back."""
+
+    segment: Segment
+
+
+class Cut(StrEnum):
+    """Why a page is not all."""
+
+    LIMIT = "limit"
+    SIZE = "size"
+    BUDGET = "budget"
+
+
+class FoundMessage(NamedTuple):
+    """A message that was found.
+
+    Attributes:
+        offset: of it.
+        timestamp_ms: when its chunk was written.
+        raw: its bytes.
+    """
+
+    offset: int
+    timestamp_ms: int
+    raw: bytes
+
+
+class Limits(NamedTuple):
+    """What a page may cost.
+
+    Attributes:
+        page_bytes: of what is found; one message may be larger.
+        read_bytes: that are read for it.
+    """
+
+    page_bytes: int = 1 << 20
+    read_bytes: int = 256 << 20
+
+
+@dataclass(slots=True)
+class LookedAt:
+    """What a search has looked at.
+
+    Attributes:
+        segments: that were searched.
+        segments_indexed: of those, with an index of the keys.
+        chunks_skipped_by_time, chunks_skipped_by_keys, chunks_skipped_by_filter: not looked into.
+        chunks_read: looked into.
+        chunks_damaged: not searched, because what they hold is not what was written.
+        messages_lost: of those, as far as is known, and of damage known before.
+        messages_screened: ruled out by their bytes.
+        messages_tested: one by one.
+        bytes_read: from segment files.
+    """
+
+    segments: int = 0
+    segments_indexed: int = 0
+    chunks_skipped_by_time: int = 0
+    chunks_skipped_by_keys: int = 0
+    chunks_skipped_by_filter: int = 0
+    chunks_read: int = 0
+    chunks_damaged: int = 0
+    messages_lost: int = 0
+    messages_screened: int = 0
+    messages_tested: int = 0
+    bytes_read: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """By name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+class Page(NamedTuple):
+    """What a search has found.
+
+    Attributes:
+        messages: in the order in which they are wanted.
+        cut: why there may be more; None when this is all.
+        after: the token to go on with, empty when this is all.
+        looked_at: see LookedAt.
+    """
+
+    messages: list[FoundMessage]
+    cut: Cut | None
+    after: str
+    looked_at: LookedAt
+
+
+Steps: TypeAlias = Generator[Work | KeysUnknown | None, Any, None]
+
+
+class _WrongIndex(Exception):
+    """The index file of the segment is wrong, or there is damage that was not known."""
+
+
+class Search:
+    """One search, or its next page.
+
+    Args:
+        log: where; open as long as this takes.
+        request: what for; it has passed its `check`.
+        identity: tells the stream from all others.
+        now_ms: the time.
+        after: the token of the page before, empty for the first.
+        limits: what it may cost.
+
+    Attributes:
+        looked_at: see LookedAt.
+        is_over: set it to end the page soon: the budget of its caller is used up.
+
+    Raises:
+        BadToken: `after` is no token, or is of another search or stream.
+        StorageError: the system refused to read.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        request: SearchRequest,
+        identity: int,
+        now_ms: int,
+        after: str = "",
+        limits: Limits | None = None,
+    ) -> None:
+        self.looked_at = LookedAt()
+        self.is_over = False
+        self._log = log
+        self._request = request
+        self._identity = identity
+        self._limits = limits or Limits()
+        self._test = MessageTest(request, now_ms)
+        self._chunk_test = ChunkTest(request)
+        self._found: list[FoundMessage] = []
+        self._size = 0
+        self._cut: Cut | None = None
+        self._chunk = NO_CHUNK, 0
+        self._distrusted: set[Segment] = set()  # whose index files are wrong
+        self._end = log.committed_offset
+        self._low, self._high = 0, self._end
+        if request.offset is not None:
+            if request.newest:
+                self._high = min(self._high, request.offset + 1)
+            else:
+                self._low = request.offset
+        if after:
+            self._go_on(read_token(after))
+        self._began = self._low, self._high
+
+    # -- tokens
+
+    def _go_on(self, token: Token) -> None:
+        if token.stream != self._identity:
+            raise BadToken("the token to go on with is of another stream")
+        if token.request != self._request.fingerprint():
+            raise BadToken("the token to go on with is of another search: ask for the same")
+        if token.end > self._log.committed_offset or not self._has_chunk(token):
+            raise BadToken("the token to go on with is of another stream of that name")
+        self._end = token.end
+        self._chunk = token.chunk, token.chunk_check
+        self._test.forget(token.done)
+        if self._request.newest:
+            self._high = min(self._high, token.position)
+        else:
+            self._low, self._high = max(self._low, token.position), token.end
+
+    def _has_chunk(self, token: Token) -> bool:
+        """Whether the chunk that a token has seen is the one that is there, if any is."""
+        log = self._log
+        if not log.first_offset <= token.chunk < log.committed_offset:
+            return token.chunk == NO_CHUNK or token.chunk < log.first_offset
+        segment = log.segment_holding(token.chunk)
+        if segment.damage:
+            return True
+        place = chunk_holding(segment, token.chunk)
+        file = segment.acquire()
+        try:
+            header = read_header(file, place.position, place.offset)
+        finally:
+            segment.release()
+        return header is None or (
+            place.offset == token.chunk and _check_of(header) == token.chunk_check
+        )
+
+    def _token(self) -> str:
+        position = self._high if self._request.newest else self._low
+        fingerprint, done = self._request.fingerprint(), self._test.done
+        if not self._request.latest:
+            done = 0
+        return str(Token(self._identity, fingerprint, self._end, position, *self._chunk, done))
+
+    # -- the whole
+
+    @property
+    def page(self) -> Page:
+        """What was found, when `steps` has come to its end."""
+        is_all = self._cut is None or self._low >= self._high or self._test.is_done
+        after = "" if is_all else self._token()
+        return Page(self._found, None if is_all else self._cut, after, self.looked_at)
+
+    @property
+    def _must_stop(self) -> bool:
+        if self._log.is_closed:
+            raise StreamIsGone("the stream was deleted while it was searched")
+        is_over = self.is_over or self.looked_at.bytes_read >= self._limits.read_bytes
+        # Each page gets further, or those who ask for the next would never come to an end.
+        if is_over and self._cut is None and (self._low, self._high) != self._began:
+            self._cut = Cut.BUDGET
+        return self._cut is not None or self._test.is_done
+
+    def steps(self) -> Steps:
+        """Search; see above. It is to be closed where it is not gone through to its end.
+
+        Raises:
+            StreamIsGone: the stream was deleted meanwhile.
+            StorageError: the system refused to read.
+        """
+        if self._chunk_test.is_empty:
+            self._low = self._high
+        number = 0
+        while self._low < self._high and not self._must_stop:
+            segment = self._next_segment()
+            if segment is None:
+                break
+            number += 1
+            if self._is_outside(segment):
+                self.looked_at.chunks_skipped_by_time += segment.num_chunks
+                self._pass(segment)
+                if number % _SEGMENTS_A_STEP == 0:
+                    yield None
+            else:
+                yield from self._search_segment(segment)
+
+    def _next_segment(self) -> Segment | None:
+        """The next segment of the range; None when there is none any more."""
+        log = self._log
+        if self._request.newest:
+            segment = log.segment_holding(self._high - 1)
+            self._high = min(self._high, segment.next_offset)
+        else:
+            number = bisect_right(log.segments, self._low, key=lambda s: s.next_offset)
+            if number == len(log.segments):
+                return None
+            segment = log.segments[number]
+            self._low = max(self._low, segment.base_offset)
+        return segment if self._low < self._high and segment.base_offset < self._high else None
+
+    def _pass(self, segment: Segment) -> None:
+        """All of a segment is done."""
+        if self._request.newest:
+            self._high = min(self._high, max(self._low, segment.base_offset))
+        else:
+            self._low = max(self._low, min(self._high, segment.next_offset))
+
+    def _is_outside(self, segment: Segment) -> bool:
+        """Whether a segment has no chunk of the time range."""
+        request = self._request
+        first, last = segment.first_timestamp_ms, segment.last_timestamp_ms
+        if first is None or last is None:
+            return True  # it is empty
+        if request.by_creation_time:
+            return False
+        is_before = request.from_ms is not None and last < request.from_ms
+        return is_before or (request.to_ms is not None and first > request.to_ms)
+
+    def _is_out_of_time(self, timestamp_ms: int) -> bool:
+        """Whether a chunk of this time is outside the time range."""
+        request = self._request
+        if request.by_creation_time:
+            return False
+        is_before = request.from_ms is not None and timestamp_ms < request.from_ms
+        return is_before or (request.to_ms is not None and timestamp_ms > request.to_ms)
+
+    # -- one segment
+
+    def _search_segment(self, segment: Segment) -> Steps:
+        try:
+            file = segment.acquire()
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            if self._log.keeps(segment):  # else retention has removed it just now
+                segment.mark_all_damaged()
+                self.looked_at.messages_lost += segment.next_offset - segment.base_offset
+            self._pass(segment)
+            return
+        try:
+            self.looked_at.segments += 1
+            low, high = self._low, self._high
+            yield from self._search_file(segment, file)
+        finally:
+            segment.release()
+        self._count_damage(segment, low, high)
+
+    def _count_damage(self, segment: Segment, low: int, high: int) -> None:
+        """Count the damage in what was done of a segment since it was left from `low` to `high`."""
+        done = range(self._high, high) if self._request.newest else range(low, self._low)
+        for damage in segment.damage.values():
+            if damage.first_offset in done:
+                self.looked_at.chunks_damaged += 1
+                self.looked_at.messages_lost += damage.next_offset - damage.first_offset
+
+    def _search_file(self, segment: Segment, file: File) -> Steps:
+        if self._request.keys and segment.key_state is KeyState.UNKNOWN:
+            yield KeysUnknown(segment)
+        index = self._key_index(segment)
+        self.looked_at.segments_indexed += index is not None
+        while True:
+            with ExitStack() as opened:
+                try:
+                    table = yield from self._table(segment, file, opened)
+                    yield from self._walk(segment, file, table, index)
+                    return
+                except _WrongIndex:
+                    self._distrusted.add(segment)
+                except (FormatError, StorageError) as error:
+                    is_index = isinstance(error, FormatError) or error.is_missing
+                    if not is_index or segment in self._distrusted:
+                        raise
+                    self._distrusted.add(segment)
+
+    def _key_index(self, segment: Segment) -> KeyIndex | None:
+        """The segment's index of the keys; None where it has none of these."""
+        if not self._request.keys or segment.damage or segment in self._distrusted:
+            return None
+        index = keys_of(segment)
+        has_all = index is not None and set(self._request.properties) <= set(index.properties)
+        return index if has_all else None
+
+    def _table(
+        self, segment: Segment, file: File, opened: ExitStack
+    ) -> Generator[Work | KeysUnknown | None, Any, ChunkTable]:
+        """Where the chunks of the segment are."""
+        filters = segment.filters
+        if segment.damage or segment in self._distrusted:
+            content = yield Work(index_content, (segment, file))
+            number = (len(content) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
+            return ChunkTable.of_file(segment, _Content(content), number, is_walked=True)
+        if filters is not None:
+            return ChunkTable(segment, filters.positions, filters.chunk_ids, is_certain=True)
+        index = segment.disk.open(segment.path(INDEX_SUFFIX), writable=False)
+        opened.callback(index.close)
+        return ChunkTable.of_file(segment, index, segment.num_chunks)
+
+    def _walk(
+        self, segment: Segment, file: File, table: ChunkTable, index: KeyIndex | None
+    ) -> Steps:
+        """Search the chunks of the segment that are left."""
+        first, last = self._bounds(segment, table)
+        reader = _SpanReader(segment, file, table, self.looked_at)
+        blocks = list(self._blocks(first, last, index))
+        for block in reversed(blocks) if self._request.newest else blocks:
+            chosen = self._choose(segment, block)
+            for span in reader.spans(chosen, is_backward=self._request.newest):
+                yield None
+                if self._must_stop:
+                    return
+                yield from self._search_span(segment, reader, span)
+            if self._must_stop:
+                return
+            self._pass_chunks(table, block)
+            if not chosen:
+                yield None
+        self._pass(segment)
+
+    def _bounds(self, segment: Segment, table: ChunkTable) -> tuple[int, int]:
+        """Numbers of the first chunk to be searched, and of the one behind the last."""
+        if not table.num_chunks:
+            return 0, 0
+        low, high = max(self._low, segment.base_offset), min(self._high, segment.next_offset)
+        first, last = table.holding(low), table.holding(high - 1) + 1
+        if not table.is_certain:
+            _confirm(segment, table, first, low)
+            _confirm(segment, table, last - 1, high - 1)
+        request, passed = self._request, last - first
+        if not request.by_creation_time and not segment.damage:
+            if request.from_ms is not None and _first_time(segment) < request.from_ms:
+                first = max(
+                    first, _number_at(table, first_chunk_at_or_after(segment, request.from_ms))
+                )
+            if request.to_ms is not None and _last_time(segment) > request.to_ms:
+                last = min(
+                    last, _number_at(table, first_chunk_at_or_after(segment, request.to_ms + 1))
+                )
+        last = max(first, last)
+        self.looked_at.chunks_skipped_by_time += passed - (last - first)
+        return first, last
+
+    def _blocks(self, first: int, last: int, index: KeyIndex | None) -> Iterator[Sequence[int]]:
+        """Numbers of chunks that may hold a key, in pieces."""
+        end = first
+        if index is not None:
+            prints = key_prints(self._request.properties, self._test.forms)
+            end = max(first, min(last, index.num_chunks))
+            found = index.chunks_with(prints, first, end)
+            if found is None:  # the file is wrong
+                end = first
+            elif end > first:
+                self.looked_at.chunks_skipped_by_keys += end - first - len(found)
+                yield found
+        for start in range(end, last, _BLOCK):
+            yield range(start, min(last, start + _BLOCK))
+
+    def _choose(self, segment: Segment, block: Sequence[int]) -> Sequence[int]:
+        """Those that may match by the filter index, as far as there is one."""
+        test, filters = self._chunk_test, segment.filters
+        if not test.matchers or segment.damage:
+            return block
+        if filters is None:
+            self._log.request_index(segment)
+            return block
+        chosen = test.choose(filters, block)
+        self.looked_at.chunks_skipped_by_filter += len(block) - len(chosen)
+        return chosen
+
+    def _pass_chunks(self, table: ChunkTable, block: Sequence[int]) -> None:
+        """These chunks are done, and all before or behind them."""
+        if not block:
+            return
+        if self._request.newest:
+            self._high = max(self._low, min(self._high, table.chunk_ids[block[0]]))
+        elif block[-1] + 1 < table.num_chunks:
+            self._low = max(self._low, min(self._high, table.chunk_ids[block[-1] + 1]))
+
+    # -- chunks
+
+    def _search_span(self, segment: Segment, reader: "_SpanReader", span: range) -> Steps:
+        test = self._chunk_test
+        matchers = test if test.matchers and segment.filters is None else None
+        for chunk in reader.read(span, matchers, is_backward=self._request.newest):
+            header = chunk.header
+            if header.next_offset <= self._low or header.chunk_id >= self._high:
+                continue
+            if self._is_out_of_time(header.timestamp_ms):
+                self.looked_at.chunks_skipped_by_time += 1
+                continue
+            self._chunk = header.chunk_id, _check_of(header)
+            self.looked_at.chunks_read += 1
+            try:
+                yield from self._search_chunk(header, chunk.data)
+            except FormatError:  # it is damaged in itself
+                reader.lose(header)
+            if self._must_stop:
+                return
+            if self._request.newest:
+                self._high = max(self._low, min(self._high, header.chunk_id))
+            else:
+                self._low = max(self._low, min(self._high, header.next_offset))
+
+    def _search_chunk(self, header: ChunkHeader, data: bytes) -> Steps:
+        """Search the messages of a chunk.
+
+        Raises:
+            FormatError: it does not hold what its header says.
+        """
+        first = max(self._low, header.chunk_id) - header.chunk_id
+        last = min(self._high, header.next_offset) - header.chunk_id
+        if header.num_records <= _STEP_RECORDS:
+            ends = codec.simple_ends(data)
+        else:
+            ends = yield Work(codec.simple_ends, (data,))
+        if ends is None:
+            yield from self._search_packed(header, data, first, last)
+            return
+        if len(ends) != header.num_records:
+            raise FormatError("the chunk does not hold the messages that its header counts")
+        at: list[int] | None = None
+        screen = self._test.screen
+        if screen is not None:
+            look = screen.places, (data, len(ends) // SCREEN_SHARE)
+            is_short = len(screen.patterns) * len(data) <= _STEP_SCREEN_BYTES
+            at = look[0](*look[1]) if is_short else (yield Work(*look))
+        places: Sequence[int] = range(first, last)
+        if at is not None:
+            places = [place for place in holding(ends, at) if first <= place < last] if at else ()
+        self.looked_at.messages_screened += last - first - len(places)
+        yield from self._search_messages(header, places, partial(body_at, data, ends))
+
+    def _search_packed(self, header: ChunkHeader, data: bytes, first: int, last: int) -> Steps:
+        """The same where some messages are packed: one batch is unpacked after the other."""
+        entries = yield Work(list, (codec.walk_entries(data),))
+        begins = [0, *accumulate(entry.num_records for entry in entries)]
+        if begins[-1] != header.num_records:
+            raise FormatError("the chunk does not hold the messages that its header counts")
+        numbers = range(len(entries))
+        for number in reversed(numbers) if self._request.newest else numbers:
+            begin, end = max(first, begins[number]), min(last, begins[number + 1])
+            if begin >= end:
+                continue
+            bodies = yield Work(_unpacked, (data, entries[number]))
+            places = range(begin, end)
+            yield from self._search_messages(
+                header, places, partial(_nth_behind, bodies, begins[number])
+            )
+            if self._cut is not None or self._test.is_done:
+                return
+
+    def _search_messages(
+        self, header: ChunkHeader, places: Sequence[int], body: Callable[[int], bytes]
+    ) -> Steps:
+        """Test messages at some places of a chunk, as many in a step as are little work."""
+        order = places[::-1] if self._request.newest else places
+        at = 0
+        while at < len(order):
+            some, bodies = self._some(order, at, body)
+            for number in self._test.select(bodies):
+                if self._take(header, some[number], bodies[number]):
+                    self.looked_at.messages_tested += number + 1
+                    return
+            self.looked_at.messages_tested += len(some)
+            at += len(some)
+            if at < len(order):
+                yield None
+                if self.is_over:
+                    self._stop_at(header.chunk_id + order[at])
+                    return
+
+    def _some(
+        self, order: Sequence[int], at: int, body: Callable[[int], bytes]
+    ) -> tuple[Sequence[int], list[bytes]]:
+        """The next places, and the messages there."""
+        cost, units = self._test.cost, 0
+        bodies: list[bytes] = []
+        while at + len(bodies) < len(order) and units < _STEP_UNITS:
+            raw = body(order[at + len(bodies)])
+            bodies.append(raw)
+            units += cost.units(len(raw))
+        return order[at : at + len(bodies)], bodies
+
+    def _stop_at(self, offset: int) -> None:
+        """The budget is used up before this message."""
+        self._cut = Cut.BUDGET
+        if self._request.newest:
+            self._high = offset + 1
+        else:
+            self._low = offset
+
+    def _take(self, header: ChunkHeader, place: int, raw: bytes) -> bool:
+        """A message is found; whether that was the last one."""
+        offset = header.chunk_id + place
+        if not self._test.takes(raw):
+            return False
+        self._found.append(FoundMessage(offset, header.timestamp_ms, raw))
+        self._size += len(raw) + _MESSAGE_BYTES
+        if len(self._found) >= self._request.limit:
+            self._cut = Cut.LIMIT
+        elif self._size >= self._limits.page_bytes:
+            self._cut = Cut.SIZE
+        if self._cut is not None:
+            if self._request.newest:
+                self._high = offset
+            else:
+                self._low = offset + 1
+        return self._cut is not None or self._test.is_done
+
+
+class _Chunk(NamedTuple):
+    """A chunk that was read."""
+
+    header: ChunkHeader
+    data: bytes
+
+
+class _SpanReader:
+    """Reads chunks of a segment, several at once where they are small.
+
+    Args:
+        segment: whose.
+        file: its file.
+        table: where its chunks are.
+        looked_at: is counted up.
+    """
+
+    def __init__(
+        self, segment: Segment, file: File, table: ChunkTable, looked_at: LookedAt
+    ) -> None:
+        self._segment = segment
+        self._file = file
+        self._table = table
+        self._looked_at = looked_at
+
+    def spans(self, ordinals: Sequence[int], *, is_backward: bool) -> Iterator[range]:
+        """Pieces of chunks that follow each other and are read at once, in the order wanted."""
+        table, step = self._table, -1 if is_backward else 1
+        at = len(ordinals) - 1 if is_backward else 0
+        while 0 <= at < len(ordinals):
+            first = last = ordinals[at]
+            at += step
+            while not table.is_sparse and 0 <= at < len(ordinals):
+                following = ordinals[at]
+                low, high = min(first, following), max(last, following)
+                is_next = high - low == last - first + 1
+                if not is_next or table.end(high) - table.positions[low] > SPAN_BYTES:
+                    break
+                first, last = low, high
+                at += step
+            yield range(first, last + 1)
+
+    def read(
+        self, span: range, matchers: ChunkTest | None, *, is_backward: bool
+    ) -> Iterator[_Chunk]:
+        """The chunks of a span with messages, in the order wanted.
+
+        Args:
+            span: from `spans`.
+            matchers: rules chunks out by their own filters; None for all.
+            is_backward: the last one first.
+
+        Raises:
+            _WrongIndex: a chunk is not where the table has it.
+            StorageError: the system refused to read.
+        """
+        table = self._table
+        start, end = table.positions[span[0]], table.end(span[-1])
+        raw: bytes | None
+        if len(span) == 1 and (table.is_sparse or end - start > SPAN_BYTES):
+            raw = self._read_one(span[0], matchers)
+            if raw is None:
+                return
+        else:
+            raw = self._read_bytes(start, end - start)
+        for ordinal in reversed(span) if is_backward else span:
+            at = table.positions[ordinal] - start
+            header = self._header(raw, at, ordinal)
+            if header.chunk_type != USER:
+                continue
+            if matchers is not None and not self._may_match(raw, at, header, matchers):
+                self._looked_at.chunks_skipped_by_filter += 1
+                continue
+            data_at = at + header.data_start
+            data = raw[data_at : data_at + header.data_size]
+            if crc32(data) != header.data_crc:
+                self.lose(header)
+                continue
+            yield _Chunk(header, data)
+
+    def lose(self, header: ChunkHeader) -> None:
+        """A chunk is not what was written."""
+        self._looked_at.chunks_damaged += 1
+        self._looked_at.messages_lost += header.num_records
+
+    def _read_bytes(self, position: int, size: int) -> bytes:
+        self._looked_at.bytes_read += size
+        return self._file.read(size, position)
+
+    def _read_one(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
+        """A large chunk, or one beside damage; None when its filter rules it out.
+
+        Raises:
+            _WrongIndex, StorageError: see `read`.
+        """
+        try:
+            return self._read_large(ordinal, matchers)
+        except FormatError:  # the device cannot read it
+            self._is_damaged(ordinal)
+            raise _WrongIndex from None
+
+    def _read_large(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
+        position = self._table.positions[ordinal]
+        try:
+            raw = self._read_bytes(position, CHUNK_HEADER_SIZE + 255)
+        except UnreadableError:  # what follows it, perhaps
+            raw = self._read_bytes(position, CHUNK_HEADER_SIZE)
+            return self._read_bytes(position, self._header(raw, 0, ordinal).total_size)
+        header = self._header(raw, 0, ordinal)
+        if matchers is not None:
+            filter_bytes = raw[CHUNK_HEADER_SIZE : CHUNK_HEADER_SIZE + header.filter_size]
+            if not matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
+                behind = position + header.data_start + header.data_size
+                trailer = self._read_bytes(behind, header.trailer_size)
+                if _is_sound(raw, header, filter_bytes, trailer):
+                    self._looked_at.chunks_skipped_by_filter += 1
+                    return None
+        size = header.total_size
+        if size <= len(raw):
+            return raw
+        return raw + self._read_bytes(position + len(raw), size - len(raw))
+
+    def _header(self, raw: bytes, at: int, ordinal: int) -> ChunkHeader:
+        """The header of a chunk, which is where the table has it.
+
+        Raises:
+            _WrongIndex: it is not.
+            StorageError: the system refused to read.
+        """
+        table = self._table
+        is_damaged = table.is_certain
+        try:
+            header = codec.decode_chunk_header(raw, at)
+        except FormatError:
+            pass  # or no chunk begins here
+        else:
+            size = table.end(ordinal) - table.positions[ordinal]
+            is_there = header.chunk_id == table.chunk_ids[ordinal]
+            if is_there and (table.is_sparse or header.total_size == size):
+                return header
+            if is_there:  # the header is wrong, or where the next one is
+                head = raw[at : at + CHUNK_HEADER_SIZE]
+                position = table.positions[ordinal]
+                is_damaged = not header_is_sound(self._file, position, header, head)
+        if is_damaged:
+            self._is_damaged(ordinal)
+        raise _WrongIndex
+
+    def _is_damaged(self, ordinal: int) -> None:
+        """A chunk cannot be read, which is where it should be: readers step over it from now on."""
+        position, offset = self._table.positions[ordinal], self._table.chunk_ids[ordinal]
+        try:
+            self._segment.mark_damaged(self._file, position, offset)
+        except UnreadableError as error:  # nothing can be read
+            cause = OSError(error.errno, error.reason)
+            raise StorageError("read", error.path, cause) from error
+
+    def _may_match(self, raw: bytes, at: int, header: ChunkHeader, matchers: ChunkTest) -> bool:
+        """The filter test of a chunk that was read; one that is not sound is not trusted."""
+        filter_at = at + CHUNK_HEADER_SIZE
+        filter_bytes = raw[filter_at : filter_at + header.filter_size]
+        if matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
+            return True
+        behind = at + header.data_start + header.data_size
+        trailer = raw[behind : behind + header.trailer_size]
+        return not _is_sound(raw[at : at + CHUNK_HEADER_SIZE], header, filter_bytes, trailer)
+
+
+class _Content:
+    """What an index file should hold."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, size: int, position: int) -> bytes:
+        """See disk.File."""
+        return self._content[position : position + size]
+
+
+def run(search: Search) -> Page:
+    """Do all steps of a search at once.
+
+    Raises:
+        SegmentsError: see `Search.steps`.
+    """
+    steps = search.steps()
+    result = None
+    while True:
+        try:
+            work = steps.send(result)
+        except StopIteration:
+            return search.page
+        result = work.do(*work.arguments) if isinstance(work, Work) else None
+
+
+def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:
+    """The message at a place, where so many are before the first of these."""
+    return bodies[place - before]
+
+
+def _unpacked(data: bytes, entry: Entry) -> list[bytes]:
+    return list(compression.entry_bodies(data, entry))
+
+
+def _check_of(header: ChunkHeader) -> int:
+    """Tells a chunk from one of another stream at its place."""
+    told = (header.timestamp_ms, header.epoch, header.data_crc, header.data_size)
+    return crc32(repr(told).encode())
+
+
+def _is_sound(raw: bytes, header: ChunkHeader, filter_bytes: bytes, trailer: bytes) -> bool:
+    checked = raw[: codec.CHECKED_HEADER_SIZE]
+    return codec.header_check(checked, filter_bytes, trailer) == header.header_check
+
+
+def _confirm(segment: Segment, table: ChunkTable, ordinal: int, offset: int) -> None:
+    """Raise _WrongIndex unless a chunk of the table holds an offset."""
+    place = chunk_holding(segment, offset)
+    is_there = table.positions[ordinal] == place.position
+    if not is_there or table.chunk_ids[ordinal] != place.offset:
+        raise _WrongIndex
+
+
+def _number_at(table: ChunkTable, place: Place | None) -> int:
+    """Number of the chunk at a place; as many as there are where there is none."""
+    if place is None:
+        return table.num_chunks
+    number = table.at(place.position)
+    if number == table.num_chunks or table.chunk_ids[number] != place.offset:
+        raise _WrongIndex
+    return number
+
+
+def _first_time(segment: Segment) -> int:
+    assert segment.first_timestamp_ms is not None  # noqa: S101 - it has chunks
+    return segment.first_timestamp_ms
+
+
+def _last_time(segment: Segment) -> int:
+    assert segment.last_timestamp_ms is not None  # noqa: S101 - it has chunks
+    return segment.last_timestamp_ms

@@ -1,0 +1,328 @@
+"""Searching streams for single messages: what is asked in words, and how searches share the loop.
+
+A search works in short steps on the event loop, one step of all searches in each of its turns:
+messages that arrive meanwhile wait for some 0.3 ms at most. In a thread it would take the
+interpreter from the loop for up to a millisecond each time, which costs publishers more. What may
+take long, unpacking a compressed batch say, is done in a thread.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+import mmh3
+import trio
+
+from segments import StorageError
+from segments.search import (
+    BadSearch,
+    BadToken,
+    KeysUnknown,
+    Limits,
+    Page,
+    Search,
+    SearchRequest,
+    StreamIsGone,
+    Work,
+)
+from segments.search.request import MAX_LIMIT
+from segments.segment import MAX_OFFSET
+from segments.selector import (
+    TAGS,
+    Dialect,
+    Selector,
+    SelectorError,
+    parse_property,
+    parse_selector,
+)
+from streamd.broker import threads
+from streamd.broker.arguments import (
+    FILTER_CONTRACT,
+    FILTER_PROPERTY,
+    KEY_PROPERTIES,
+    STRICT,
+    Value,
+)
+from streamd.broker.catalog_writer import Check
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.stream import Stream
+from streamd.broker.virtual_host import VirtualHost
+
+logger = logging.getLogger(__name__)
+
+MAX_SEARCHES = 4  # that run at the same time; others wait for their turn
+MAX_WAITING = 100  # and more are refused
+PAGE_BYTES = 1 << 20
+READ_BYTES = 1 << 30
+# After some 2 ms of work: a process that never sleeps has to wait for a processor when publishers
+# need it, where other processes want one as well.
+_WORK_A_REST = 512 << 10
+_REST_SECONDS = 0.0005
+_TEST_WORK = 256  # of a message that is tested
+
+_MANY = frozenset(("key", "property", "filter"))
+_ONE = frozenset(
+    ("from", "to", "by", "sql", "dialect", "tags", "offset", "order", "limit", "after", "latest")
+)
+_CHUNK_TIME, _CREATION_TIME = "chunk-time", "creation-time"
+_OLDEST, _NEWEST = "oldest", "newest"
+_MOST_WORDS = 1_000
+_MOST_DIGITS = 20
+_DEFAULT_LIMIT = 100
+
+Words: TypeAlias = Iterable[tuple[str, str]]
+
+
+class Asked(NamedTuple):
+    """A search as it was asked for.
+
+    Attributes:
+        request: which messages.
+        after: the token to go on with; empty at the beginning.
+    """
+
+    request: SearchRequest
+    after: str
+
+
+class Searches:
+    """All searches of a server.
+
+    Args:
+        now_ms: the wall clock.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._places = trio.Semaphore(MAX_SEARCHES)
+        self._turn = trio.Lock()
+        self._num_waiting = 0
+
+    async def find(
+        self, host: VirtualHost, name: Name, words: Words, check: Check, seconds: float
+    ) -> Page:
+        """The next page of a search.
+
+        Args:
+            host: the virtual host of the stream.
+            name: of the stream.
+            words: what is asked for, see `read_words`.
+            check: raises Refused when the user may not read the stream.
+            seconds: the page is cut when it has taken so long.
+
+        Raises:
+            Refused: the words cannot be understood, there is no such stream or right, or it cannot
+                be read.
+        """
+        check()
+        stream = host.find(name)
+        asked = read_words(words, host.row(name).effective)
+        identity = mmh3.hash64(repr((host.name, name)).encode(), signed=False)[0]
+        async with _Place(self), stream.opened() as log:
+            check()
+            try:
+                limits = Limits(PAGE_BYTES, READ_BYTES)
+                search = Search(log, asked.request, identity, self._now_ms(), asked.after, limits)
+                if asked.request.keys:
+                    stream.want_keys()
+                await self._go_through(search, stream, seconds)
+            except BadToken as error:
+                raise _wrong(str(error)) from None
+            except StreamIsGone:
+                raise Refused(Reason.NOT_FOUND, name) from None
+            except StorageError as error:
+                logger.error("stream %s cannot be searched: %s", name, error)
+                raise Refused(Reason.NOT_AVAILABLE, f"{name} cannot be read") from None
+            check()
+        page = search.page
+        if page.looked_at.chunks_damaged:
+            lost, chunks = page.looked_at.messages_lost, page.looked_at.chunks_damaged
+            text = "stream %s: a search has left out %d messages of %d damaged chunks"
+            logger.error(text, name, lost, chunks)
+        return page
+
+    async def _go_through(self, search: Search, stream: Stream, seconds: float) -> None:
+        """Do all steps of a search; others have their turn between two."""
+        ends_at = trio.current_time() + seconds
+        result: object = None
+        rest_at = _WORK_A_REST
+        with closing(search.steps()) as steps:
+            while True:
+                async with self._turn:  # over a turn of the loop: so there is one step in each
+                    try:
+                        work = steps.send(result)
+                    except StopIteration:
+                        return
+                    if _work_of(search) >= rest_at:
+                        rest_at = _work_of(search) + _WORK_A_REST
+                        await trio.sleep(_REST_SECONDS)
+                    else:
+                        await trio.lowlevel.checkpoint()
+                result = None
+                if isinstance(work, Work):
+                    result = await threads.compute(work.do, *work.arguments)
+                elif isinstance(work, KeysUnknown):
+                    await stream.load_keys(work.segment)
+                search.is_over = trio.current_time() >= ends_at
+
+    async def enter(self) -> None:
+        """Take a place; wait for one where there is none.
+
+        Raises:
+            Refused: too many wait already.
+        """
+        if self._num_waiting >= MAX_WAITING:
+            details = f"{MAX_WAITING} searches wait for their turn; try again later"
+            raise Refused(Reason.NOT_AVAILABLE, details)
+        self._num_waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._num_waiting -= 1
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._places.release()
+
+
+class _Place:
+    """A place among the searches that run."""
+
+    def __init__(self, searches: Searches) -> None:
+        self._searches = searches
+
+    async def __aenter__(self) -> None:
+        await self._searches.enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._searches.leave()
+
+
+def _work_of(search: Search) -> int:
+    """The work that a search has been, in bytes that are read and screened."""
+    return search.looked_at.bytes_read + _TEST_WORK * search.looked_at.messages_tested
+
+
+def key_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
+    """The properties in which keys of a stream are looked for."""
+    declared = arguments.get(KEY_PROPERTIES)
+    return tuple(declared.split(",")) if isinstance(declared, str) and declared else ()
+
+
+def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
+    """What is asked for in words, the same ones for all protocols.
+
+    Args:
+        words: names with their values: key, property and filter may come several times; from, to,
+            by, sql, dialect, tags, offset, order, limit, after and latest.
+        arguments: of the stream.
+
+    Raises:
+        Refused: a word is not known, or has a value that it cannot have; in one sentence.
+    """
+    given = _gathered(words)
+    one = {name: values[0] for name, values in given.items() if name in _ONE}
+    latest = _choice(one, "latest", {"false": False, "true": True}, default=False)
+    if latest and one.get("order") == _OLDEST:
+        raise _wrong("latest is the newest first, so order cannot be oldest")
+    declared = arguments.get(FILTER_PROPERTY)
+    keys = tuple(dict.fromkeys(given.get("key", ())))
+    named = tuple(dict.fromkeys(given.get("property", ())))
+    order = _choice(one, "order", {_OLDEST: False, _NEWEST: True}, default=False)
+    by = {_CHUNK_TIME: False, _CREATION_TIME: True}
+    try:
+        for name in named:
+            parse_property(name)
+        request = SearchRequest(
+            keys=keys,
+            properties=named or (key_properties(arguments) if keys else ()),
+            from_ms=_time(one, "from"),
+            to_ms=_time(one, "to"),
+            by_creation_time=_choice(one, "by", by, default=False),
+            selector=_selector(one),
+            filter_values=tuple(sorted({text.encode() for text in given.get("filter", ())})),
+            filter_property=None if declared is None else parse_property(str(declared)),
+            is_strict=arguments.get(FILTER_CONTRACT) == STRICT,
+            newest=latest or order,
+            offset=_number(one, "offset", MAX_OFFSET) if "offset" in one else None,
+            limit=_number(one, "limit", MAX_LIMIT, default=_DEFAULT_LIMIT),
+            latest=latest,
+        )
+        request.check()
+    except SelectorError as error:
+        raise _wrong(f"column {error.column}: {error.reason}") from None
+    except BadSearch as error:
+        raise _wrong(str(error)) from None
+    return Asked(request, one.get("after", ""))
+
+
+def _wrong(details: str) -> Refused:
+    return Refused(Reason.PRECONDITION_FAILED, details)
+
+
+def _gathered(words: Words) -> dict[str, list[str]]:
+    given: dict[str, list[str]] = {}
+    for number, (name, value) in enumerate(words):
+        if name not in _MANY | _ONE:
+            known = ", ".join(sorted(_MANY | _ONE))
+            raise _wrong(f"{name[:40]!r} is no word of a search; those are {known}")
+        if number >= _MOST_WORDS:
+            raise _wrong(f"there are more than {_MOST_WORDS:,} words in this search")
+        given.setdefault(name, []).append(value)
+        if name in _ONE and len(given[name]) > 1:
+            raise _wrong(f"{name} is there twice")
+    return given
+
+
+def _choice(
+    one: Mapping[str, str], name: str, choices: Mapping[str, bool], *, default: bool
+) -> bool:
+    text = one.get(name)
+    if text is None:
+        return default
+    if text not in choices:
+        raise _wrong(f"{name} is {text[:40]!r}, expected {' or '.join(choices)}")
+    return choices[text]
+
+
+def _number(one: Mapping[str, str], name: str, most: int, *, default: int = 0) -> int:
+    text = one.get(name)
+    if text is None:
+        return default
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or int(text) > most:
+        raise _wrong(f"{name} is {text[:40]!r}, expected a number up to {most:,}")
+    return int(text)
+
+
+def _time(one: Mapping[str, str], name: str) -> int | None:
+    """A time in ms since 1970: so many, or as ISO 8601 has it."""
+    text = one.get(name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        return min(int(text), MAX_OFFSET)
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return round(found.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    expected = "a number of ms since 1970, or a time as in 2026-11-21T09:00:00Z"
+    raise _wrong(f"{name} is {text[:40]!r}, expected {expected}")
+
+
+def _selector(one: Mapping[str, str]) -> Selector | None:
+    if "sql" in one and "tags" in one:
+        raise _wrong("sql or tags, not both")
+    if "tags" in one:
+        return parse_selector(TAGS, one["tags"])
+    if "sql" not in one:
+        return None
+    dialect = one.get("dialect", Dialect.UNION)
+    if dialect not in list(Dialect):
+        raise _wrong(f"dialect is {dialect[:40]!r}, expected one of {', '.join(Dialect)}")
+    return parse_selector(dialect, one["sql"])

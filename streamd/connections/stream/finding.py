@@ -1,0 +1,79 @@
+"""Searches for single messages, beside everything else on their connection."""
+
+from functools import partial
+
+import trio
+
+from streamd.auth.users import Right
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import as_sent
+from streamd.connections.stream.context import Context, Handlers
+from streamd.connections.stream.response_codes import OK, code_of
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import FoundMessage, Statistic
+
+_SECONDS = 1.0  # for a page: a client asks for the next one
+
+
+class Finding:
+    """The search of one connection.
+
+    A new one ends the one before: its client has given up on it.
+
+    Attributes:
+        handlers: one for each command.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._scope: trio.CancelScope | None = None
+        self._is_closed = False
+        self.handlers: Handlers = {c.Find: self._find}
+
+    async def _find(self, command: c.Find) -> None:
+        self._end()
+        self._scope = trio.CancelScope()
+        search = partial(self._answer, command, self._scope)
+        self._context.broker.supervisor.start_once("searching", search, command.stream)
+
+    def close(self) -> None:
+        """The connection has ended: so does the search, if there is one."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _answer(self, command: c.Find, scope: trio.CancelScope) -> None:
+        corr = command.correlation_id
+        answer = c.FindResponse(corr, ResponseCode.INTERNAL_ERROR, "a bug, see the server's log")
+        try:
+            with scope:
+                answer = await self._search(command)
+            if scope.cancelled_caught:
+                reason = "another search has begun on this connection"
+                answer = c.FindResponse(corr, ResponseCode.PRECONDITION_FAILED, reason)
+        finally:
+            if not self._is_closed:
+                await self._context.answer_in_turns(answer)
+
+    async def _search(self, command: c.Find) -> c.FindResponse:
+        corr, context, name = command.correlation_id, self._context, as_sent(command.stream)
+        may_read = partial(context.rights.require, Right.READ, name)
+        find = context.broker.searches.find
+        try:
+            page = await find(context.host, name, command.words, may_read, _SECONDS)
+        except Refused as refused:
+            says_more = refused.reason in (Reason.PRECONDITION_FAILED, Reason.NOT_AVAILABLE)
+            reason = refused.details if says_more else ""
+            return c.FindResponse(corr, code_of(refused), reason)
+        return c.FindResponse(
+            corr,
+            OK,
+            "",
+            tuple(FoundMessage(*message) for message in page.messages),
+            page.cut or "",
+            page.after,
+            tuple(Statistic(*item) for item in page.looked_at.as_dict().items()),
+        )

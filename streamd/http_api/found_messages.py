@@ -1,0 +1,115 @@
+"""/api/stream/{vhost}/{name}/messages: single messages of a stream, found or browsed."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from urllib.parse import parse_qsl
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from segments.message import MessageView
+from segments.message_json import message_json
+from segments.search import FoundMessage, Page
+from streamd.auth.users import Right
+from streamd.broker import threads
+from streamd.broker.errors import Refused
+from streamd.broker.names import Name
+from streamd.broker.steps import in_turns
+from streamd.http_api.caller import caller_of
+from streamd.http_api.messages import (
+    BadRequest,
+    NotFound,
+    encoded,
+    error_answer,
+    joined_answer,
+    part,
+)
+from streamd.http_api.queues import host_of
+from streamd.http_api.service import Service
+
+SECONDS = 10.0  # for a page
+_PATH = "/api/stream/{vhost}/{name}/messages"
+_MESSAGES_A_TURN = 10
+_LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
+_TOO_MANY = 429
+_NOBODY = 499  # reads this answer
+
+
+class MessagePaths:
+    """Messages of streams.
+
+    Attributes:
+        routes: for the paths of this class.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._broker = service.broker
+        self._searching: set[Name] = set()  # users
+        self.routes = [Route(_PATH, self._find)]
+
+    async def _find(self, request: Request) -> Response:
+        user = caller_of(request).name
+        if user in self._searching:
+            reason = f"a search of {user} is going on, there may be one at a time"
+            return error_answer(_TOO_MANY, "too_many_requests", reason)
+        self._searching.add(user)
+        try:
+            return await _while_there(request, partial(self._search, request))
+        finally:
+            self._searching.discard(user)
+
+    async def _search(self, request: Request) -> Response:
+        host, name = host_of(self._broker.virtual_hosts, request), part(request, "name")
+        may_read = partial(caller_of(request).rights(host.name).require, Right.READ, name)
+        may_read()
+        if not host.has_stream(name):
+            raise NotFound
+        query = request.scope["query_string"].decode("latin-1")
+        try:
+            words = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=1_000)
+        except ValueError:
+            raise BadRequest("the query is not UTF-8 in percent encoding, or too long") from None
+        page = await self._broker.searches.find(host, name, words, may_read, SECONDS)
+        return await _answer(page)
+
+
+async def _while_there(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
+    """Answer a request, unless its client goes away: then nobody needs the rest of the work."""
+    response = Response(status_code=_NOBODY)
+    refused: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_when_gone, request, nursery.cancel_scope)
+        try:
+            response = await answer()
+        except (Refused, NotFound, BadRequest) as error:  # not as a group
+            refused = error
+        nursery.cancel_scope.cancel()
+    if refused is not None:
+        raise refused
+    return response
+
+
+async def _cancel_when_gone(request: Request, scope: trio.CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def _answer(page: Page) -> Response:
+    rows = [
+        _row(message) if len(message.raw) < _LARGE else await threads.compute(_row, message)
+        async for message in in_turns(page.messages, _MESSAGES_A_TURN)
+    ]
+    rest = {
+        "complete": page.cut is None,
+        "cut_by": page.cut,
+        "next": page.after or None,
+        "looked_at": page.looked_at.as_dict(),
+    }
+    return joined_answer("messages", rows, rest)
+
+
+def _row(message: FoundMessage) -> bytes:
+    return encoded(message_json(MessageView(message.raw), message.offset, message.timestamp_ms))

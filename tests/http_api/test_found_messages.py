@@ -1,0 +1,252 @@
+"""Messages over HTTP: what is found, what is refused, and that nobody searches for nobody."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from segments.message import Message, Properties
+from streamd.broker import searches
+from streamd.broker.catalog_rows import PermissionRow
+from tests.support.http import Http, add_user
+from tests.support.server import Harness, Peer
+
+PATH = "stream/%2F/s/messages"
+
+
+def order(number: int) -> bytes:
+    return Message(
+        b"order %d" % number,
+        Properties(message_id=f"id-{number}"),
+        {"order_id": number, "region": "EU" if number % 2 else "US", "TAGS": "a"},
+    ).encode()
+
+
+@pytest.fixture
+async def filled(peer: Peer) -> Peer:
+    """A peer with stream s: 30 orders in several segments."""
+    await peer.create(
+        "s",
+        stream_max_segment_size_bytes="2000",
+        stream_chunk_max_records="3",
+        stream_filter_property="region",
+        stream_filter_derive="true",
+    )
+    await peer.declare("s")
+    for n in range(0, 30, 3):
+        await peer.store([order(n + k) for k in range(3)], n)
+        await trio.sleep(1)
+    return peer
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches rest for long whenever they have done something."""
+    monkeypatch.setattr(searches, "_REST_SECONDS", 2)
+    monkeypatch.setattr(searches, "_WORK_A_REST", 1)
+
+
+@pytest.mark.usefixtures("filled")
+async def test_what_is_found(http: Http) -> None:
+    found = await http.get(PATH + "?key=7&property=order_id")
+    (message,) = found["messages"]
+    assert message == {
+        "offset": 7,
+        "timestamp": message["timestamp"],
+        "body": "order 7",
+        "properties": {"order_id": 7, "region": "EU", "TAGS": "a"},
+        "message_properties": {"message_id": "id-7"},
+    }
+    assert message["timestamp"].endswith("Z")
+    assert (found["complete"], found["cut_by"], found["next"]) == (True, None, None)
+    assert found["looked_at"]["messages_tested"] == 1
+    assert set(found) == {"messages", "complete", "cut_by", "next", "looked_at"}
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", range(30)),
+        ("order=newest&limit=2", [29, 28]),
+        ("offset=27", [27, 28, 29]),
+        ("offset=2&order=newest", [2, 1, 0]),
+        ("key=3&key=4&key=99&property=order_id", [3, 4]),
+        ("key=3&key=4&latest=true&property=order_id", [4, 3]),
+        ("key=id-3&property=order_id&property=properties.message_id", [3]),
+        ("sql=" + quote("order_id > 27"), [28, 29]),
+        ("sql=" + quote("properties.message_id = 'id-5'") + "&dialect=union", [5]),
+        ("tags=" + quote("b || a") + "&limit=1", [0]),
+        ("filter=EU&offset=24", [25, 27, 29]),
+        ("filter=EU&filter=US&limit=3", [0, 1, 2]),
+        ("filter=nowhere", []),
+        ("to=1", []),
+        ("from=0&by=chunk-time&limit=1", [0]),
+        ("from=0&by=creation-time", []),
+        ("from=2000-01-01T00:00:00Z&limit=1", [0]),
+        ("from=2000-01-01T00:00:00%2B01:00&limit=1", [0]),
+    ],
+)
+async def test_words(http: Http, query: str, expected: list[int]) -> None:
+    found = await http.get(f"{PATH}?{query}")
+    assert [m["offset"] for m in found["messages"]] == list(expected)
+
+
+@pytest.mark.usefixtures("filled")
+async def test_pages(http: Http) -> None:
+    for order_of, expected in (("oldest", range(30)), ("newest", range(29, -1, -1))):
+        offsets: list[int] = []
+        after = ""
+        while True:
+            found = await http.get(f"{PATH}?limit=7&order={order_of}{after}")
+            offsets += [m["offset"] for m in found["messages"]]
+            assert found["complete"] is (found["next"] is None)
+            if found["complete"]:
+                break
+            assert found["cut_by"] == "limit"
+            after = f"&after={found['next']}"
+        assert offsets == list(expected)
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "key=1",
+        "key=&property=a",
+        "key=1&property=properties.colour",
+        "limit=0",
+        "limit=1000000000",
+        "limit=x",
+        "from=2&to=1",
+        "from=soon",
+        "after=garbage",
+        "after=%00",
+        "order=up",
+        "latest=true",
+        "sql=a+%3D",
+        "colour=red",
+        "limit=1&limit=2",
+        "key=%ff&property=a",
+        "filter=",
+        "&".join(["key=1"] * 1_100),
+    ],
+)
+async def test_bad_input_is_one_line(http: Http, query: str) -> None:
+    reason = await http.reason("GET", f"{PATH}?{query}")
+    assert reason
+    assert "\n" not in reason
+
+
+@pytest.mark.usefixtures("filled")
+async def test_who_may_not_read_finds_nothing(http: Http, server: Harness) -> None:
+    await add_user(server, "bob", "monitoring", patterns="x.*")
+    assert await http.code("GET", PATH, user="bob") == 401
+    assert await http.code("GET", "stream/%2F/xyz/messages", user="bob") == 404
+    assert await http.code("GET", "stream/%2F/nothing/messages") == 404
+    assert await http.code("GET", "stream/nowhere/s/messages") == 404
+    assert await http.code("POST", PATH) == 405
+
+
+@pytest.mark.usefixtures("filled", "slowly")
+async def test_one_search_at_a_time_of_a_user(http: Http, server: Harness) -> None:
+    await add_user(server, "bob", "management")
+    codes: list[int] = []
+
+    async def ask(user: str) -> None:
+        codes.append(await http.code("GET", PATH, user=user))
+
+    async with trio.open_nursery() as nursery:
+        for user in ("guest", "bob", "guest"):
+            nursery.start_soon(ask, user)
+            await trio.sleep(0.5)
+    assert codes == [429, 200, 200]
+    assert await http.code("GET", PATH) == 200
+
+
+@pytest.mark.usefixtures("filled", "slowly")
+async def test_a_search_ends_when_its_client_goes_away(server: Harness) -> None:
+    app = server.server.http_app()
+    gone = trio.Event()
+    sent: list[object] = []
+
+    async def receive() -> dict[str, object]:
+        if not sent:
+            sent.append("request")
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: object) -> None:
+        pass
+
+    headers = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="), (b"host", b"localhost")]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": f"/api/{PATH}",
+        "raw_path": f"/api/{PATH}".encode(),
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 1),
+        "state": {},
+    }
+    stream = server.host.find("s")  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app, scope, receive, send)
+        await trio.sleep(1)
+        assert stream._num_holds == 1
+        gone.set()
+        await trio.sleep(0.1)
+        assert stream._num_holds == 0
+    assert await Http(server).code("GET", PATH) == 200
+
+
+@pytest.mark.usefixtures("filled", "slowly")
+async def test_a_search_is_cut_when_its_time_is_used_up(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.http_api.found_messages.SECONDS", 3.0)
+    offsets, after, number = [], "", 0
+    while True:
+        found = await http.get(f"{PATH}?key=17&key=3&property=order_id{after}")
+        offsets += [m["offset"] for m in found["messages"]]
+        number += 1
+        if found["complete"]:
+            break
+        assert found["cut_by"] == "budget"
+        after = f"&after={found['next']}"
+    assert offsets == [3, 17]
+    assert number > 1
+
+
+@pytest.mark.usefixtures("filled", "slowly")
+async def test_a_right_that_is_taken_meanwhile(http: Http, server: Harness) -> None:
+    await add_user(server, "bob", "management")
+
+    async def take() -> None:
+        await trio.sleep(1)
+        row = PermissionRow("bob", "/", ".*", ".*", "")  # type: ignore[arg-type]
+        await server.server.directory.put_permission(row)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        assert await http.code("GET", PATH, user="bob") == 401
+
+
+async def test_large_and_damaged_messages(http: Http, peer: Peer) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    many = Message(b"m", application_properties={f"p{n}": n for n in range(5_000)}).encode()
+    for number, raw in enumerate((many, b"no AMQP \xff", many[:40])):
+        await peer.store([raw], number)
+    answer = await http.ask("GET", PATH)
+    found = json.loads(answer.content)["messages"]
+    assert len(found[0]["properties"]) == 5_000
+    assert found[1]["encoding"] == "base64"
+    assert [m["offset"] for m in found] == [0, 1, 2]

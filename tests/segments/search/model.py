@@ -1,0 +1,258 @@
+"""Logs of messages that are remembered, and what a search over them has to find."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from segments import ChunkBuilder, Log, LogPolicy
+from segments.compression import pack
+from segments.filter_files import load_or_build
+from segments.message import Message, MessageView, Properties
+from segments.search import FoundMessage, Limits, Page, Search, SearchRequest, Work
+from segments.selector import Property, filter_value_of, parse_property
+from tests.support.disk import FaultyDisk
+from tests.support.logs import entry, sub_batch
+
+START_MS = 1_700_000_000_000
+IDENTITY = 77
+AN_ID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+KEYS = ("4711", "4711.0", "x", "ab", "true", AN_ID, "2023-11-14T22:13:20Z", "-7", "long-key")
+VALUES: tuple[Any, ...] = (
+    "4711", 4711, 4711.0, 4711.5, "x", b"x", b"ab", True, False, "true", UUID(AN_ID), AN_ID, "",
+    datetime.fromtimestamp(START_MS / 1000, UTC), START_MS, -7, -7.0, "-7", "long-key", None,
+)  # fmt: skip
+ORDER = parse_property("order_id")
+REGIONS = ("EU", "US", "APAC", 5, None)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A message of the log."""
+
+    offset: int
+    timestamp_ms: int
+    raw: bytes
+
+
+class Filled(NamedTuple):
+    """A log, and what was written to it."""
+
+    log: Log
+    messages: list[Written]
+
+
+messages = st.builds(
+    lambda order, keys, number, created, region, body: Message(
+        body,
+        Properties(
+            message_id=number,
+            creation_time=created and datetime.fromtimestamp(created / 1000, UTC),
+        ),
+        {
+            name: value
+            for name, value in (("order_id", order), ("KEYS", keys), ("region", region))
+            if value is not None
+        },
+    ).encode(),
+    st.sampled_from(VALUES),
+    st.sampled_from((None, "x", "a x", "ab  4711", 4711, "xx")),
+    st.sampled_from((None, "4711", 4711, UUID(AN_ID), b"x")),
+    st.sampled_from((None, START_MS, START_MS + 5)),
+    st.sampled_from(REGIONS),
+    st.sampled_from((b"", b"4711", b"long-key", b"z" * 3000)),
+) | st.sampled_from((b"", b"no message 4711", b"\0\x53\x74\xc1\xff"))
+
+
+class ChunkPlan(NamedTuple):
+    """A chunk that is to be written: how it is packed, how time goes on, what it holds."""
+
+    packed: int
+    elapsed_ms: int
+    messages: list[bytes]
+
+
+chunks = st.builds(
+    ChunkPlan,
+    st.sampled_from((0, 0, 0, 1, 2)),
+    st.sampled_from((0, 1, 7, 1000, -7_200_000)),
+    st.lists(messages, min_size=1, max_size=6),
+)
+plans = st.lists(chunks, max_size=14)
+
+
+def region_of(raw: bytes) -> bytes:
+    try:
+        return filter_value_of(MessageView(raw).application_properties.get("region"))
+    except Exception:  # noqa: BLE001 - damaged
+        return b""
+
+
+def write(plan: Sequence[ChunkPlan], *, per_segment: int = 4, filtered: bool = True) -> Filled:
+    """A log as planned, with messages of the same bytes in any packing."""
+    log = Log.open("s", LogPolicy(max_segment_chunks=per_segment, filter_size=16), FaultyDisk())
+    found: list[Written] = []
+    now = START_MS
+    for packed, elapsed, bodies in plan:
+        now += elapsed
+        builder = ChunkBuilder()
+        values = [region_of(raw) for raw in bodies] if filtered else None
+        if packed:
+            body, size = pack(bodies, packed - 1)
+            data = sub_batch(body, len(bodies), packed - 1, size)
+            counted = None if values is None else Counter(values)
+            builder.add(data, 1, len(bodies), counted)
+        else:
+            builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
+        before = log.next_offset
+        log.append([builder], now)
+        time = log.last_timestamp_ms
+        assert time is not None
+        found += [Written(before + n, time, raw) for n, raw in enumerate(bodies)]
+    return Filled(log, found)
+
+
+def index_all(log: Log) -> None:
+    for segment in log.segments:
+        size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+        filters = load_or_build(segment, size, is_sealed)
+        if filters is not None:
+            log.adopt_filters(segment, filters, size)
+
+
+# -- what is found, the slow way
+
+
+def values_of(raw: bytes, name: str) -> list[Any]:
+    view = MessageView(raw)
+    try:
+        if name == "properties.message_id":
+            found = [view.properties.message_id]
+        else:
+            found = [view.application_property(name)]
+    except Exception:  # noqa: BLE001 - it is damaged, so has none
+        return []
+    if name == "KEYS" and isinstance(found[0], str | bytes):
+        return list(found[0].split(" " if isinstance(found[0], str) else b" "))  # type: ignore[arg-type]
+    return found
+
+
+def is_key(key: str, value: Any) -> bool:  # noqa: PLR0911 - one for each type
+    """Whether a property's value is what a key as typed means."""
+    match value:
+        case bool():
+            return key == str(value).lower()
+        case str():
+            return value == key
+        case bytes():
+            return value == (UUID(AN_ID).bytes if key == AN_ID else None) or value == key.encode()
+        case UUID():
+            return str(value) == key
+        case datetime():
+            return is_key(key, round(value.timestamp() * 1000))
+        case int() | float():
+            is_time = key.endswith("Z")
+            number = datetime.fromisoformat(key).timestamp() * 1000 if is_time else number_of(key)
+            return number == value
+    return False
+
+
+def number_of(key: str) -> float | None:
+    try:
+        return float(key)
+    except ValueError:
+        return None
+
+
+def has_key(raw: bytes, key: str, properties: Sequence[str]) -> bool:
+    return any(is_key(key, value) for name in properties for value in values_of(raw, name))
+
+
+def is_wanted(written: Written, asked: SearchRequest) -> bool:
+    raw = written.raw
+    if asked.keys and not any(has_key(raw, key, asked.properties) for key in asked.keys):
+        return False
+    time: float | None = written.timestamp_ms
+    if asked.by_creation_time and (asked.from_ms, asked.to_ms) != (None, None):
+        try:
+            created = MessageView(raw).properties.creation_time
+        except Exception:  # noqa: BLE001 - damaged
+            created = None
+        time = None if created is None else created.timestamp() * 1000
+    if time is None or time < (asked.from_ms or 0) or time > (asked.to_ms or 1 << 62):
+        return False
+    if asked.selector is not None and not asked.selector.matcher().matches(raw):
+        return False
+    if asked.filter_values:
+        value = values_of(raw, "region")
+        text = [b"5" if v == 5 else filter_value_of(v) for v in value]
+        return any(v in asked.filter_values for v in text)
+    return True
+
+
+def wanted(messages: Sequence[Written], asked: SearchRequest) -> list[int]:
+    """Offsets of all that is to be found, in order."""
+    order = list(reversed(messages)) if asked.newest else list(messages)
+    if asked.offset is not None:
+        at = asked.offset
+        order = [m for m in order if (m.offset <= at if asked.newest else m.offset >= at)]
+    found = [m for m in order if is_wanted(m, asked)]
+    if asked.latest:
+        newest = {
+            next((m.offset for m in found if has_key(m.raw, key, asked.properties)), None)
+            for key in asked.keys
+        }
+        found = [m for m in found if m.offset in newest]
+    return [m.offset for m in found]
+
+
+# -- searching
+
+
+def step(search: Search, *, over_after: int | None = None) -> Page:
+    """Do the steps of a search, the budget used up after some."""
+    steps = search.steps()
+    result: Any = None
+    number = 0
+    while True:
+        try:
+            work = steps.send(result)
+        except StopIteration:
+            return search.page
+        result = work.do(*work.arguments) if isinstance(work, Work) else None
+        number += 1
+        if number == over_after:
+            search.is_over = True
+
+
+def pages(
+    log: Log,
+    asked: SearchRequest,
+    limits: Limits | None = None,
+    *,
+    over_after: int | None = None,
+) -> Iterator[Page]:
+    """All pages of a search, one after the other."""
+    after, number = "", 0
+    while True:
+        search = Search(log, asked, IDENTITY, START_MS, after, limits)
+        page = step(search, over_after=over_after)
+        yield page
+        number += 1
+        assert number < 10_000, "a search that never ends"
+        if page.cut is None:
+            assert not page.after
+            return
+        after = page.after
+
+
+def joined(found: Sequence[Page]) -> list[FoundMessage]:
+    return [message for page in found for message in page.messages]
+
+
+def filter_property() -> Property:
+    return parse_property("region")

@@ -1,0 +1,383 @@
+"""What may happen to a log while it is searched, and to the files beside it: nothing gets lost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments import Log, LogPolicy
+from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from segments.keys import forms_of_key
+from segments.keys.forms import KeyReader
+from segments.message import Message
+from segments.search import (
+    BadSearch,
+    BadToken,
+    Cut,
+    Limits,
+    Search,
+    SearchRequest,
+    StreamIsGone,
+    Work,
+    run,
+)
+from segments.search.key_screen import key_screen
+from segments.segment import INDEX_SUFFIX
+from segments.selector import parse_property
+from tests.segments.search.model import (
+    IDENTITY,
+    KEYS,
+    START_MS,
+    VALUES,
+    pages,
+)
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append
+
+EVERYTHING = SearchRequest(limit=10_000)
+ORDERS = (EVERYTHING, replace(EVERYTHING, newest=True))
+KEYED = SearchRequest(keys=("4711",), properties=("order_id",), limit=10_000)
+
+
+def order(number: int) -> bytes:
+    return Message(b"body", application_properties={"order_id": number}).encode()
+
+
+def orders(count: int, *, per_chunk: int = 3, per_segment: int = 4) -> tuple[FaultyDisk, Log]:
+    """A log of orders, each with its offset as its number, a second between two chunks."""
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=per_segment), disk)
+    for at in range(0, count, per_chunk):
+        bodies = [order(n) for n in range(at, min(count, at + per_chunk))]
+        append(log, bodies, now_ms=START_MS + 1000 * at)
+    log.flush(with_checkpoint=True)  # nobody else uses a sealed segment
+    return disk, log
+
+
+def offsets(log: Log, asked: SearchRequest, after: str = "") -> list[int]:
+    return [m.offset for m in run(Search(log, asked, IDENTITY, START_MS, after)).messages]
+
+
+def each_step(search: Search, between: Callable[[], None]) -> list[int]:
+    """The offsets that a search finds, something happening between its steps."""
+    result: Any = None
+    steps = search.steps()
+    while True:
+        try:
+            work = steps.send(result)
+        except StopIteration:
+            return [m.offset for m in search.page.messages]
+        result = work.do(*work.arguments) if isinstance(work, Work) else None
+        between()
+
+
+# -- index files
+
+
+def each_index_fault() -> list[tuple[str, Callable[[bytearray], None]]]:
+    faults: list[tuple[str, Callable[[bytearray], None]]] = [
+        ("cut", lambda raw: raw.__delitem__(slice(FILE_HEADER_SIZE + INDEX_RECORD_SIZE, None))),
+        ("empty", bytearray.clear),
+        ("zeroed", lambda raw: raw.__setitem__(slice(8, None), bytes(len(raw) - 8))),
+        ("doubled", lambda raw: raw.__setitem__(slice(8, None), raw[8:37] + raw[8:-29])),
+    ]
+    for record in range(3):
+        for byte in (7, 15, 27, 28):  # of offset, time, epoch, position, type
+            at = FILE_HEADER_SIZE + record * INDEX_RECORD_SIZE + byte
+
+            def flip(raw: bytearray, at: int = at) -> None:
+                if at < len(raw):
+                    raw[at] ^= 0x15
+
+            faults.append((f"record {record} byte {byte}", flip))
+    return faults
+
+
+@pytest.mark.parametrize(("_name", "fault"), each_index_fault(), ids=lambda x: x or "")
+def test_a_wrong_index_file_hides_nothing(_name: str, fault: Callable[[bytearray], None]) -> None:
+    for base in (0, 12):  # a sealed segment, and the newest
+        disk, log = orders(22)
+        for segment in log.segments:
+            segment.drop_filters()
+            if segment.base_offset == base:
+                fault(disk.files[segment.path(INDEX_SUFFIX)].content)
+        for asked in ORDERS:
+            expected = list(range(22))[:: -1 if asked.newest else 1]
+            assert offsets(log, asked) == expected
+            found = offsets(log, replace(asked, from_ms=START_MS + 3000, to_ms=START_MS + 9000))
+            assert sorted(found) == list(range(3, 12))
+            assert offsets(log, replace(asked, keys=("7",), properties=("order_id",))) == [7]
+            assert offsets(log, replace(asked, offset=13, limit=1)) == [13]
+        assert not any(segment.damage for segment in log.segments)
+
+
+@pytest.mark.parametrize("base", [0, 12])
+def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
+    disk, log = orders(22)
+    for segment in log.segments:
+        segment.drop_filters()
+    del disk.files[next(s for s in log.segments if s.base_offset == base).path(INDEX_SUFFIX)]
+    assert offsets(log, ORDERS[0]) == list(range(22))
+    assert offsets(log, ORDERS[1]) == list(range(22))[::-1]
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+@pytest.mark.parametrize("place", ["magic", "chunk id", "size", "data", "unreadable"])
+@pytest.mark.parametrize("with_filters", [True, False])
+def test_only_what_is_damaged_is_left_out(
+    asked: SearchRequest, place: str, with_filters: bool
+) -> None:
+    disk, log = orders(22)
+    segment = log.segments[0]
+    inode = disk.files[segment.path()]
+    assert segment.filters is not None
+    start = segment.filters.positions[1]
+    at = {"magic": 0, "chunk id": 31, "size": 38, "data": CHUNK_HEADER_SIZE + 20, "unreadable": 0}
+    if place == "unreadable":
+        inode.unreadable = range(start, start + 60)
+    else:
+        inode.content[start + at[place]] ^= 0x11
+    if not with_filters:
+        for one in log.segments:
+            one.drop_filters()
+    search = Search(log, asked, IDENTITY, START_MS)
+    found = [m.offset for m in run(search).messages]
+    assert sorted(found) == [0, 1, 2, *range(6, 22)]
+    assert search.looked_at.chunks_damaged == 1
+    assert search.looked_at.messages_lost == 3
+    assert search.page.cut is None
+    for one in log.segments:
+        one.drop_filters()
+    assert offsets(log, asked) == found  # known from now on
+
+
+# -- meanwhile
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_retention_removes_meanwhile_is_all_that_may_be_missing(
+    asked: SearchRequest, keyed: bool
+) -> None:
+    for remove_at in range(12):
+        _, log = orders(30)
+        for segment in log.segments:
+            if not keyed:
+                segment.drop_filters()
+        number = 0
+
+        def expire(remove_at: int = remove_at, log: Log = log) -> None:
+            nonlocal number
+            number += 1
+            if number == remove_at:
+                log.policy = LogPolicy(max_length_bytes=1, max_segment_chunks=4)
+                log.flush(with_checkpoint=True)
+                for part in log.expire(START_MS).parts():
+                    part()
+                assert log.first_offset > 0
+
+        found = each_step(Search(log, asked, IDENTITY, START_MS), expire)
+        assert found == sorted(found, reverse=asked.newest)
+        assert set(range(log.first_offset, 30)) <= set(found)
+        assert all(not segment._users for segment in log.segments[:-1])
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_what_is_published_meanwhile_is_not_found(asked: SearchRequest) -> None:
+    for filters in (True, False):
+        _, log = orders(10, per_chunk=1)
+
+        def publish(log: Log = log, filters: bool = filters) -> None:
+            if len(log.segments) < 40:
+                append(log, [order(4711)], now_ms=START_MS + 10**9)
+            if not filters:
+                for segment in log.segments[:-1]:
+                    segment.drop_filters()
+
+        found = each_step(Search(log, asked, IDENTITY, START_MS), publish)
+        assert sorted(found) == list(range(10))
+        assert log.next_offset > 10
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_the_search_ends_with_its_stream_and_keeps_no_file(asked: SearchRequest) -> None:
+    for gone_at in range(8):
+        _, log = orders(30)
+        number = 0
+
+        def delete(gone_at: int = gone_at, log: Log = log) -> None:
+            nonlocal number
+            number += 1
+            if number == gone_at:
+                log.abandon()
+
+        try:
+            found = each_step(Search(log, asked, IDENTITY, START_MS), delete)
+        except StreamIsGone:
+            assert gone_at
+        else:
+            assert sorted(found) == list(range(30))
+        assert all(not segment._users for segment in log.segments[:-1])
+
+
+def test_a_search_that_is_left_keeps_no_file() -> None:
+    _, log = orders(30)
+    steps = Search(log, EVERYTHING, IDENTITY, START_MS).steps()
+    next(steps)
+    assert log.segments[0]._users
+    steps.close()
+    assert not log.segments[0]._users
+
+
+# -- tokens
+
+
+def token(log: Log, asked: SearchRequest) -> str:
+    page = run(Search(log, replace(asked, limit=1), IDENTITY, START_MS))
+    assert page.cut is Cut.LIMIT
+    return page.after
+
+
+def refused(log: Log, asked: SearchRequest, after: str, identity: int = IDENTITY) -> str:
+    with pytest.raises(BadToken) as caught:
+        Search(log, asked, identity, START_MS, after)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_token_is_good_for_its_stream_and_search_alone() -> None:
+    _, log = orders(22)
+    for asked in ORDERS:
+        after = token(log, asked)
+        assert "another stream" in refused(log, asked, after, IDENTITY + 1)
+        for other in (replace(asked, newest=not asked.newest), replace(asked, offset=3), KEYED):
+            assert "another search" in refused(log, other, after)
+        assert len(offsets(log, replace(asked, limit=5), after)) == 5  # the limit may differ
+        _, short = orders(3)
+        assert "of that name" in refused(short, asked, after)
+        other_log = Log.open("s", LogPolicy(), FaultyDisk())
+        for number in range(22):
+            append(other_log, [order(number)], now_ms=START_MS + 77)
+        assert "of that name" in refused(other_log, asked, after)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=100) | st.binary(max_size=100).map(lambda raw: raw.decode("latin-1")))
+def test_garbage_is_no_token(text: str) -> None:
+    _, log = orders(4)
+    if text:
+        refused(log, EVERYTHING, text)
+
+
+def test_a_token_with_any_bit_changed_is_none() -> None:
+    _, log = orders(22)
+    after = token(log, EVERYTHING)
+    for at in range(len(after)):
+        for other in "AZaz09-_":
+            changed = after[:at] + other + after[at + 1 :]
+            if changed != after:
+                try:
+                    Search(log, EVERYTHING, IDENTITY, START_MS, changed)
+                except BadToken:
+                    continue
+                assert at == len(after) - 1  # bits that base64 leaves over
+
+
+def test_a_token_survives_that_its_place_is_removed() -> None:
+    _, log = orders(30)
+    after = token(log, EVERYTHING)
+    log.policy = LogPolicy(max_length_bytes=1, max_segment_chunks=4)
+    log.flush(with_checkpoint=True)
+    log.expire(START_MS)
+    assert offsets(log, EVERYTHING, after) == list(range(log.first_offset, 30))
+    assert offsets(log, ORDERS[1], "") == list(range(log.first_offset, 30))[::-1]
+
+
+# -- requests
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"limit": 0},
+        {"limit": 10**9},
+        {"keys": ("",), "properties": ("a",)},
+        {"keys": ("x" * 2000,), "properties": ("a",)},
+        {"keys": tuple(map(str, range(300))), "properties": ("a",)},
+        {"keys": ("a",)},
+        {"properties": ("a",)},
+        {"from_ms": 2, "to_ms": 1},
+        {"filter_values": (b"a",)},
+        {"filter_values": (b"",), "filter_property": parse_property("p")},
+        {"latest": True},
+    ],
+)
+def test_what_cannot_be_searched_for_is_said_in_a_line(changed: dict[str, Any]) -> None:
+    with pytest.raises(BadSearch) as caught:
+        replace(EVERYTHING, **changed).check()
+    assert "\n" not in str(caught.value)
+
+
+# -- the screen
+
+
+@settings(max_examples=150)
+@given(
+    key=st.sampled_from((*KEYS, "0", "-0", "1", "255", "256", "65536", "1e3", "2.5", "false"))
+    | st.integers(-(2**63), 2**64 - 1).map(str)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    value=st.sampled_from(VALUES)
+    | st.sampled_from((0, 1, 255, 256, 65536, 1000, 2.5, -0.0, False))
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False),
+    name=st.sampled_from(("order_id", "KEYS", "a")),
+)
+def test_the_screen_sees_every_key(key: str, value: Any, name: str) -> None:
+    raw = Message(b"b", application_properties={} if value is None else {name: value}).encode()
+    forms = forms_of_key(key)
+    screen = key_screen(forms, [parse_property(name)])
+    if not forms.isdisjoint(KeyReader([name]).read(raw)):
+        assert screen is None or screen.places(raw, 1000) != []
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        b"\x53\x07", b"\x52\x07", b"\x54\x07", b"\x55\x07", b"\x50\x07", b"\x51\x07", b"\x60\0\x07",
+        b"\x61\0\x07", b"\x70\0\0\0\x07", b"\x71\0\0\0\x07", b"\x80" + bytes(7) + b"\x07",
+        b"\x81" + bytes(7) + b"\x07", b"\x83" + bytes(7) + b"\x07", b"\x72\x40\xe0\0\0",
+        b"\x82\x40\x1c" + bytes(6), b"\xa1\x017", b"\xb1\0\0\0\x017", b"\xa3\x017",
+        b"\xb3\0\0\0\x017", b"\xa0\x017", b"\xb0\0\0\0\x017",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("field", [False, True])
+def test_a_key_is_found_in_every_encoding(encoding: bytes, field: bool) -> None:
+    if field:
+        section = b"\x00\x53\x73\xc0" + bytes((len(encoding) + 1, 1)) + encoding
+        asked = replace(EVERYTHING, keys=("7",), properties=("properties.message_id",))
+    else:
+        item = b"\xa1\x01k" + encoding
+        section = b"\x00\x53\x74\xc1" + bytes((len(item) + 1, 2)) + item
+        asked = replace(EVERYTHING, keys=("7",), properties=("k",))
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    append(log, [order(1)] * 20 + [section + b"\x00\x53\x75\xa0\x01b"] + [order(2)] * 20)
+    assert offsets(log, asked) == [20]
+
+
+def test_a_budget_of_bytes_cuts_a_page_that_goes_on() -> None:
+    _, log = orders(200, per_chunk=2)
+    found = list(pages(log, KEYED, Limits(read_bytes=1)))
+    assert len(found) > 10
+    assert {page.cut for page in found[:-1]} == {Cut.BUDGET}
+
+
+def test_an_index_of_other_chunks_is_not_read_further() -> None:
+    _, log = orders(300)
+    search = Search(log, replace(EVERYTHING, offset=100, limit=1), IDENTITY, START_MS)
+    assert [m.offset for m in run(search).messages] == [100]
+    assert search.looked_at.chunks_read == 1

@@ -1,0 +1,127 @@
+"""What is found is what a look at every message finds: in each order, in pages of any size."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings, strategies as st
+
+from segments.search import (
+    Cut,
+    Limits,
+    Search,
+    SearchRequest,
+    run,
+)
+from segments.selector import parse_sql, parse_tags
+from tests.segments.search.model import (
+    IDENTITY,
+    KEYS,
+    START_MS,
+    ChunkPlan,
+    filter_property,
+    index_all,
+    joined,
+    pages,
+    plans,
+    wanted,
+    write,
+)
+
+SELECTORS = (
+    None,
+    parse_sql("region = 'EU'"),
+    parse_sql("region = 'EU' OR order_id = 4711"),
+    parse_sql("region <> 'EU'"),
+    parse_sql("order_id LIKE 'l%'"),
+    parse_sql("region = 'EU' AND region = 'US'"),
+    parse_tags("*"),
+)
+TIMES = st.none() | st.sampled_from(
+    (START_MS - 1, START_MS, START_MS + 1, START_MS + 8, START_MS + 1_008)
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> SearchRequest:
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=3, unique=True))
+    names = st.sampled_from(("order_id", "KEYS", "properties.message_id", "region"))
+    first, last = draw(TIMES), draw(TIMES)
+    if first is not None and last is not None and last < first:
+        first, last = last, first
+    properties = draw(st.lists(names, min_size=1, max_size=3, unique=True)) if keys else ()
+    latest = bool(keys) and draw(st.booleans())
+    return SearchRequest(
+        keys=tuple(keys),
+        properties=tuple(properties),
+        from_ms=first,
+        to_ms=last,
+        by_creation_time=draw(st.booleans()),
+        selector=draw(st.sampled_from(SELECTORS)),
+        filter_values=draw(st.sampled_from(((), (), (b"EU",), (b"US", b"5")))),
+        filter_property=filter_property(),
+        is_strict=False,
+        newest=latest or draw(st.booleans()),
+        offset=draw(st.none() | st.integers(0, 40)),
+        limit=10_000,
+        latest=latest,
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    plan=plans,
+    asked=requests(),
+    limit=st.integers(1, 5),
+    page_bytes=st.sampled_from((1, 4_000, 1 << 20)),
+    over_after=st.none() | st.integers(1, 6),
+    filters=st.sampled_from(("as written", "none", "from files")),
+)
+def test_pages_together_are_all_that_there_is(
+    plan: list[ChunkPlan],
+    asked: SearchRequest,
+    limit: int,
+    page_bytes: int,
+    over_after: int | None,
+    filters: str,
+) -> None:
+    log, messages = write(plan)
+    for segment in log.segments:
+        if filters != "as written":
+            segment.drop_filters()
+    if filters == "from files":
+        index_all(log)
+    expected = wanted(messages, asked)
+    whole = run(Search(log, asked, IDENTITY, START_MS))
+    assert [m.offset for m in whole.messages] == expected
+    assert (whole.cut, whole.after) == (None, "")
+    by_offset = {m.offset: m for m in messages}
+    for found in whole.messages:
+        assert found.raw == by_offset[found.offset].raw
+        assert found.timestamp_ms == by_offset[found.offset].timestamp_ms
+    limits = Limits(page_bytes=page_bytes)
+    parts = list(pages(log, replace(asked, limit=limit), limits, over_after=over_after))
+    assert joined(parts) == whole.messages
+    for part in parts:
+        assert len(part.messages) <= limit
+        assert page_bytes > 1 or len(part.messages) <= 1
+        assert part.cut is not Cut.LIMIT or len(part.messages) == limit
+    log.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(plan=plans, asked=requests(), cut=st.integers(0, 14), limit=st.integers(1, 3))
+def test_what_comes_later_is_no_part_of_a_search_that_has_begun(
+    plan: list[ChunkPlan], asked: SearchRequest, cut: int, limit: int
+) -> None:
+    log, messages = write(plan[:cut])
+    expected = wanted(messages, asked)
+    first = run(Search(log, replace(asked, limit=limit), IDENTITY, START_MS))
+    more, _ = write(plan)
+    if first.cut is not None:
+        found = list(first.messages)
+        after = first.after
+        while after:  # the longer log has the same beginning
+            asked_now = replace(asked, limit=limit)
+            page = run(Search(more, asked_now, IDENTITY, START_MS, after))
+            found += page.messages
+            after = page.after
+        assert [m.offset for m in found] == expected
