@@ -12,12 +12,15 @@ from starlette.routing import Route
 from segments.message import MessageView
 from segments.message_json import message_json
 from segments.search import FoundMessage, Page
+from segments.search.request import MAX_LIMIT
+from segments.selector import Dialect
 from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name
 from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of
+from streamd.http_api.description import Operation, described
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -27,6 +30,7 @@ from streamd.http_api.messages import (
     part,
 )
 from streamd.http_api.queues import host_of
+from streamd.http_api.schemas import FLAG, NUMBER, TEXT, about, text
 from streamd.http_api.service import Service
 
 SECONDS = 10.0  # for a page
@@ -34,6 +38,34 @@ _PATH = "/api/stream/{vhost}/{name}/messages"
 _MESSAGES_A_TURN = 10
 _LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
 _TOO_MANY = 429
+_MANY = {"type": "array", "items": TEXT}
+_WORDS = {
+    "key": about(_MANY, "A message has one of these keys; a key finds the number that it spells."),
+    "property": about(
+        _MANY,
+        "In which keys are looked for, as `order_id` or `properties.message_id`; the key "
+        "properties of the stream where none is named.",
+    ),
+    "from": text("Not before this time: ms since 1970, or as 2026-11-21T09:00:00Z."),
+    "to": text("Not after this time."),
+    "by": about(
+        {**TEXT, "enum": ["chunk-time", "creation-time"], "default": "chunk-time"},
+        "Which times those are: when messages were stored, or their own `creation_time`.",
+    ),
+    "sql": text("A SQL92 selector that is true of the message."),
+    "dialect": about({**TEXT, "enum": list(Dialect), "default": "union"}, "Of `sql`."),
+    "tags": text("Tags, with `||` between them, of which one is the message's property `TAGS`."),
+    "filter": about(_MANY, "Filter values, on a stream with a filter property."),
+    "offset": about({**NUMBER, "minimum": 0}, "The message to begin with."),
+    "order": about(
+        {**TEXT, "enum": ["oldest", "newest"], "default": "oldest"}, "Which message is the first."
+    ),
+    "limit": about(
+        {**NUMBER, "minimum": 1, "maximum": MAX_LIMIT, "default": 100}, "Messages at most."
+    ),
+    "after": text("The token `next` of the page before, for the same search."),
+    "latest": about({**FLAG, "default": False}, "Of each key only the newest message."),
+}
 _NOBODY = 499  # reads this answer
 
 
@@ -44,12 +76,26 @@ class MessagePaths:
         routes: for the paths of this class.
     """
 
+    TITLE = "Messages"
+
     def __init__(self, service: Service) -> None:
         self._broker = service.broker
         self._searching: set[Name] = set()  # users
         self.routes = [Route(_PATH, self._find)]
 
+    @described(
+        Operation(
+            answer="FoundMessages",
+            query=_WORDS,
+            failures={_TOO_MANY: "Error"},
+            needs="the right to read the stream",
+        )
+    )
     async def _find(self, request: Request) -> Response:
+        """Single messages of a stream, found by a key, or browsed.
+
+        A user has one search at a time. It ends when its client goes away.
+        """
         user = caller_of(request).name
         if user in self._searching:
             reason = f"a search of {user} is going on, there may be one at a time"

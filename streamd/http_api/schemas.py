@@ -133,6 +133,31 @@ _DEFINED = {
 }
 
 SCHEMAS: dict[str, Schema] = {
+    "FoundMessages": row(
+        messages=some("FoundMessage"),
+        complete=flag("These are all."),
+        cut_by=about(
+            {"enum": ["limit", "size", "budget", None]},
+            "Why there may be more: the limit, the bytes of an answer, or the time and the bytes "
+            "that a search may read.",
+        ),
+        next=about(OPTIONAL_TEXT, "The token for `after`, with which the same search goes on."),
+        looked_at=about(
+            {"type": "object", "additionalProperties": NUMBER},
+            "What the search has looked at: segments, chunks, messages, bytes.",
+        ),
+    ),
+    "FoundMessage": row(
+        offset=number("Its number in the stream."),
+        timestamp=text("When it was stored, as 2026-11-21T09:00:00.000Z."),
+        body=text("The body, as a text or in base64."),
+        encoding=text("`base64` where the body is not UTF-8."),
+        value=about({}, "The body where it is an AMQP value."),
+        properties=about(ANYTHING, "The application properties."),
+        message_properties=about(ANYTHING, "The fixed properties that it has."),
+        damaged=text("Why a part of it cannot be read."),
+        raw=text("All its bytes, in base64, where a part cannot be read."),
+    ),
     "Error": row(
         error=text("A word for programs."),
         reason=text("One sentence for people: what was found, what was expected, what to do."),
