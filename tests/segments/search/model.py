@@ -92,20 +92,24 @@ def region_of(raw: bytes) -> bytes:
         return b""
 
 
-def write(plan: Sequence[ChunkPlan], *, per_segment: int = 4, filtered: bool = True) -> Filled:
+def write(
+    plan: Sequence[ChunkPlan], *, per_segment: int = 4, key_properties: tuple[str, ...] = ()
+) -> Filled:
     """A log as planned, with messages of the same bytes in any packing."""
-    log = Log.open("s", LogPolicy(max_segment_chunks=per_segment, filter_size=16), FaultyDisk())
+    policy = LogPolicy(
+        max_segment_chunks=per_segment, filter_size=16, key_properties=key_properties
+    )
+    log = Log.open("s", policy, FaultyDisk())
     found: list[Written] = []
     now = START_MS
     for packed, elapsed, bodies in plan:
         now += elapsed
         builder = ChunkBuilder()
-        values = [region_of(raw) for raw in bodies] if filtered else None
+        values = [region_of(raw) for raw in bodies]
         if packed:
             body, size = pack(bodies, packed - 1)
             data = sub_batch(body, len(bodies), packed - 1, size)
-            counted = None if values is None else Counter(values)
-            builder.add(data, 1, len(bodies), counted)
+            builder.add(data, 1, len(bodies), Counter(values))
         else:
             builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
         before = log.next_offset

@@ -12,6 +12,7 @@ from segments.search import (
     run,
 )
 from segments.selector import parse_sql, parse_tags
+from tests.segments.keys.test_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,
@@ -25,6 +26,8 @@ from tests.segments.search.model import (
     wanted,
     write,
 )
+
+__all__ = ["small_tables"]  # a fixture: also the segment that grows is indexed
 
 SELECTORS = (
     None,
@@ -73,7 +76,7 @@ def requests(draw: st.DrawFn) -> SearchRequest:
     limit=st.integers(1, 5),
     page_bytes=st.sampled_from((1, 4_000, 1 << 20)),
     over_after=st.none() | st.integers(1, 6),
-    filters=st.sampled_from(("as written", "none", "from files")),
+    filters=st.sampled_from(("as written", "none", "from files", "and keys")),
 )
 def test_pages_together_are_all_that_there_is(
     plan: list[ChunkPlan],
@@ -83,14 +86,20 @@ def test_pages_together_are_all_that_there_is(
     over_after: int | None,
     filters: str,
 ) -> None:
-    log, messages = write(plan)
+    with_keys = filters == "and keys"
+    log, messages = write(plan, key_properties=("order_id", "KEYS") if with_keys else ())
     for segment in log.segments:
         if filters != "as written":
             segment.drop_filters()
-    if filters == "from files":
+    if filters in ("from files", "and keys"):
         index_all(log)
+    if with_keys:
+        index_keys(log)
     expected = wanted(messages, asked)
-    whole = run(Search(log, asked, IDENTITY, START_MS))
+    search = Search(log, asked, IDENTITY, START_MS)
+    whole = run(search)
+    is_indexed = with_keys and asked.keys and set(asked.properties) <= {"order_id", "KEYS"}
+    assert is_indexed or not search.looked_at.segments_indexed
     assert [m.offset for m in whole.messages] == expected
     assert (whole.cut, whole.after) == (None, "")
     by_offset = {m.offset: m for m in messages}
