@@ -381,3 +381,15 @@ def test_an_index_of_other_chunks_is_not_read_further() -> None:
     search = Search(log, replace(EVERYTHING, offset=100, limit=1), IDENTITY, START_MS)
     assert [m.offset for m in run(search).messages] == [100]
     assert search.looked_at.chunks_read == 1
+
+
+def test_of_each_key_only_the_newest_message_also_within_a_chunk() -> None:
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    append(log, [order(n) for n in (1, 3, 2, 1, 4, 1)])
+    append(log, [order(n) for n in (5, 3, 3, 5)])
+    keys = ("1", "2", "3", "1.0", "nothing")
+    asked = SearchRequest(keys=keys, properties=("order_id",), newest=True, latest=True)
+    assert offsets(log, asked) == [8, 5, 2]
+    assert [m.offset for page in pages(log, replace(asked, limit=1)) for m in page.messages] == [
+        *(8, 5, 2)
+    ]
