@@ -99,10 +99,11 @@ def find(  # noqa: PLR0913 - each an option
 ) -> None:
     """Find single messages of the stream NAME, and print them as JSON lines.
 
-    The lines are those of consume. A message matches if it has one of the keys, in one of the properties, and all else is true of
-    it as well. A key that spells a number also finds that number. TIME is in ms since 1970, or as
-    2026-11-21T09:00:00Z; both ends belong to the range. Without a key it browses the stream. On
-    stderr it says whether that was all; if not, --after with the same options goes on.
+    The lines are those of consume. A message matches if it has one of the keys, in one of the
+    properties, and all else is true of it as well. A key that spells a number also finds that
+    number. TIME is in ms since 1970, or as 2026-11-21T09:00:00Z; both ends belong to the range.
+    Without a key it browses the stream. On stderr it says whether that was all; if not, --after
+    with the same options goes on.
 
     \b
     Examples:

@@ -21,7 +21,19 @@ from tests.support.logs import entry, sub_batch
 START_MS = 1_700_000_000_000
 IDENTITY = 77
 AN_ID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-KEYS = ("4711", "4711.0", "x", "ab", "true", AN_ID, "2023-11-14T22:13:20Z", "-7", "long-key")
+KEYS = (
+    "4711",
+    "4711.0",
+    "x",
+    "ab",
+    "true",
+    AN_ID,
+    "2023-11-14T22:13:20Z",
+    "-7",
+    "long-key",
+    "EU",
+    "5",
+)
 VALUES: tuple[Any, ...] = (
     "4711", 4711, 4711.0, 4711.5, "x", b"x", b"ab", True, False, "true", UUID(AN_ID), AN_ID, "",
     datetime.fromtimestamp(START_MS / 1000, UTC), START_MS, -7, -7.0, "-7", "long-key", None,

@@ -154,6 +154,8 @@ def test_only_what_is_damaged_is_left_out(
     for one in log.segments:
         one.drop_filters()
     assert offsets(log, asked) == found  # known from now on
+    times = {"from_ms": START_MS + 1, "to_ms": START_MS + 9000}
+    assert sorted(offsets(log, replace(asked, **times))) == [6, 7, 8, 9, 10, 11]
 
 
 # -- meanwhile

@@ -1,7 +1,9 @@
 """What is found is what a look at every message finds: in each order, in pages of any size."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments.search import (
@@ -10,6 +12,7 @@ from segments.search import (
     Search,
     SearchRequest,
     run,
+    search,
 )
 from segments.selector import parse_sql, parse_tags
 from tests.segments.keys.test_files import index_keys, small_tables
@@ -28,6 +31,18 @@ from tests.segments.search.model import (
 )
 
 __all__ = ["small_tables"]  # a fixture: also the segment that grows is indexed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    """Few chunks at once, so that there are many places where a search may be cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_BLOCK", 2)
+        patch.setattr(search, "SPAN_BYTES", 1_500)
+        patch.setattr(search, "_STEP_UNITS", 60)
+        patch.setattr(search, "_STEP_RECORDS", 4)
+        yield
+
 
 SELECTORS = (
     None,
@@ -61,7 +76,7 @@ def requests(draw: st.DrawFn) -> SearchRequest:
         selector=draw(st.sampled_from(SELECTORS)),
         filter_values=draw(st.sampled_from(((), (), (b"EU",), (b"US", b"5")))),
         filter_property=filter_property(),
-        is_strict=False,
+        is_strict=draw(st.booleans()),
         newest=latest or draw(st.booleans()),
         offset=draw(st.none() | st.integers(0, 40)),
         limit=10_000,
@@ -96,10 +111,10 @@ def test_pages_together_are_all_that_there_is(
     if with_keys:
         index_keys(log)
     expected = wanted(messages, asked)
-    search = Search(log, asked, IDENTITY, START_MS)
-    whole = run(search)
+    searched = Search(log, asked, IDENTITY, START_MS)
+    whole = run(searched)
     is_indexed = with_keys and asked.keys and set(asked.properties) <= {"order_id", "KEYS"}
-    assert is_indexed or not search.looked_at.segments_indexed
+    assert is_indexed or not searched.looked_at.segments_indexed
     assert [m.offset for m in whole.messages] == expected
     assert (whole.cut, whole.after) == (None, "")
     by_offset = {m.offset: m for m in messages}
