@@ -16,6 +16,7 @@ from segments.search.search import (
     Search,
     Steps,
     StreamIsGone,
+    TooLarge,
     Work,
     run,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "SearchRequest",
     "Steps",
     "StreamIsGone",
+    "TooLarge",
     "Work",
     "run",
 ]

@@ -71,6 +71,10 @@ _SEGMENTS_A_STEP = 100
 _MESSAGE_BYTES = 128  # counted for each that is found besides its own
 
 
+class TooLarge(SegmentsError):
+    """A message is wanted that is too large for a page; says which, and what to do."""
+
+
 class StreamIsGone(SegmentsError):
     """The stream was deleted while it was searched."""
 
@@ -115,10 +119,12 @@ class Limits(NamedTuple):
 
     Attributes:
         page_bytes: of what is found; one message may be larger.
+        message_bytes: of each message; a batch may be unpacked to one that is larger.
         read_bytes: that are read for it.
     """
 
     page_bytes: int = 1 << 20
+    message_bytes: int = 16 << 20
     read_bytes: int = 256 << 20
 
 
@@ -297,6 +303,7 @@ class Search:
 
         Raises:
             StreamIsGone: the stream was deleted meanwhile.
+            TooLarge: a message is wanted that no page has room for.
             StorageError: the system refused to read.
         """
         if self._chunk_test.is_empty:
@@ -622,6 +629,12 @@ class Search:
     def _take(self, header: ChunkHeader, place: int, raw: bytes) -> bool:
         """A message is found; whether that was the last one."""
         offset = header.chunk_id + place
+        if len(raw) > self._limits.message_bytes:
+            raise TooLarge(
+                f"the message with offset {offset} has {len(raw):,} bytes, a search finds those of "
+                f"at most {self._limits.message_bytes:,}: consume it, and search beside it with "
+                "another offset"
+            )
         if not self._test.takes(raw):
             return False
         self._found.append(FoundMessage(offset, header.timestamp_ms, raw))

@@ -25,6 +25,7 @@ from segments.search import (
     Search,
     SearchRequest,
     StreamIsGone,
+    TooLarge,
     Work,
 )
 from segments.search.request import MAX_LIMIT
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 MAX_SEARCHES = 4  # that run at the same time; others wait for their turn
 MAX_WAITING = 100  # and more are refused
 PAGE_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 16 << 20  # that are found: as large as those that AMQP 0-9-1 publishes
 READ_BYTES = 1 << 30
 # After some 2 ms of work: a process that never sleeps has to wait for a processor when publishers
 # need it, where other processes want one as well.
@@ -124,12 +126,12 @@ class Searches:
         async with _Place(self), stream.opened() as log:
             check()
             try:
-                limits = Limits(PAGE_BYTES, READ_BYTES)
+                limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
                 search = Search(log, asked.request, identity, self._now_ms(), asked.after, limits)
                 if asked.request.keys:
                     stream.want_keys()
                 await self._go_through(search, stream, seconds)
-            except BadToken as error:
+            except (BadToken, TooLarge) as error:
                 raise _wrong(str(error)) from None
             except StreamIsGone:
                 raise Refused(Reason.NOT_FOUND, name) from None

@@ -10,6 +10,7 @@ from segments.policy import MAX_CHUNK_BYTES
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
 from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
+from streamd.broker.searches import MAX_MESSAGE_BYTES, MAX_SEARCHES, PAGE_BYTES
 from streamd.config import (
     FILTER_INDEX_BYTES,
     MAX_IDS,
@@ -34,6 +35,7 @@ _CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
 _TURN = 512 << 10  # chunks on their way to one peer
 ARRAYS, ITEM = 3, 176  # of a command, and what a tiny item of one takes besides its bytes
 REFERENCE = 512  # a stored offset, a publisher's sequence, or a filter value, with its name
+MAX_UNPACKED_BYTES = 64 << 20  # of one batch; see segments/compression.py
 UNACKED = 128  # the number of a message, and whose it is
 JSON = 50  # what JSON takes in memory, as often as its bytes
 _POSTING, _KEY = 8, 512  # of a filter index, twice while it grows
@@ -57,6 +59,7 @@ def stream_connection(config: Config) -> int:
     received = 2 * (RECEIVE_BYTES + config.frame_max)  # a frame, and the same as a command
     received += ARRAYS * MAX_ITEMS * ITEM
     answers = OUTBOX_BYTES + 4 * config.frame_max  # what waits, and one more
+    answers += 2 * (PAGE_BYTES + MAX_MESSAGE_BYTES)  # a page of a search, and the same as an answer
     return (
         _CONNECTION + received + answers + _TURN + 2 * MAX_IDS * _OBJECT + TEXT * PROPERTIES_BYTES
     )
@@ -97,6 +100,11 @@ def virtual_host() -> int:
     return MAX_EXCHANGES * row + MAX_BINDINGS * (row + TEXT * MAX_ARGUMENTS_BYTES)
 
 
+def searches() -> int:
+    """Searches that run: of each a chunk, and a batch that is unpacked."""
+    return MAX_SEARCHES * (2 * MAX_CHUNK_BYTES + 2 * MAX_UNPACKED_BYTES)
+
+
 def everything(config: Config) -> int:
     """All that peers can make a server hold together; administrators add virtual hosts."""
     connection = max(stream_connection(config), amqp_connection())
@@ -106,4 +114,5 @@ def everything(config: Config) -> int:
         + config.max_streams * stream(config)
         + virtual_host()
         + FILTER_INDEX_BYTES
+        + searches()
     )

@@ -20,6 +20,7 @@ from segments.search import (
     Search,
     SearchRequest,
     StreamIsGone,
+    TooLarge,
     Work,
     run,
 )
@@ -395,3 +396,15 @@ def test_of_each_key_only_the_newest_message_also_within_a_chunk() -> None:
     assert [m.offset for page in pages(log, replace(asked, limit=1)) for m in page.messages] == [
         *(8, 5, 2)
     ]
+
+
+def test_a_message_that_no_page_has_room_for_is_named() -> None:
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    append(log, [order(0), order(1), b"x" * 5000, order(3)])
+    limits = Limits(message_bytes=4_000)
+    with pytest.raises(TooLarge, match="the message with offset 2 has 5,000 bytes"):
+        run(Search(log, EVERYTHING, IDENTITY, START_MS, limits=limits))
+    beside = replace(EVERYTHING, offset=3)
+    assert [m.offset for m in run(Search(log, beside, IDENTITY, 0, limits=limits)).messages] == [3]
+    keyed = replace(EVERYTHING, keys=("1",), properties=("order_id",))
+    assert [m.offset for m in run(Search(log, keyed, IDENTITY, 0, limits=limits)).messages] == [1]
