@@ -442,6 +442,7 @@ def test_the_page_has_the_formula() -> None:
             bounds[what] for what in ("an AMQP connection", "an HTTP connection", "a virtual host")
         )
         + FILTER_INDEX_BYTES
+        + memory.searches()
     )
 
 

@@ -64,7 +64,7 @@ from segments.selector.selector import SCREEN_SHARE
 
 SPAN_BYTES = 1 << 16  # read at once, while chunks are small
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
-_STEP_RECORDS = 3_000  # whose lengths are read in a step
+_STEP_RECORDS = 5_000  # whose lengths are read in a step; usual chunks have no more
 _STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
 _BLOCK = 256  # chunks that are chosen at once
 _SEGMENTS_A_STEP = 100
