@@ -80,7 +80,7 @@ class Broker:
         self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
-        self.searches = Searches(now_ms)
+        self.searches = Searches(now_ms, self.rounds)
         self._resources = ServerResources(
             data,
             catalog,

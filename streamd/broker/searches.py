@@ -51,6 +51,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
+from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +60,12 @@ MAX_WAITING = 100  # and more are refused
 PAGE_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 16 << 20  # that are found: as large as those that AMQP 0-9-1 publishes
 READ_BYTES = 1 << 30
-# After some 2 ms of work: a process that never sleeps has to wait for a processor when publishers
-# need it, where other processes want one as well.
+# After some 2 ms of work a search rests for a while, and after each step while there are rounds: a
+# process that never sleeps has to wait for a processor when publishers need it, where other
+# processes want one as well.
 _WORK_A_REST = 512 << 10
 _REST_SECONDS = 0.0005
+_QUIET_STEPS = 16
 _TEST_WORK = 256  # of a message that is tested
 
 _MANY = frozenset(("key", "property", "filter"))
@@ -95,10 +98,12 @@ class Searches:
 
     Args:
         now_ms: the wall clock.
+        rounds: of the server.
     """
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], rounds: Rounds) -> None:
         self._now_ms = now_ms
+        self._rounds = rounds
         self._places = trio.Semaphore(MAX_SEARCHES)
         self._turn = trio.Lock()
         self._num_waiting = 0
@@ -150,7 +155,7 @@ class Searches:
         """Do all steps of a search; others have their turn between two."""
         ends_at = trio.current_time() + seconds
         result: object = None
-        rest_at = _WORK_A_REST
+        pace = _Pace(search, self._rounds)
         with closing(search.steps()) as steps:
             while True:
                 async with self._turn:  # over a turn of the loop: so there is one step in each
@@ -158,11 +163,7 @@ class Searches:
                         work = steps.send(result)
                     except StopIteration:
                         return
-                    if _work_of(search) >= rest_at:
-                        rest_at = _work_of(search) + _WORK_A_REST
-                        await trio.sleep(_REST_SECONDS)
-                    else:
-                        await trio.lowlevel.checkpoint()
+                    await pace.step_done()
                 result = None
                 if isinstance(work, Work):
                     result = await threads.compute(work.do, *work.arguments)
@@ -188,6 +189,34 @@ class Searches:
     def leave(self) -> None:
         """Give the place back."""
         self._places.release()
+
+
+class _Pace:
+    """Lets others have their turn after each step of a search, and the search rest now and then.
+
+    Args:
+        search: the search.
+        rounds: there are more of them while messages are published and consumed.
+    """
+
+    def __init__(self, search: Search, rounds: Rounds) -> None:
+        self._search = search
+        self._rounds = rounds
+        self._seen = rounds.number
+        self._quiet = _QUIET_STEPS
+        self._rest_at = _WORK_A_REST
+
+    async def step_done(self) -> None:
+        """Return when it may go on."""
+        self._quiet = self._quiet + 1 if self._rounds.number == self._seen else 0
+        self._seen = self._rounds.number
+        work = _work_of(self._search)
+        is_due = work >= self._rest_at
+        if is_due or (work >= _WORK_A_REST and self._quiet < _QUIET_STEPS):
+            self._rest_at = work + _WORK_A_REST
+            await trio.sleep(_REST_SECONDS)
+        else:
+            await trio.lowlevel.checkpoint()
 
 
 class _Place:

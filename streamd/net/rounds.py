@@ -28,9 +28,14 @@ Work: TypeAlias = Callable[[], None]  # neither waits nor raises
 
 
 class Rounds:
-    """The rounds of one server."""
+    """The rounds of one server.
+
+    Attributes:
+        number: of those that have ended.
+    """
 
     def __init__(self) -> None:
+        self.number = 0
         self._is_open = False
         self._writes: dict[Work, None] = {}
         self._sends: dict[Work, None] = {}
@@ -62,6 +67,7 @@ class Rounds:
                 _do(left)
         finally:
             self._is_open = False
+            self.number += 1
 
     def at_end(self, work: Work) -> bool:
         """Have a stream's writing done at the end of this round; False when none is open."""
