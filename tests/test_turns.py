@@ -140,6 +140,7 @@ STREAM_KINDS: dict[type[Any], list[Any]] = {
     c.DescribeStreams: [c.DescribeStreams(1, NAMES), [c.DescribeStreams(1)] * 2],
     c.DescribeSubscription: [c.DescribeSubscription(1, 1, 0)],
     c.DescribeFilters: [c.DescribeFilters(1, "d")],
+    c.Find: [c.Find(1, "d"), [c.Find(2, "d", (Pair("order", "newest"),))] * 2],
     c.Manage: [c.Manage(1, "permission.list"), c.Manage(2, "none", MANY)],
 }
 

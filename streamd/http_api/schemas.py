@@ -137,7 +137,7 @@ SCHEMAS: dict[str, Schema] = {
         messages=some("FoundMessage"),
         complete=flag("These are all."),
         cut_by=about(
-            {"enum": ["limit", "size", "budget", None]},
+            {**OPTIONAL_TEXT, "enum": ["limit", "size", "budget", None]},
             "Why there may be more: the limit, the bytes of an answer, or the time and the bytes "
             "that a search may read.",
         ),
@@ -152,7 +152,10 @@ SCHEMAS: dict[str, Schema] = {
         timestamp=text("When it was stored, as 2026-11-21T09:00:00.000Z."),
         body=text("The body, as a text or in base64."),
         encoding=text("`base64` where the body is not UTF-8."),
-        value=about({}, "The body where it is an AMQP value."),
+        value=about(
+            {"anyOf": [TEXT, {"type": "number"}, FLAG, ANYTHING, {"type": "array"}]},
+            "The body where it is an AMQP value.",
+        ),
         properties=about(ANYTHING, "The application properties."),
         message_properties=about(ANYTHING, "The fixed properties that it has."),
         damaged=text("Why a part of it cannot be read."),
