@@ -1,12 +1,11 @@
 """`streamd find`: single messages, found by the server."""
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamd.cli.common import Number, count, retry_option, run_client, size, uri_option
+from streamd.cli.common import Number, count, moment, retry_option, run_client, size, uri_option
 from streamd.cli.consume import as_json
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
@@ -209,10 +208,10 @@ def _time(option: str, text: str | None) -> int | None:
         return None
     if text.isascii() and text.isdecimal():
         return min(int(text[:20]), _MAX_OFFSET)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    found = moment(text)
+    if found is None:
         raise Misused(
             f"{option} is {text!r}, expected a number of ms since 1970, or a time as in "
             "2026-11-21T09:00:00Z"
-        ) from None
+        )
+    return round(found.timestamp() * 1000)
