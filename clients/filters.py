@@ -177,7 +177,7 @@ class Filter:
         """What is asked for, in lines for people."""
         if not self._values:
             return ["asks for every chunk"]
-        return [_asked(self._values, match_unfiltered=self._match_unfiltered)]
+        return [_asks_for([_held(self._values, match_unfiltered=self._match_unfiltered)])]
 
 
 class SelectorFilter:
@@ -205,12 +205,14 @@ class SelectorFilter:
             return (text, Pair(words.SELECTOR_GROUP, self._group))
         if asked.is_empty:
             return (text, Pair(words.FILTER_MODE, words.NOTHING))
+        others = tuple(Pair(*pair) for pair in words.property_pairs(asked.properties))
         if asked.values is None:
-            return (text,)
+            return (text, *others)
         if not asked.values:
-            return (text, Pair(words.FILTER_MODE, words.UNFILTERED_ONLY))
+            return (text, Pair(words.FILTER_MODE, words.UNFILTERED_ONLY), *others)
         match_unfiltered = asked.match_unfiltered
-        return (text, *_value_properties(asked.values, match_unfiltered=match_unfiltered))
+        values = _value_properties(asked.values, match_unfiltered=match_unfiltered)
+        return (text, *values, *others)
 
     def pick(self, chunk: ArrivedChunk) -> Picked:
         """See Filter."""
@@ -239,9 +241,14 @@ class SelectorFilter:
             return lines
         if asked.is_empty:
             return [*lines, "asks for no chunk: no message can match this"]
-        if asked.values is None:
+        if asked.values is None and not asked.properties:
             return [*lines, "asks for every chunk"]
-        return [*lines, _asked(asked.values, match_unfiltered=asked.match_unfiltered)]
+        parts = []
+        if asked.values is not None:
+            parts.append(_held(asked.values, match_unfiltered=asked.match_unfiltered))
+        for name, values, match_unfiltered in asked.properties:
+            parts.append(_held(values, match_unfiltered=match_unfiltered, name=name))
+        return [*lines, _asks_for(parts)]
 
 
 ConsumerFilter: TypeAlias = Filter | SelectorFilter
@@ -272,11 +279,16 @@ def _value_properties(values: Collection[bytes], *, match_unfiltered: bool) -> t
     return tuple(pairs)
 
 
-def _asked(values: Collection[bytes], *, match_unfiltered: bool) -> str:
+def _asks_for(parts: Sequence[str]) -> str:
+    return f"asks for chunks that may hold {'; and '.join(parts)}"
+
+
+def _held(values: Collection[bytes], *, match_unfiltered: bool, name: str = "filter value") -> str:
+    """What a chunk has to hold, of filter values or of a further filter property."""
     parts = []
     if values:
         shown = ", ".join(value.decode(errors="replace") for value in sorted(values))
-        parts.append(f"a message with filter value {shown}")
+        parts.append(f"a message with {name} {shown}")
     if match_unfiltered:
-        parts.append("a message without a filter value")
-    return f"asks for chunks that may hold {', or '.join(parts)}"
+        parts.append(f"a message without a {name}")
+    return ", or ".join(parts)

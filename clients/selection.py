@@ -6,8 +6,7 @@ from clients.filters import SelectorFilter, SelectorRequest
 from segments.selector import (
     EVERYTHING,
     NumberRule,
-    Property,
-    parse_property,
+    names_in,
     parse_selector,
 )
 from streamd.wire.stream import ResponseCode
@@ -28,17 +27,19 @@ async def selector_filter(
     if asked.group:
         return await _of_group(client, stream, asked)
     selector = parse_selector(*asked.kind_and_text())
-    name, is_strict = asked.filter_property, False
-    if name is None and client.is_streamd:
+    declared, is_strict = asked.filter_property, False
+    if declared is None and client.is_streamd:
         (info,) = await client.describe(stream)
-        name = info.arguments.get(_PROPERTY)
+        declared = info.arguments.get(_PROPERTY)
         is_strict = info.arguments.get(_CONTRACT) == "strict"
-    declared: Property | None = None if name is None else parse_property(name)
+    names = () if declared is None else names_in(declared)
     basis = f"{stream} declares no filter property"
-    if name is not None:
+    if names:
         contract = "every message has it" if is_strict else "some messages may have none"
-        basis = f"filter values are those of {name}; {contract}"
-    return SelectorFilter(selector, selector.push_down(declared, is_strict=is_strict), basis)
+        basis = f"filter values are those of {names[0]}; {contract}"
+    if names[1:]:
+        basis += f"; chunks also tell the values of {' and of '.join(names[1:])}"
+    return SelectorFilter(selector, selector.push_down(names, is_strict=is_strict), basis)
 
 
 async def number_rule(
@@ -61,7 +62,7 @@ async def number_rule(
     if declared is None:
         return NumberRule.TEXT
     is_strict = info.arguments.get(_CONTRACT) == "strict"
-    is_same = declared == filter_property
+    is_same = names_in(declared)[0] == filter_property
     return NumberRule.NO_VALUE if is_strict and is_same else NumberRule.EITHER
 
 

@@ -10,13 +10,15 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, with other hashes (filter scheme 
 """
 
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import or_
+from typing import NamedTuple
 
 import mmh3
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
+from segments.property_keys import PropertyFilter, key_of, mark_of, plain_key
 
 MAX_RECORDED_SIZE = 255  # of a value in a trailer
 _LONG_VALUE_PREFIX = 239  # with a 16-byte hash this makes the 255 that a block can hold
@@ -122,29 +124,72 @@ def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
     return values
 
 
+class Clause(NamedTuple):
+    """One of the things that a chunk has to hold.
+
+    Attributes:
+        values: one of these; whatever stands in filters, whole.
+        keys: the same as trailers and filter indexes have it.
+        mark: a chunk that does not hold this may hold anything; None where all chunks tell.
+    """
+
+    values: frozenset[bytes]
+    keys: tuple[bytes, ...]
+    mark: bytes | None
+
+
 class ChunkMatcher:
     """Which chunks a subscription wants: those with any of some values, perhaps unfiltered ones.
 
     Args:
-        values: filter values; an empty one is refused, because it would mean "unfiltered".
+        values: filter values; an empty one is refused, because it would mean "unfiltered". None
+            for any, and none.
         match_unfiltered: also take chunks in which some message has no filter value.
         since: chunks with a lower id match whatever their filter says.
+        properties: what they have to hold besides of further filter properties, all of it.
+
+    Attributes:
+        values: see above, empty for any.
+        match_unfiltered, since, properties: see above.
+        clauses: what a chunk has to hold, all of it.
+        keys: those of the clause with the fewest.
+        other_keys: those of each other clause.
 
     Raises:
         ValueError: a value is empty.
     """
 
     def __init__(
-        self, values: Collection[bytes], *, match_unfiltered: bool = False, since: int = 0
+        self,
+        values: Collection[bytes] | None,
+        *,
+        match_unfiltered: bool = False,
+        since: int = 0,
+        properties: Sequence[PropertyFilter] = (),
     ) -> None:
-        if not all(values):
+        if values is not None and not all(values):
             raise ValueError("a filter value is empty: that stands for messages without one")
-        self.values = frozenset(values)
-        self.match_unfiltered = match_unfiltered
+        self.values = frozenset(values or ())
+        self.match_unfiltered = match_unfiltered or values is None
         self.since = since
-        unfiltered = (b"",) if match_unfiltered else ()
-        self.keys: tuple[bytes, ...] = (*filter_keys(self.values), *unfiltered)
+        self.properties = tuple(properties)
+        clauses = [] if values is None else [_plain_clause(self.values, match_unfiltered)]
+        clauses += map(_property_clause, self.properties)
+        self.clauses = tuple(sorted(clauses, key=lambda clause: len(clause.keys)))
+        if not clauses:
+            raise ValueError("nothing is wanted in particular: then there is no need of a matcher")
+        self.keys = self.clauses[0].keys
+        self.other_keys = tuple(frozenset(clause.keys) for clause in self.clauses[1:])
+        self.is_simple = len(clauses) == 1 and clauses[0].mark is None
         self._masks: dict[int, tuple[int, ...]] = {}
+        self._clause_masks: dict[int, list[tuple[int, ...]]] = {}
+
+    @property
+    def asked(self) -> Iterator[bytes]:
+        """The filter values that it asks for, and the keys of values of further properties."""
+        yield from self.values
+        for name, values, _ in self.properties:
+            yield from (key_of(name, value) for value in values)
 
     def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:
         """Whether a chunk may hold a wanted message.
@@ -159,12 +204,43 @@ class ChunkMatcher:
         if not size:
             return self.match_unfiltered
         bits = int.from_bytes(filter_bytes, "big")
+        if not self.is_simple:
+            return self._all_match(bits, size)
         masks = self._masks.get(size) or self._masks_for(size)
         return any(bits & wanted == wanted for wanted in masks)
 
     def _masks_for(self, size: int) -> tuple[int, ...]:
-        wanted = {mask(value, size) for value in self.values}
-        if self.match_unfiltered:
-            wanted.add(mask(b"", size))
-        self._masks[size] = masks = tuple(wanted)
+        (clause,) = self.clauses
+        self._masks[size] = masks = clause_masks(clause, size)
         return masks
+
+    def _all_match(self, bits: int, size: int) -> bool:
+        found = self._clause_masks.get(size)
+        if found is None:
+            found = [clause_masks(clause, size) for clause in self.clauses]
+            self._clause_masks[size] = found
+        for clause, masks in zip(self.clauses, found, strict=True):
+            if clause.mark is not None:
+                looked_for = mask(clause.mark, size)
+                if bits & looked_for != looked_for:
+                    continue
+            if not any(bits & wanted == wanted for wanted in masks):
+                return False
+        return True
+
+
+def clause_masks(clause: Clause, size: int) -> tuple[int, ...]:
+    """The bits of each value of a clause in a filter of `size` bytes."""
+    return tuple({mask(value, size) for value in clause.values})
+
+
+def _plain_clause(values: frozenset[bytes], match_unfiltered: bool) -> Clause:
+    # On a stream with several filter properties some stand in filters in another form.
+    asked = values.union(map(plain_key, values), (b"",) if match_unfiltered else ())
+    return Clause(asked, tuple(filter_keys(asked)), None)
+
+
+def _property_clause(wanted: PropertyFilter) -> Clause:
+    keys = wanted.keys
+    (mark,) = filter_keys((mark_of(wanted.name),))
+    return Clause(frozenset(keys), tuple(filter_keys(keys)), mark)

@@ -44,6 +44,7 @@ class ChunkBuilder:
         self.data_size = 0
         self.has_filter_values = False
         self._data: list[bytes] = []
+        self._marks: tuple[bytes, ...] = ()
         self._values: dict[bytes, int] = {}
         self._sequences: dict[bytes, int] = {}
 
@@ -53,6 +54,8 @@ class ChunkBuilder:
         num_entries: int,
         num_records: int,
         filter_values: Sequence[bytes] | Counter[bytes] | None,
+        marks: tuple[bytes, ...] = (),
+        property_keys: tuple[Sequence[bytes], ...] | Counter[bytes] = (),
     ) -> None:
         """Take entries, encoded back to back as they will stand in the data section.
 
@@ -62,18 +65,40 @@ class ChunkBuilder:
             num_records: how many messages they hold, sub-batches counted through.
             filter_values: one per entry, empty where there is none, or how many messages have
                 which; None for none at all.
+            marks: see Entries.
+            property_keys: see Entries.
         """
+        if marks != self._marks:
+            self._mark(marks)
         self._data.append(data)
         self.num_entries += num_entries
         self.num_records += num_records
         self.data_size += len(data)
         if filter_values is None:
             self._values[b""] = self._values.get(b"", 0) + num_records
+            if not marks:
+                return
+        else:
+            self.has_filter_values = self.has_filter_values or any(filter_values)
+        values = self._values
+        if not isinstance(values, Counter):  # costs as much as all else of a small chunk
+            self._values = values = Counter(values)
+        if filter_values is not None:
+            values.update(filter_values)
+        if not marks:
             return
-        self.has_filter_values = self.has_filter_values or any(filter_values)
-        if not isinstance(self._values, Counter):  # costs as much as all else of a small chunk
-            self._values = Counter(self._values)
-        self._values.update(filter_values)
+        self.has_filter_values = True
+        values.update(dict.fromkeys(self._marks, num_records))
+        for keys in (property_keys,) if isinstance(property_keys, Counter) else property_keys:
+            values.update(keys)
+
+    def _mark(self, marks: tuple[bytes, ...]) -> None:
+        """A chunk has the marks that all of its entries have."""
+        if self.num_entries:
+            for mark in set(self._marks) - set(marks):
+                del self._values[mark]
+            marks = tuple(mark for mark in self._marks if mark in marks)
+        self._marks = marks
 
     def set_sequence(self, reference: bytes, publishing_id: int) -> None:
         """Note the highest publishing id of the publisher `reference` in this chunk."""

@@ -22,6 +22,9 @@ class Entries(NamedTuple):
         num_records: how many messages, sub-batches counted through.
         filter_values: one per entry, empty where there is none; of a sub-batch how many of its
             messages have which; None when there are none at all.
+        marks: those of the stream's further filter properties, see `property_keys`.
+        property_keys: for each mark the keys of the entries; of a sub-batch how many of its
+            messages have which.
     """
 
     publishing_ids: bytes
@@ -29,6 +32,13 @@ class Entries(NamedTuple):
     num_entries: int
     num_records: int
     filter_values: Sequence[bytes] | Counter[bytes] | None
+    marks: tuple[bytes, ...] = ()
+    property_keys: tuple[Sequence[bytes], ...] | Counter[bytes] = ()
+
+
+def has_filter_values(entries: Entries) -> bool:
+    """Whether their chunks are to be small, so that filters can leave some out."""
+    return entries.filter_values is not None or bool(entries.marks)
 
 
 def without_duplicates(entries: Entries, sequence: int | None) -> Entries | None:
@@ -55,14 +65,17 @@ def pick(entries: Entries, kept: Sequence[int]) -> Entries:
     if len(kept) == entries.num_entries:
         return entries
     walked = list(walk_entries(entries.data))
-    ids, values = entries.publishing_ids, entries.filter_values
+    ids, values, keys = entries.publishing_ids, entries.filter_values, entries.property_keys
     assert not isinstance(values, Counter)  # noqa: S101 - a sub-batch is one entry
+    assert not isinstance(keys, Counter)  # noqa: S101
     return Entries(
         b"".join(ids[ID_SIZE * n : ID_SIZE * (n + 1)] for n in kept),
         b"".join(entries.data[walked[n].start : walked[n].end] for n in kept),
         len(kept),
         sum(walked[n].num_records for n in kept),
         None if values is None else [values[n] for n in kept],
+        entries.marks,
+        tuple([column[n] for n in kept] for column in keys),
     )
 
 
@@ -74,8 +87,9 @@ def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
     parts, start = [], 0
     for data, num_entries, num_records in split_entries(entries.data, max_records, max_bytes):
         end = start + num_entries
-        values = entries.filter_values
+        values, keys = entries.filter_values, entries.property_keys
         assert not isinstance(values, Counter)  # noqa: S101 - as above
+        assert not isinstance(keys, Counter)  # noqa: S101
         parts.append(
             Entries(
                 entries.publishing_ids[ID_SIZE * start : ID_SIZE * end],
@@ -83,6 +97,8 @@ def split(entries: Entries, max_records: int, max_bytes: int) -> list[Entries]:
                 num_entries,
                 num_records,
                 None if values is None else values[start:end],
+                entries.marks,
+                tuple([column[start:end] for column in keys]),
             )
         )
         start = end

@@ -21,14 +21,17 @@ from typing import NamedTuple, TypeAlias, Union
 import mmh3
 
 from segments import codec
+from segments.bloom import Clause
 from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE
 from segments.errors import FormatError
+from segments.property_keys import is_of_property
 
 UNFILTERED = b""  # the key of "some message has no filter value"
 # Kept in memory for one segment, some 60 MB at most; chunks beyond that are uncertain.
 MAX_POSTINGS = 4 << 20
 MAX_KEYS = 100_000
+_MAX_ROUNDS = 16  # through the clauses of a filter at once, some 100 µs
 _FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
 _CRC = struct.Struct(">I")
 _CRC_AT = FILE_HEADER_SIZE + _FIELDS.size
@@ -80,7 +83,7 @@ class FilterIndex:
             else:
                 found.append(ordinal)
         self.num_postings += len(keys)
-        if len(keys) == 1 and UNFILTERED in keys:
+        if UNFILTERED in keys and all(not key or is_of_property(key) for key in keys):
             self.bare.append(ordinal)
 
     def _has_room(self, keys: Collection[bytes]) -> bool:
@@ -90,13 +93,21 @@ class FilterIndex:
             return True
         return all(key in self.postings for key in keys)
 
-    def next_match(self, keys: Iterable[bytes], ordinal: int) -> int:
-        """The first chunk from `ordinal` on that may hold one of the keys; else their number."""
+    def next_match(self, keys: Iterable[bytes], ordinal: int, mark: bytes | None = None) -> int:
+        """The first chunk from `ordinal` on that may hold one of the keys; else their number.
+
+        Args:
+            keys: what is looked for.
+            ordinal: of the first chunk that is asked about.
+            mark: a chunk that does not hold this may hold any of the keys.
+        """
         best = _first(self.uncertain, ordinal, len(self.positions))
         for key in keys:
             found = self.postings.get(key)
             if found is not None:
                 best = _first(found, ordinal, best)
+        if mark is not None:
+            best = _first_gap(self.postings.get(mark, ()), ordinal, best)
         return best
 
     def extend(self, later: "FilterIndex") -> None:
@@ -195,7 +206,7 @@ class FilterFile:
         self.chunk_ids, self._prints, self.positions = columns[:3]
         self._starts, self._ordinals, self.bare, self._uncertain = columns[3:]
 
-    def next_match(self, keys: Iterable[bytes], ordinal: int) -> int:
+    def next_match(self, keys: Iterable[bytes], ordinal: int, mark: bytes | None = None) -> int:
         """See FilterIndex."""
         best = _first(self._uncertain, ordinal, len(self.positions))
         prints, starts = self._prints, self._starts
@@ -207,10 +218,32 @@ class FilterFile:
                 if found < starts[at + 1]:
                     best = min(best, self._ordinals[found])
                 at += 1
+        if mark is not None:
+            wanted = fingerprint(mark)
+            at = bisect_left(prints, wanted)
+            has_it = at < len(prints) and prints[at] == wanted
+            ends = (starts[at], starts[at + 1]) if has_it else (0, 0)
+            best = _first_gap(self._ordinals, ordinal, best, *ends)
         return best
 
 
 Index: TypeAlias = Union[FilterIndex, FilterFile]  # noqa: UP007 - one name for both
+
+
+def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:
+    """The first chunk from `ordinal` on that may match all clauses; else their number.
+
+    Where it takes long to find, another one before it: no chunk from `ordinal` up to that matches.
+    It is `ordinal` itself only when that may match.
+    """
+    target = ordinal
+    for _ in range(_MAX_ROUNDS):
+        start = target
+        for clause in clauses:
+            target = index.next_match(clause.keys, target, clause.mark)
+        if target == start:
+            break
+    return target
 
 
 def fingerprint(key: bytes) -> int:
@@ -224,6 +257,28 @@ def _first(ordinals: Numbers, ordinal: int, otherwise: int) -> int:
     """The first of sorted ordinals that is not below `ordinal`, if it is below `otherwise`."""
     at = bisect_left(ordinals, ordinal)
     return min(ordinals[at], otherwise) if at < len(ordinals) else otherwise
+
+
+def _first_gap(
+    ordinals: Numbers, ordinal: int, otherwise: int, start: int = 0, stop: int | None = None
+) -> int:
+    """The first number from `ordinal` on that is not among sorted ordinals, up to `otherwise`.
+
+    Args:
+        ordinals: distinct, and sorted between
+        start: and
+        stop: which is their end for None.
+        ordinal: where to begin.
+        otherwise: the answer where there is none before it.
+    """
+    stop = len(ordinals) if stop is None else stop
+    at = bisect_left(ordinals, ordinal, start, stop)
+    last = min(stop, at + otherwise - ordinal)  # behind what can follow without a gap
+    if last == at or ordinals[last - 1] == ordinal + last - 1 - at:
+        return min(ordinal + last - at, otherwise)
+    shift = ordinal - at
+    found = bisect_left(range(at, last), 1, key=lambda place: ordinals[place] - place > shift)
+    return ordinal + found
 
 
 def _little(column: "array[int]") -> bytes:

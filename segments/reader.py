@@ -14,6 +14,7 @@ from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError, UnreadableError
+from segments.filter_index import Index, next_of_all
 from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
@@ -41,6 +42,13 @@ class StoredChunk(NamedTuple):
     data: memoryview | None
     file: File
     data_position: int
+
+
+def _next_match(filters: Index, matcher: ChunkMatcher, ordinal: int) -> int:
+    """See `next_of_all`."""
+    if matcher.is_simple:
+        return filters.next_match(matcher.keys, ordinal)
+    return next_of_all(filters, matcher.clauses, ordinal)
 
 
 class ReadCounts:
@@ -220,7 +228,7 @@ class Reader:
                 self._log.request_index(segment)
             return False
         ordinal = bisect_left(filters.positions, self._position)
-        target = filters.next_match(matcher.keys, ordinal)
+        target = _next_match(filters, matcher, ordinal)
         if target == ordinal:
             return False
         start = self._position
@@ -250,7 +258,7 @@ class Reader:
             if is_newest or filters is None or segment.damage:
                 return
             is_next = self.next_offset == segment.base_offset and matcher.since <= self.next_offset
-            if not is_next or filters.next_match(matcher.keys, 0) < len(filters.positions):
+            if not is_next or _next_match(filters, matcher, 0) < len(filters.positions):
                 return
             counts.skipped_chunks += len(filters.positions)
             counts.skipped_bytes += segment.size - FILE_HEADER_SIZE

@@ -21,6 +21,7 @@ from segments.selector.filter_values import (
 from segments.selector.matcher_set import MatcherSet
 from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
+from segments.selector.property_names import names_in, text_of_names
 from segments.selector.pushdown import EVERYTHING, Pushdown
 from segments.selector.selector import (
     TAGS,
@@ -51,10 +52,12 @@ __all__ = [
     "body_at",
     "filter_value_of",
     "filter_value_reader",
+    "names_in",
     "parse_property",
     "parse_selector",
     "parse_sql",
     "parse_tags",
     "property_value_of",
     "property_value_reader",
+    "text_of_names",
 ]

@@ -5,13 +5,18 @@ bytes, or none when that is missing, empty, or of a type that is not compared as
 node two sets are found: the filter values of all messages for which it is true, and of all for
 which it is false. They may be too large but never too small, so no match is lost.
 
+Where a stream declares several properties, this is done for each: a message that is selected has
+its value of P in the set for P and its value of Q in the set for Q, so its chunk holds one of each.
+
 Source: rabbitmq/osiris, src/osiris_bloom.erl, for the filter of a chunk. The rules are ours.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from segments.bloom import ChunkMatcher
+from segments.property_keys import PropertyFilter
 from segments.selector import nodes as n
 from segments.selector.dialects import Dialect
 from segments.selector.evaluate import TAG
@@ -87,36 +92,54 @@ class Pushdown:
         values: filter values of which a chunk has to hold one; None for chunks of any kind.
         match_unfiltered: chunks with messages without a filter value as well.
         is_empty: no message of the stream can match.
+        properties: what a chunk has to hold besides of the stream's further filter properties.
     """
 
     values: frozenset[bytes] | None
     match_unfiltered: bool
     is_empty: bool = False
+    properties: tuple[PropertyFilter, ...] = ()
+
+    def matcher(self) -> ChunkMatcher | None:
+        """The chunks that it asks for; None for all."""
+        if self.is_empty:
+            return ChunkMatcher(())
+        if self.values is None and not self.properties:
+            return None
+        return ChunkMatcher(
+            self.values, match_unfiltered=self.match_unfiltered, properties=self.properties
+        )
 
 
 EVERYTHING = Pushdown(None, match_unfiltered=True)
+_NOTHING = Pushdown(_NO_VALUES, match_unfiltered=False, is_empty=True)
 
 
 def push_down(
-    node: n.Node, dialect: Dialect, filter_property: n.Property | None, *, is_strict: bool
+    node: n.Node, dialect: Dialect, filter_properties: Mapping[str, n.Property], *, is_strict: bool
 ) -> Pushdown:
-    """What a selector needs of a stream with a filter property.
+    """What a selector needs of a stream with some filter properties.
 
     Args:
         node: the selector.
         dialect: whose rules hold for it.
-        filter_property: of the stream, None when it has declared none.
-        is_strict: every message with a value of the property has it as its filter value; else
-            messages may come without one.
+        filter_properties: those that the stream has declared by their names, the first one first.
+        is_strict: every message with a value of the first has it as its filter value; else
+            messages may come without one. Values of the others are always there.
     """
-    if filter_property is None:
-        return EVERYTHING
-    wanted = _Analysis(filter_property, dialect).outcomes(node).true
-    if wanted.is_complement or len(wanted.values) > MAX_VALUES:
-        return EVERYTHING
-    is_empty = not wanted.values and not wanted.has_unfiltered
-    unfiltered = wanted.has_unfiltered or not (is_strict or is_empty)
-    return Pushdown(wanted.values, unfiltered, is_empty)
+    found = EVERYTHING
+    further = []
+    for number, (name, filter_property) in enumerate(filter_properties.items()):
+        wanted = _Analysis(filter_property, dialect).outcomes(node).true
+        if wanted == NOTHING:
+            return _NOTHING
+        if wanted.is_complement or len(wanted.values) > MAX_VALUES:
+            continue
+        if number:
+            further.append(PropertyFilter(name, wanted.values, wanted.has_unfiltered))
+        else:
+            found = Pushdown(wanted.values, wanted.has_unfiltered or not is_strict)
+    return replace(found, properties=tuple(further))
 
 
 class _Analysis:

@@ -53,9 +53,14 @@ class Selector:
         """Whether a message that does not match now may match later."""
         return any(isinstance(part, n.UtcNow) for part in self.node.walk())
 
-    def push_down(self, filter_property: n.Property | None, *, is_strict: bool) -> Pushdown:
-        """See pushdown.push_down."""
-        return push_down(self.node, self.dialect, filter_property, is_strict=is_strict)
+    def push_down(self, filter_properties: Sequence[str], *, is_strict: bool) -> Pushdown:
+        """See pushdown.push_down.
+
+        Raises:
+            SelectorError: there is no property of one of the names.
+        """
+        found = {name: parse_property(name) for name in filter_properties}
+        return push_down(self.node, self.dialect, found, is_strict=is_strict)
 
     def matcher(self) -> "MessageMatcher":
         """A fresh matcher, its counts at zero."""

@@ -16,6 +16,7 @@ from segments import codec
 from segments.errors import FormatError
 from segments.format_constants import FILTER_VALUE
 from segments.message import MessageView, Properties
+from segments.property_keys import told
 from segments.selector import (
     Property,
     RowReader,
@@ -378,11 +379,13 @@ def value_counts(trailer: bytes) -> dict[bytes, int]:
         blocks = codec.decode_blocks(trailer)
     except FormatError:
         return {}
-    return {
-        block.id: block.value
-        for block in blocks
-        if block.kind == FILTER_VALUE and not block.id.startswith(TOKEN_PREFIX)
-    }
+    return told(
+        {
+            block.id: block.value
+            for block in blocks
+            if block.kind == FILTER_VALUE and not block.id.startswith(TOKEN_PREFIX)
+        }
+    ).plain
 
 
 def _array_of(values: Sequence[Any], kind: str) -> pa.Array:

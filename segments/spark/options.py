@@ -16,6 +16,7 @@ from segments.selector import (
     Pushdown,
     Selector,
     SelectorError,
+    names_in,
     parse_property,
     parse_sql,
     parse_tags,
@@ -43,7 +44,8 @@ class Options:
         match_unfiltered: take chunks with messages without a filter value as well.
         tags, sql, dialect: picks messages.
         filter_property: whose values are the filter values, so that tags and sql choose chunks,
-            and filter_values picks messages.
+            and filter_values picks messages; and the stream's further filter properties, with
+            commas between their names.
         filter_contract: strict when no message with the property lacks its filter value.
         columns: wanted, None for all; `properties` come behind them.
         properties: names of properties and the types of the columns they become, as in DDL.
@@ -109,23 +111,33 @@ class Options:
         )
 
     def declared(self) -> Property | None:
-        """The filter property, None when there is none.
+        """The first filter property, None when there is none.
 
         Raises:
-            OptionError: there is no such property.
+            OptionError: there is no property of one of the names.
         """
+        found = [parse_property(name) for name in self._filter_properties()]
+        return found[0] if found else None
+
+    def _filter_properties(self) -> tuple[str, ...]:
         if self.filter_property is None:
-            return None
+            return ()
         try:
-            return parse_property(self.filter_property)
+            names = names_in(self.filter_property)
+            for name in names:
+                parse_property(name)
         except SelectorError as error:
             raise OptionError(f"filterProperty is not a property: {error.reason}") from error
+        except ValueError as expected:
+            text = self.filter_property[:80]
+            raise OptionError(f"filterProperty is {text!r}, expected {expected}") from expected
+        return names
 
     def _pushed(self) -> Pushdown:
-        selector, declared = self.selector(), self.declared()
-        if selector is None or declared is None:
+        selector, names = self.selector(), self._filter_properties()
+        if selector is None:
             return EVERYTHING
-        return selector.push_down(declared, is_strict=self.filter_contract == "strict")
+        return selector.push_down(names, is_strict=self.filter_contract == "strict")
 
     def _matcher(self, pushed: Pushdown) -> ChunkMatcher | None:
         if self.filter_values is not None:
@@ -133,9 +145,7 @@ class Options:
                 return ChunkMatcher(self.filter_values, match_unfiltered=self.match_unfiltered)
             except ValueError as error:
                 raise OptionError(f"filterValues: {error}; use matchUnfiltered") from error
-        if pushed.values is None or pushed.is_empty:
-            return None
-        return ChunkMatcher(pushed.values, match_unfiltered=pushed.match_unfiltered)
+        return None if pushed.is_empty else pushed.matcher()
 
 
 def read_options(given: Mapping[str, str]) -> Options:

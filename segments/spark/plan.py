@@ -126,10 +126,21 @@ def _bits_match(content: Bytes, positions: Numbers, size: int, matcher: ChunkMat
     if not size:
         return np.full(len(positions), matcher.match_unfiltered)
     has = partial(_has_bit, content, positions)
-    found = has(0) if matcher.match_unfiltered else np.zeros(len(positions), np.bool_)
-    for value in matcher.values:
+
+    def holds(value: bytes) -> Mask:
+        if not value:
+            return has(0)
         first, second = bloom.bit_positions(value, size)
-        found |= has(first) & has(second)
+        return has(first) & has(second)
+
+    found = np.ones(len(positions), np.bool_)
+    for clause in matcher.clauses:
+        of_clause = np.zeros(len(positions), np.bool_)
+        for value in clause.values:
+            of_clause |= holds(value)
+        if clause.mark is not None:
+            of_clause |= ~holds(clause.mark)
+        found &= of_clause
     return found
 
 

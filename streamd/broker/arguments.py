@@ -20,7 +20,7 @@ from segments.policy import (
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
 )
-from segments.selector import SelectorError, parse_property
+from segments.selector import SelectorError, names_in, parse_property, text_of_names
 from streamd.broker.errors import Reason, Refused
 
 
@@ -46,8 +46,10 @@ AUTO = "auto"
 STRICT, LENIENT = "strict", "lenient"
 DEFAULT_ERROR_RATE = 0.01
 
+MAX_FILTER_PROPERTIES = 4  # each costs every message, and bits of every filter
 _MAX_PROPERTY_BYTES = 255
 MAX_KEY_PROPERTIES = 8
+_MAX_FURTHER_BYTES = 200  # of one that stands in keys, which must not be cut
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
@@ -111,25 +113,37 @@ def _flag(text: str) -> bool:
     return _choice("true", "false")(text) == "true"
 
 
-def _property(text: str) -> str:
-    if len(text.encode()) > _MAX_PROPERTY_BYTES or not text.isprintable():
-        raise ValueError(f"a name of at most {_MAX_PROPERTY_BYTES} bytes")
+def _properties(most: int) -> Callable[[str], str]:
+    """Reads up to so many names of properties; gives their canonical text."""
+
+    def read(text: str) -> str:
+        names = names_in(text)
+        if len(names) > most:
+            raise ValueError(f"at most {most} names of properties, and there are {len(names)}")
+        _check_property(names[0], _MAX_PROPERTY_BYTES)
+        for name in names[1:]:
+            _check_property(name, _MAX_FURTHER_BYTES)
+        return text_of_names(names)
+
+    return read
+
+
+def _check_property(name: str, most: int) -> None:
+    if len(name.encode()) > most or not name.isprintable():
+        raise ValueError(f"a name of at most {most} bytes")
     try:
-        parse_property(text)
+        parse_property(name)
     except SelectorError as error:
         raise ValueError(f"the name of a property: {error.reason}") from None
-    return text
 
 
 def _key_properties(text: str) -> str:
-    names = text.split(",")
+    names = names_in(text)
     if len(names) > MAX_KEY_PROPERTIES:
         raise ValueError(f"at most {MAX_KEY_PROPERTIES} properties, with commas between")
     for name in names:
-        _property(name)
-    if len(set(names)) < len(names):
-        raise ValueError("each property once")
-    return text
+        _check_property(name, _MAX_PROPERTY_BYTES)
+    return text_of_names(names)
 
 
 FILTER_SIZE = "stream-filter-size-bytes"
@@ -152,7 +166,7 @@ READERS: Mapping[str, Callable[[str], Value]] = {
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
     FILTER_SIZE: _filter_size,
     FILTER_HISTORY: _flag,
-    FILTER_PROPERTY: _property,
+    FILTER_PROPERTY: _properties(MAX_FILTER_PROPERTIES),
     FILTER_CONTRACT: _choice(STRICT, LENIENT),
     FILTER_DERIVE: _flag,
     ERROR_RATE: _rate,
@@ -184,6 +198,15 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
             details = f"{name} needs {FILTER_PROPERTY}, which is missing"
             raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
+
+
+def filter_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
+    """The names of a stream's filter properties, the first one first; none where none is declared.
+
+    Values of the first are filter values. Those of the others the server takes from each message.
+    """
+    text = arguments.get(FILTER_PROPERTY)
+    return () if text is None else names_in(str(text))
 
 
 # What may be changed while the stream exists; a change takes effect with the next chunk. For other

@@ -4,7 +4,7 @@ Plain synchronous code over the log's state: nothing here changes queue or log.
 """
 
 from segments import ChunkBuilder, Log
-from segments.entries import ID_SIZE, Entries, without_duplicates
+from segments.entries import ID_SIZE, Entries, has_filter_values, without_duplicates
 from segments.format_constants import SUB_BATCH_BIT
 from segments.policy import RecordLimit
 from streamd.broker.publication import PendingEntries
@@ -45,7 +45,7 @@ class ChunkAssembly:
         if new is not None:
             if not self._fits(new):
                 return False
-            self.builder.add(new.data, new.num_entries, new.num_records, new.filter_values)
+            self.builder.add(*new[1:])
             if reference:
                 last = int.from_bytes(new.publishing_ids[-ID_SIZE:], "big")
                 self._sequences[reference] = last
@@ -67,7 +67,7 @@ class ChunkAssembly:
             return True
         if self._is_closed or is_sub_batch:
             return False
-        has_values = builder.has_filter_values or entries.filter_values is not None
+        has_values = builder.has_filter_values or has_filter_values(entries)
         max_records = self._limit.current(has_filter_values=has_values)
         return (
             builder.num_records + entries.num_records <= max_records

@@ -1,24 +1,38 @@
 """What a stream promises about filter values: that they are the values of a declared property.
 
 Selectors choose chunks by that promise. The server keeps it in two ways: it takes the value from
-the message where the publisher gave none, and it refuses messages that break it.
+the message where the publisher gave none, and it refuses messages that break it. The values of
+further filter properties are always taken from the messages.
 
 Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is ours.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from segments.codec import simple_bodies, walk_entries
 from segments.compression import entry_bodies
 from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
-from segments.selector import Property, filter_value_reader, parse_property
-from streamd.broker.arguments import FILTER_CONTRACT, FILTER_DERIVE, FILTER_PROPERTY, STRICT, Value
+from segments.property_keys import PREFIX, key_of, mark_of, plain_key
+from segments.selector import RowReader, filter_value_of, filter_value_reader, parse_property
+from segments.selector.values import Value
+from streamd.broker.arguments import (
+    FILTER_CONTRACT,
+    FILTER_DERIVE,
+    STRICT,
+    Value as Argument,
+    filter_properties,
+)
 
 MAX_VALUES_BYTES = 1 << 20  # of the different filter values of a sub-batch
 VALUE_BYTES = 128  # counted for each besides its own
+# Keys are made once for each value, as far as these go; for all streams together.
+_REMEMBERED_BYTES = 64  # of a value
+_REMEMBERED_VALUES = 4096  # of a property; then all of it are forgotten
+_REMEMBERED_PROPERTIES = 16
 
 
 class Checked(NamedTuple):
@@ -37,15 +51,21 @@ class FilterContract:
     """The promise of one stream.
 
     Args:
-        filter_property: the property whose value is a message's filter value.
+        properties: names of its filter properties. The value of the first is a message's filter
+            value; values of the others are taken from each message.
         is_strict: messages that break the promise are refused.
-        derives: the server takes the value from messages that come without one.
+        derives: the server takes the filter value from messages that come without one.
+
+    Attributes:
+        further: the names of all properties but the first.
     """
 
-    def __init__(self, filter_property: Property, *, is_strict: bool, derives: bool) -> None:
-        self._own_value = filter_value_reader(filter_property)
+    def __init__(self, properties: Sequence[str], *, is_strict: bool, derives: bool) -> None:
+        self.further = frozenset(properties[1:])
+        self._own_value = filter_value_reader(parse_property(properties[0]))
         self._is_strict = is_strict
         self._derives = derives
+        self._several = _SeveralProperties(properties) if len(properties) > 1 else None
 
     def check(self, entries: Entries) -> Checked:
         """Fill in missing filter values, and find the entries that break the promise.
@@ -54,17 +74,27 @@ class FilterContract:
             entries: messages, none of them packed.
         """
         given = entries.filter_values
-        if not self._is_strict and given is not None and all(given):
+        is_complete = given is not None and all(given)
+        needs_own = self._is_strict or (self._derives and not is_complete)
+        if self._several is None and not needs_own:
             return Checked(entries)
-        own = [self._own_value(raw) for raw in messages_of(entries.data)]
+        own: Sequence[bytes]
+        if self._several is None:
+            own = [self._own_value(raw) for raw in messages_of(entries.data)]
+        else:
+            own, entries = self._several.taken(entries)
+            if not needs_own:
+                return Checked(self._stored(entries))
         if given is None:
-            values = own if self._derives else None
+            values = list(own) if self._derives else None
         elif self._derives:
             values = [theirs or ours for theirs, ours in zip(given, own, strict=True)]
         else:
             values = list(given)
         checked = entries._replace(filter_values=values if values and any(values) else None)
-        return self._keep_sound(checked, values, own) if self._is_strict else Checked(checked)
+        if not self._is_strict:
+            return Checked(self._stored(checked))
+        return self._keep_sound(checked, values, own)
 
     def check_sub_batch(self, entries: Entries) -> Checked:
         """The same for one sub-batch: all of it is stored, or nothing.
@@ -73,19 +103,35 @@ class FilterContract:
         take seconds: call it from a thread.
         """
         values: Counter[bytes] = Counter()
+        keys: Counter[bytes] = Counter()
         size = 0
         for raw in _unpacked(entries.data):
-            value = self._own_value(raw)
-            if value not in values:
-                size += len(value) + VALUE_BYTES
-                if size > MAX_VALUES_BYTES:
-                    return Checked(None, entries.publishing_ids)
-            values[value] += 1
-        if not any(values):
-            return Checked(entries)
-        if self._derives:
-            return Checked(entries._replace(filter_values=values))
-        return Checked(None, entries.publishing_ids)
+            if self._several is None:
+                own, *others = (self._own_value(raw),)
+            else:
+                own, *others = self._several.of(raw)
+            for counts, value in ((values, own), *((keys, key) for key in others)):
+                if value not in counts:
+                    size += len(value) + VALUE_BYTES
+                counts[value] += 1
+            if size > MAX_VALUES_BYTES:
+                return Checked(None, entries.publishing_ids)
+        if self._several is not None:
+            entries = entries._replace(marks=self._several.marks, property_keys=keys)
+        if self._derives and any(values):
+            return Checked(self._stored(entries._replace(filter_values=values)))
+        breaks_promise = self._is_strict and not self._derives and any(values)
+        return Checked(None, entries.publishing_ids) if breaks_promise else Checked(entries)
+
+    def with_property_keys(self, entries: Entries) -> Entries:
+        """Entries whose filter values are known, with what further filter properties add to them.
+
+        Args:
+            entries: messages, none of them packed.
+        """
+        if self._several is None:
+            return entries
+        return self._stored(self._several.taken(entries)[1])
 
     def _keep_sound(
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
@@ -97,26 +143,103 @@ class FilterContract:
         ids = entries.publishing_ids
         wrong = set(range(entries.num_entries)).difference(kept)
         refused = b"".join(ids[ID_SIZE * n : ID_SIZE * (n + 1)] for n in sorted(wrong))
-        return Checked(pick(entries, kept) if kept else None, refused)
+        return Checked(self._stored(pick(entries, kept)) if kept else None, refused)
+
+    def _stored(self, entries: Entries) -> Entries:
+        """The entries with their filter values as chunks have them."""
+        values = entries.filter_values
+        if self._several is None or values is None:
+            return entries
+        if not any(value.startswith(PREFIX) for value in set(values)):
+            return entries
+        if isinstance(values, Counter):
+            counts = {plain_key(value): count for value, count in values.items()}
+            return entries._replace(filter_values=Counter(counts))
+        return entries._replace(filter_values=list(map(plain_key, values)))
 
 
-def contract_of(arguments: Mapping[str, Value]) -> FilterContract | None:
+class _SeveralProperties:
+    """Takes the values of several filter properties from messages, all of them in one go.
+
+    Args:
+        names: of the properties.
+
+    Attributes:
+        marks: of all but the first, see segments/property_keys.py.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.marks = tuple(map(mark_of, names[1:]))
+        self._read = RowReader([parse_property(name) for name in names]).read
+        # The value of the first is a filter value, those of the others become keys.
+        self._heads = (b"", *(key_of(name, b"") for name in names[1:]))
+
+    def of(self, raw: bytes) -> tuple[bytes, ...]:
+        """The filter value of a message, then its keys; one that cannot be read has no values."""
+        try:
+            row = self._read(raw)
+        except FormatError:
+            return self._heads
+        return tuple([_known(head)[value] for head, value in zip(self._heads, row, strict=True)])
+
+    def taken(self, entries: Entries) -> tuple[Sequence[bytes], Entries]:
+        """The filter values of messages, and the messages with their keys."""
+        bodies = messages_of(entries.data)
+        columns: Iterable[Sequence[bytes]]
+        try:
+            rows = list(map(self._read, bodies))
+        except FormatError:
+            columns = zip(*map(self.of, bodies), strict=True)
+        else:
+            columns = (
+                list(map(_known(head).__getitem__, column))
+                for head, column in zip(self._heads, zip(*rows, strict=True), strict=True)
+            )
+        own, *keys = columns
+        return own, entries._replace(marks=self.marks, property_keys=tuple(keys))
+
+
+class _Known(dict[Value, bytes]):
+    """What a property's values become; a dict, so that values of before are looked up in C.
+
+    Args:
+        head: what stands before each.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__()
+        self._head = head
+
+    def __missing__(self, value: Value) -> bytes:
+        found = filter_value_of(value)
+        made = self._head + found
+        if value is None or 0 < len(found) <= _REMEMBERED_BYTES:
+            if len(self) >= _REMEMBERED_VALUES:
+                self.clear()
+            self[value] = made
+        return made
+
+
+_known = lru_cache(maxsize=_REMEMBERED_PROPERTIES)(_Known)
+
+
+def contract_of(arguments: Mapping[str, Argument]) -> FilterContract | None:
     """What a stream's arguments promise; None when there is nothing to enforce."""
-    name = arguments.get(FILTER_PROPERTY)
+    properties = filter_properties(arguments)
     is_strict = arguments.get(FILTER_CONTRACT) == STRICT
     derives = arguments.get(FILTER_DERIVE) is True
-    if name is None or not (is_strict or derives):
+    if not properties or not (is_strict or derives or len(properties) > 1):
         return None
-    return FilterContract(parse_property(str(name)), is_strict=is_strict, derives=derives)
+    return FilterContract(properties, is_strict=is_strict, derives=derives)
 
 
-def own_value_reader(arguments: Mapping[str, Value]) -> Callable[[bytes], bytes] | None:
-    """Reads the value of a stream's filter property from a message; None where it has none.
+def own_value_reader(arguments: Mapping[str, Argument]) -> Callable[[bytes], bytes] | None:
+    """Reads the value of a stream's first filter property from messages; None where it has none.
 
     The value is empty where the message has no such property, is damaged, or has a number there.
     """
-    name = arguments.get(FILTER_PROPERTY)
-    return None if name is None else filter_value_reader(parse_property(str(name)))
+    properties = filter_properties(arguments)
+    return filter_value_reader(parse_property(properties[0])) if properties else None
 
 
 def unpacked_size(data: bytes) -> int:

@@ -37,7 +37,7 @@ from enum import Enum
 import trio
 
 from segments import Log, StorageError
-from segments.entries import split
+from segments.entries import has_filter_values, split
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
 from segments.selector import Budget
@@ -119,7 +119,7 @@ class LogWriter:
             self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
             return False
         self.num_asked += 1
-        has_values = entries.filter_values is not None
+        has_values = has_filter_values(entries)
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
             self._queue.append(PendingEntries(publisher, part))

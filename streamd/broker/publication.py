@@ -1,6 +1,7 @@
 """What connections hand to streams: entries, and the publisher that learns their outcome."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from segments.entries import Entries
@@ -41,7 +42,17 @@ def queued_size(entries: Entries) -> int:
     """The bytes that are counted for entries while they wait to be written."""
     size, values = len(entries.data) + PUBLICATION_BYTES, entries.filter_values
     if type(values) is Counter:  # those of a sub-batch were unpacked
-        size += sum(map(len, values)) + VALUE_BYTES * len(values)
+        size += _unpacked_size(values)
     elif values is not None:
         size += _SHORT_VALUE_BYTES * len(values)
+    if entries.marks:
+        keys = entries.property_keys
+        if isinstance(keys, Counter):
+            size += _unpacked_size(keys)
+        else:
+            size += _SHORT_VALUE_BYTES * sum(map(len, keys))
     return size
+
+
+def _unpacked_size(values: Collection[bytes]) -> int:
+    return sum(map(len, values)) + VALUE_BYTES * len(values)

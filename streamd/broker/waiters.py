@@ -14,7 +14,7 @@ tens of thousands of them everything else would wait for seconds.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set as AbstractSet
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,15 @@ class Waiter(Protocol):
 
     Attributes:
         keys: filter values of which a chunk has to hold one for it to be woken; None for all.
+        other_keys: collections of which it has to hold one each besides.
     """
 
     @property
     def keys(self) -> Collection[bytes] | None:
+        """See above; the same as long as it waits."""
+
+    @property
+    def other_keys(self) -> Sequence[AbstractSet[bytes]]:
         """See above; the same as long as it waits."""
 
     def stream_has_more(self) -> None:
@@ -50,6 +55,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self._for_all: set[Waiter] = set()
+        self._for_several: set[Waiter] = set()  # with other keys; they are in `by_key`, too
         self.by_key: dict[bytes, set[Waiter]] = {}
         self._new_keys: set[bytes] = set()
 
@@ -67,10 +73,13 @@ class Waiters:
             return
         for key in waiter.keys or (_NO_KEY,):
             self.by_key.setdefault(key, set()).add(waiter)
+        if waiter.other_keys:
+            self._for_several.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Do not wake it."""
         self._for_all.discard(waiter)
+        self._for_several.discard(waiter)
         for key in waiter.keys or (_NO_KEY,):
             waiting = self.by_key.get(key)
             if waiting is not None:
@@ -91,6 +100,8 @@ class Waiters:
         keys, self._new_keys = self._new_keys, set()
         for key in self.by_key.keys() & keys:
             waiters |= self.by_key[key]
+        if self._for_several:
+            waiters -= {w for w in waiters & self._for_several if _misses(w, keys)}
         self._wake(waiters)
 
     def leave_segment(self) -> Iterator[None]:
@@ -121,5 +132,11 @@ class Waiters:
     def clear(self) -> None:
         """The stream is gone: forget everybody."""
         self._for_all.clear()
+        self._for_several.clear()
         self.by_key.clear()
         self._new_keys.clear()
+
+
+def _misses(waiter: Waiter, keys: AbstractSet[bytes]) -> bool:
+    """Whether new chunks with these keys, all of them together, lack one that a waiter needs."""
+    return any(keys.isdisjoint(others) for others in waiter.other_keys)

@@ -25,7 +25,7 @@ A stream that wakes a consumer only marks it. What is little and new is sent at 
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence, Set as AbstractSet
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -69,6 +69,11 @@ class QueuedConsumer(ABC):
     @property
     @abstractmethod
     def keys(self) -> Collection[bytes] | None:
+        """See waiters.Waiter."""
+
+    @property
+    @abstractmethod
+    def other_keys(self) -> Sequence[AbstractSet[bytes]]:
         """See waiters.Waiter."""
 
     @property

@@ -19,16 +19,15 @@ from segments.selector import (
     MessageMatcher,
     Selector,
     SelectorError,
-    parse_property,
     parse_sql,
     parse_tags,
 )
 from streamd.broker.arguments import (
     FILTER_CONTRACT,
-    FILTER_PROPERTY,
     STRICT,
     Arguments,
     age_seconds,
+    filter_properties,
 )
 from streamd.broker.checks import check_asked
 from streamd.broker.errors import Refused
@@ -204,14 +203,8 @@ def _shortened(name: str, error: SelectorError) -> str:
 
 def _pushed_down(selector: Selector, declared: Arguments) -> ChunkMatcher | None:
     """The chunks that can hold a match, where the stream says what its filter values are."""
-    name = declared.get(FILTER_PROPERTY)
-    found = None if name is None else parse_property(str(name))
-    asked = selector.push_down(found, is_strict=declared.get(FILTER_CONTRACT) == STRICT)
-    if asked.is_empty:
-        return ChunkMatcher((), match_unfiltered=False)
-    if asked.values is None:
-        return None
-    return ChunkMatcher(asked.values, match_unfiltered=asked.match_unfiltered)
+    is_strict = declared.get(FILTER_CONTRACT) == STRICT
+    return selector.push_down(filter_properties(declared), is_strict=is_strict).matcher()
 
 
 class _Selection:

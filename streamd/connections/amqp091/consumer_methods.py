@@ -125,7 +125,7 @@ class Consuming:
             raise precondition_failed(refused.details) from refused
         wanted = read_wanted(arguments, start, host.arguments(stream.name), self._context.now_ms)
         if wanted.matcher is not None:
-            stream.log.filter_demand.add(recorded(wanted.matcher.values))
+            stream.log.filter_demand.add(recorded(wanted.matcher.asked))
         tag = method.tag or channel.make_tag()
         for sentence in islice(ignored(arguments), _MAX_WARNINGS):
             logger.warning("stream %s, consumer %r: %s", stream.name, tag, sentence)

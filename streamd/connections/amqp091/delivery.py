@@ -8,7 +8,7 @@ HELD_BYTES, and a consumer that finds these used up reads again later.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
 from itertools import islice
 
 import trio
@@ -92,6 +92,12 @@ class AmqpConsumer(QueuedConsumer):
         """See stream.Waiter."""
         matcher = self.wanted.matcher
         return None if matcher is None else matcher.keys
+
+    @property
+    def other_keys(self) -> Sequence[AbstractSet[bytes]]:
+        """See waiters.Waiter."""
+        matcher = self.wanted.matcher
+        return () if matcher is None else matcher.other_keys
 
     @property
     def is_busy(self) -> bool:

@@ -12,7 +12,7 @@ import trio
 
 from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Right, Rights
-from streamd.broker.arguments import FILTER_CONTRACT, FILTER_PROPERTY, STRICT
+from streamd.broker.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import own_value_reader
 from streamd.broker.names import Name, as_sent
@@ -50,7 +50,7 @@ class _Target:
     def __init__(self, host: VirtualHost, stream: Stream) -> None:
         arguments = host.arguments(stream.name)
         self.stream = stream
-        self._property = arguments.get(FILTER_PROPERTY)
+        self._properties = filter_properties(arguments)
         self._own_value = own_value_reader(arguments)
         self._is_strict = arguments.get(FILTER_CONTRACT) == STRICT
 
@@ -66,7 +66,7 @@ class _Target:
         if self._is_strict and given not in (b"", own):
             raise precondition_failed(
                 f"the filter value is {given[:40]!r}, but stream '{self.stream.name}' requires the "
-                f"value of property {self._property}, which is {own[:40]!r}"
+                f"value of property {self._properties[0]}, which is {own[:40]!r}"
             )
         return own
 
@@ -238,6 +238,8 @@ class Publishing:
             count = len(entries)
             filter_values = values if any(values) else None
             group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
+            if stream.contract is not None:
+                group = stream.contract.with_property_keys(group)
             self._written.add(stream)
             self._used.add(stream)
             stream.publish(PendingEntries(channel.publisher, group))

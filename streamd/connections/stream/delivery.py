@@ -7,7 +7,7 @@ of its stream gets what is little and new without a turn, at the end of the roun
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
@@ -158,6 +158,12 @@ class Subscription(QueuedConsumer):
         """See waiters.Waiter."""
         matcher = self.interest.matcher
         return None if matcher is None or self._waits_for_all else matcher.keys
+
+    @property
+    def other_keys(self) -> Sequence[AbstractSet[bytes]]:
+        """See waiters.Waiter."""
+        matcher = self.interest.matcher
+        return () if matcher is None else matcher.other_keys
 
     @property
     def position(self) -> int:

@@ -1,7 +1,7 @@
 """Subscriptions of one connection, and the offsets that consumers store."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -318,28 +318,40 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
         if properties.get(words.FILTER_MODE) == words.NOTHING:
             text = "stream %s: a consumer has a selector that no message can match: %s"
             logger.warning(text, stream.name, properties.get(words.SELECTOR, "not stated"))
-        wanted = _matcher(command.properties)
+        contract = stream.contract
+        wanted = _matcher(command.properties, () if contract is None else contract.further)
         if wanted is not None:
-            stream.log.filter_demand.add(recorded(wanted.values))
+            stream.log.filter_demand.add(recorded(wanted.asked))
         return Interest(start, wanted, properties)
     matcher = stream.standing.matcher(group, properties.get(words.SELECTOR, ""))
     return Interest(start, matcher, properties, group)
 
 
-def _matcher(properties: Iterable[tuple[str, str]]) -> ChunkMatcher | None:
-    """The filter a subscription asks for; match-unfiltered alone asks for none."""
+def _matcher(
+    properties: Iterable[tuple[str, str]], declared: Collection[str]
+) -> ChunkMatcher | None:
+    """The filter a subscription asks for; match-unfiltered alone asks for none.
+
+    Args:
+        properties: of the subscription.
+        declared: the stream's further filter properties; what is asked of others is ignored.
+    """
     mode = dict(properties).get(words.FILTER_MODE)
-    if mode in (words.UNFILTERED_ONLY, words.NOTHING):
-        return ChunkMatcher((), match_unfiltered=mode == words.UNFILTERED_ONLY)
+    if mode == words.NOTHING:
+        return ChunkMatcher(())
     values = [
         words.value_of(text) for key, text in properties if key.startswith(words.FILTER_PREFIX)
     ]
-    if not values:
-        return None
+    further = [asked for asked in words.asked_properties(properties) if asked.name in declared]
     check_asked(values)
+    check_asked([value for asked in further for value in asked.values])
     match_unfiltered = (words.MATCH_UNFILTERED, words.TRUE) in list(properties)
     try:
-        return ChunkMatcher(values, match_unfiltered=match_unfiltered)
+        if mode == words.UNFILTERED_ONLY:
+            return ChunkMatcher((), match_unfiltered=True, properties=further)
+        if not values and not further:
+            return None
+        return ChunkMatcher(values or None, match_unfiltered=match_unfiltered, properties=further)
     except ValueError as error:
         raise Refused(Reason.PRECONDITION_FAILED, str(error)) from error
 

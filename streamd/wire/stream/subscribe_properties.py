@@ -4,8 +4,10 @@ The first group is RabbitMQ's. The second is this project's: requests beyond a l
 values, and standing selectors. A server that does not know these words ignores them and sends more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
+
+from segments.property_keys import PropertyFilter
 
 TRUE: Final = "true"
 
@@ -18,8 +20,48 @@ SUPER_STREAM: Final = "super-stream"
 FILTER_MODE: Final = "filter-mode"
 UNFILTERED_ONLY: Final = "unfiltered-only"  # a mode: chunks with messages without a filter value
 NOTHING: Final = "nothing"  # a mode: no chunk, as no message can match
+# What chunks have to hold besides of a further filter property, of each that is named:
+#     filter-property.0 = kind
+#     filter-property.0.value.0 = late                 one of these values, with any ending
+#     filter-property.0.match-unfiltered = true        or a message without one
+FILTER_PROPERTY_PREFIX: Final = "filter-property."
+_VALUE = ".value."
 SELECTOR: Final = "selector"  # its text; the server looks at it only with a group
 SELECTOR_GROUP: Final = "selector-group"
+_WITH_VALUES = (FILTER_PREFIX, FILTER_PROPERTY_PREFIX)
+
+
+def property_pairs(asked: Iterable[PropertyFilter]) -> Iterator[tuple[str, str]]:
+    """The properties of a Subscribe that ask for values of further filter properties."""
+    for number, (name, values, match_unfiltered) in enumerate(asked):
+        key = f"{FILTER_PROPERTY_PREFIX}{number}"
+        yield key, name
+        for n, value in enumerate(sorted(values)):
+            yield f"{key}{_VALUE}{n}", text_of(value)
+        if match_unfiltered:
+            yield f"{key}.{MATCH_UNFILTERED}", TRUE
+
+
+def asked_properties(properties: Iterable[tuple[str, str]]) -> list[PropertyFilter]:
+    """What a Subscribe asks for of further filter properties; see `property_pairs`."""
+    given = [
+        (key.removeprefix(FILTER_PROPERTY_PREFIX), text)
+        for key, text in properties
+        if key.startswith(FILTER_PROPERTY_PREFIX)
+    ]
+    names = {key: text for key, text in given if "." not in key}
+    values: dict[str, set[bytes]] = {key: set() for key in names}
+    unfiltered = set()
+    for rest, text in given:
+        key, _, word = rest.partition(".")
+        if key in names and f".{word}".startswith(_VALUE):
+            values[key].add(value_of(text))
+        elif (word, text) == (MATCH_UNFILTERED, TRUE):
+            unfiltered.add(key)
+    return [
+        PropertyFilter(name, frozenset(values[key]), key in unfiltered)
+        for key, name in names.items()
+    ]
 
 
 def text_of(value: bytes) -> str:
@@ -35,7 +77,7 @@ def value_of(text: str) -> bytes:
 def shown(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The properties for people: bytes that are not UTF-8 as backslash escapes."""
     return {
-        key: _escaped(text) if key.startswith(FILTER_PREFIX) else text for key, text in properties
+        key: _escaped(text) if key.startswith(_WITH_VALUES) else text for key, text in properties
     }
 
 

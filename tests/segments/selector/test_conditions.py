@@ -62,13 +62,13 @@ def test_no_match_is_lost_by_pushdown(dialect: Dialect) -> None:
         matched = {
             value for row, value in zip(rows, of_rows, strict=True) if condition(row) is True
         }
-        asked = selector.push_down(P, is_strict=True)
+        asked = selector.push_down(["p"], is_strict=True)
         assert not (asked.is_empty and matched), str(selector)
         if asked.values is not None:
             assert matched <= asked.values | ({None} if asked.match_unfiltered else set()), str(
                 selector
             )
-        lenient = selector.push_down(P, is_strict=False)
+        lenient = selector.push_down(["p"], is_strict=False)
         assert lenient.match_unfiltered or not matched
         assert lenient.values == asked.values
 

@@ -22,7 +22,6 @@ from segments.selector import (
     MatcherSet,
     NumberRule,
     filter_value_of,
-    parse_property,
     parse_sql,
 )
 from segments.spark.options import values_text
@@ -43,7 +42,7 @@ REPEATED = 9  # Spark's source looks at messages together where there are enough
 
 def of_server(name: str, raws: Sequence[bytes]) -> list[bytes]:
     """What the server writes into the filter of a stream that derives."""
-    contract = FilterContract(parse_property(name), is_strict=False, derives=True)
+    contract = FilterContract([name], is_strict=False, derives=True)
     data = b"".join(map(entry, raws))
     ids = b"".join(n.to_bytes(8, "big") for n in range(len(raws)))
     checked = contract.check(Entries(ids, data, len(raws), len(raws), None))
@@ -77,7 +76,7 @@ def test_the_command_line_publishes_what_readers_compare_with(name: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strict_contract_takes_these_values_and_no_others(name: str) -> None:
-    contract = FilterContract(parse_property(name), is_strict=True, derives=False)
+    contract = FilterContract([name], is_strict=True, derives=False)
     for raw, value, _ in odd_messages(name):
         right = Entries(bytes(8), entry(raw), 1, 1, [value])
         assert not contract.check(right).refused_ids
@@ -135,7 +134,7 @@ def test_selectors_find_the_same_messages(name: str) -> None:
     for value, selector in selectors.items():
         expected = [n for n, odd in enumerate(found) if odd.derived == value]
         assert selector.matcher().select(raws) == expected
-        pushed = selector.push_down(parse_property(name), is_strict=True)
+        pushed = selector.push_down([name], is_strict=True)
         assert pushed.values == {value}
     for raw, value, _ in found:
         assert MatcherSet(selectors).matching([raw], Budget(10**9)) == ({value} if value else set())
