@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -15,11 +16,13 @@ from segments.errors import SegmentsError
 from segments.filter_stats import FilterStats, read_blocks
 from segments.format_constants import FILTER_VALUE, OFFSET, SEQUENCE, USER
 from segments.layout import CHUNK_HEADER
+from segments.property_keys import told
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
 
 _SHOWN_VALUES = 6
-_KINDS = {SEQUENCE: "sequences", OFFSET: "offsets", FILTER_VALUE: "filter_values"}
+_FILTER_VALUES = "filter_values"
+_KINDS = {SEQUENCE: "sequences", OFFSET: "offsets", FILTER_VALUE: _FILTER_VALUES}
 
 _folder_argument = click.argument(
     "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False)
@@ -121,13 +124,29 @@ def _chunks(segment: Segment) -> Iterator[tuple[int, ChunkHeader, bytes, list[Bl
         segment.release()
 
 
-def _by_kind(blocks: list[Block]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+class _Recorded(NamedTuple):
+    """What a trailer says, for people: by the words for it, and by further filter properties."""
+
+    words: dict[str, dict[str, int]]
+    properties: dict[str, dict[str, int]]
+
+
+def _recorded(blocks: list[Block]) -> _Recorded:
+    found: dict[str, dict[bytes, int]] = {}
     for block in blocks:
         if block.kind in _KINDS:
-            name = block.id.decode("utf-8", "backslashreplace")
-            found.setdefault(_KINDS[block.kind], {})[name] = block.value
-    return found
+            found.setdefault(_KINDS[block.kind], {})[block.id] = block.value
+    properties: dict[str, dict[bytes, int]] = {}
+    if _FILTER_VALUES in found:
+        found[_FILTER_VALUES], properties = told(found[_FILTER_VALUES])
+    return _Recorded(
+        {word: _shown(values) for word, values in found.items()},
+        {name: _shown(values) for name, values in properties.items()},
+    )
+
+
+def _shown(values: dict[bytes, int]) -> dict[str, int]:
+    return {name.decode("utf-8", "backslashreplace"): count for name, count in values.items()}
 
 
 def _json_line(
@@ -136,7 +155,10 @@ def _json_line(
     declared = CHUNK_HEADER.parse(codec.encode_chunk_header(header))
     fields = {name: declared[name] for name in declared if not name.startswith("_")}
     fields |= {name: str(fields[name]) for name in ("chunk_type", "filter_scheme")}
-    fields |= {"filter": filter_bytes.hex()} | _by_kind(blocks)
+    recorded = _recorded(blocks)
+    fields |= {"filter": filter_bytes.hex()} | recorded.words
+    if recorded.properties:
+        fields["filter_properties"] = recorded.properties
     return json.dumps({"segment": segment.path(), "position": position} | fields)
 
 
@@ -173,10 +195,12 @@ def _chunk_line(
     if header.filter_size:
         bits = int.from_bytes(filter_bytes, "big").bit_count()
         line += f"  filter {header.filter_size} B, {bits / header.filter_size / 8:.0%} set"
-    for kind, values in _by_kind(blocks).items():
+    recorded = _recorded(blocks)
+    words = {kind.replace("_", " "): values for kind, values in recorded.words.items()}
+    for word, values in (*words.items(), *recorded.properties.items()):
         shown = [f"{name or '(none)'} {count}" for name, count in values.items()]
         rest = f", … {len(shown)} in all" if len(shown) > _SHOWN_VALUES else ""
-        line += f"  {kind.replace('_', ' ')}: {', '.join(shown[:_SHOWN_VALUES])}{rest}"
+        line += f"  {word}: {', '.join(shown[:_SHOWN_VALUES])}{rest}"
     return line
 
 

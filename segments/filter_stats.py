@@ -8,6 +8,7 @@ from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader, decode_blocks
 from segments.disk import File
 from segments.errors import FormatError, StorageError
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME
+from segments.property_keys import key_of, mark_of, told
 from segments.segment import Segment, read_header
 
 _MAX_VALUES = 200  # that are tried against every filter
@@ -69,7 +70,8 @@ class FilterStats:
 
     Attributes:
         chunks: that have one.
-        distinct: different filter values in all of them.
+        distinct: different filter values in all of them, those of further properties included.
+        properties: how many there are of each further filter property, by its name.
     """
 
     def __init__(self) -> None:
@@ -77,11 +79,17 @@ class FilterStats:
         self._fill = self._predicted = 0.0
         self._seen: list[tuple[int, int, frozenset[bytes]]] = []
         self._values: dict[bytes, None] = {}
+        self._of_property: dict[str, set[bytes]] = {}
 
     @property
     def distinct(self) -> int:
         """See above."""
         return len(self._values)
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """See above."""
+        return {name: len(values) for name, values in sorted(self._of_property.items())}
 
     def add(self, header: ChunkHeader, filter_bytes: bytes, blocks: Iterable[Block]) -> None:
         """Count a chunk."""
@@ -90,13 +98,22 @@ class FilterStats:
             return
         bits = int.from_bytes(filter_bytes, "big")
         share = (bits.bit_count() - (bits >> 8 * size - 1)) / (8 * size - 1)
-        values = frozenset(b.id for b in blocks if b.kind == FILTER_VALUE and b.id)
+        values = self._values_of({b.id: b.value for b in blocks if b.kind == FILTER_VALUE})
         self.chunks += 1
         self._fill += share
         self._predicted += share**2
         if len(self._seen) < _MAX_CHUNKS:
             self._seen.append((size, bits, values))
         self._values.update(dict.fromkeys(sorted(values)))
+
+    def _values_of(self, counts: dict[bytes, int]) -> frozenset[bytes]:
+        """The values among the keys of a chunk; what stands for none, and marks, are left out."""
+        properties = told(counts).properties
+        left_out = {b""}
+        for name, found in properties.items():
+            left_out |= {mark_of(name), key_of(name, b"")}
+            self._of_property.setdefault(name, set()).update(filter(None, found))
+        return frozenset(counts) - left_out
 
     @property
     def fill(self) -> float:

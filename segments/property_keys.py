@@ -11,12 +11,13 @@ in the same chunk filter, trailer and filter index, as keys that are no plain fi
 
 A name is neither empty nor has it a zero in it, so none of these can be mistaken for another. A
 chunk without the mark says nothing of the property: it may hold any value of it. That is how a
-chunk of before its declaration is told, and one that another program has written.
+chunk of before its declaration is told, and one that another program has written. (There a plain
+filter value stands as it is: two zeros and the name of the property would be taken for its mark.)
 
 Keys of more than 255 bytes are recorded as a long filter value is, see `bloom.history_form`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PREFIX = b"\0\0"
@@ -46,6 +47,35 @@ def is_of_property(key: bytes) -> bool:
 def is_mark(key: bytes) -> bool:
     """The same for a mark."""
     return is_of_property(key) and _END not in key.removeprefix(PREFIX)
+
+
+class Meaning(NamedTuple):
+    """What a key stands for, if its chunk is of a stream with further properties.
+
+    Attributes:
+        name: of a further property; None for a plain filter value.
+        value: a filter value, empty for messages without one; None for a mark.
+    """
+
+    name: str | None
+    value: bytes | None
+
+
+def meaning_of(key: bytes) -> Meaning:
+    """See Meaning."""
+    if not is_of_property(key):
+        return Meaning(None, key.removeprefix(PREFIX + _END))
+    name, end, value = key.removeprefix(PREFIX).partition(_END)
+    return Meaning(name.decode(errors="replace"), value if end else None)
+
+
+def marks_among(keys: Iterable[bytes]) -> set[bytes]:
+    """Those of some keys that are marks, as there are keys of their properties, too."""
+    found = [key for key in keys if is_of_property(key)]
+    heads = {
+        PREFIX + key.removeprefix(PREFIX).partition(_END)[0] for key in found if not is_mark(key)
+    }
+    return {key for key in found if is_mark(key) and key in heads}
 
 
 class Told(NamedTuple):

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from segments.checksum import crc32
+from segments.property_keys import key_of, mark_of, marks_among, meaning_of
 from segments.spark.history import History, read_history
 from segments.spark.plan import Piece
-from segments.spark.replay import Replay, Row, added
+from segments.spark.replay import ENTRY_BYTES, Replay, Row, added
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,22 @@ _TYPES = {"is_newer": "boolean", "size": "bigint"}
 _REPLAYED = ", ".join(f"`{name}` {_TYPES.get(name, 'double')}" for name in Row._fields)
 
 
+class PropertyCost(NamedTuple):
+    """What a filter property adds to chunks.
+
+    Attributes:
+        name: of the property, empty for the first one.
+        values: how many different ones it has.
+        keys_a_chunk: what it puts into a filter, on average.
+        trailer_bytes: what that takes up in a trailer, on average.
+    """
+
+    name: str
+    values: int
+    keys_a_chunk: float
+    trailer_bytes: float
+
+
 @dataclass(frozen=True)
 class Census:
     """What a history holds.
@@ -45,7 +62,9 @@ class Census:
             and their bytes.
         frequencies: messages by filter value: the most frequent ones, and some others, each of
             which represents its share of all others.
-        num_values: how many different filter values there are.
+        num_values: how many different filter values there are, those of further filter properties
+            included.
+        properties: what each filter property costs.
     """
 
     chunks: int
@@ -54,6 +73,7 @@ class Census:
     distinct: dict[int, tuple[int, int]]
     frequencies: dict[bytes, float]
     num_values: int
+    properties: tuple[PropertyCost, ...]
 
 
 def take_census(spark: "SparkSession", listed: list[Piece], source: str | None) -> Census:
@@ -61,20 +81,56 @@ def take_census(spark: "SparkSession", listed: list[Piece], source: str | None) 
     found = _mapped(spark, _tasks(listed, 1), _counted, _CENSUS, source).toArrow()
     # In the driver: a Spark on this machine alone would take longer to compile a job for it.
     is_value = pc.is_valid(found["value"])
-    values = found.filter(is_value).group_by("value").aggregate([("messages", "sum")])
+    values = (
+        found.filter(is_value)
+        .group_by("value")
+        .aggregate([("messages", "sum"), ("chunks", "sum")])
+        .to_pydict()
+    )
+    names = values["value"]
+    marks = marks_among(names)
+    silent = marks | {key_of(meaning_of(mark).name or "", b"") for mark in marks}
+    messages = {
+        name: number
+        for name, number in zip(names, values["messages_sum"], strict=True)
+        if name not in silent
+    }
     sums = [(name, "sum") for name in ("chunks", "messages", "data_bytes")]
     per_number = found.filter(pc.invert(is_value)).group_by("distinct").aggregate(sums)
     rows = per_number.sort_by("distinct").to_pylist()
+    chunks = sum(row["chunks_sum"] for row in rows)
     return Census(
-        chunks=sum(row["chunks_sum"] for row in rows),
+        chunks=chunks,
         messages=round(sum(row["messages_sum"] for row in rows)),
         data_bytes=round(sum(row["data_bytes_sum"] for row in rows)),
         distinct={
             row["distinct"]: (row["chunks_sum"], round(row["data_bytes_sum"])) for row in rows
         },
-        frequencies=_frequencies(values["value"].to_pylist(), values["messages_sum"].to_pylist()),
-        num_values=len(values),
+        frequencies=_frequencies(list(messages), list(messages.values())),
+        num_values=len(messages),
+        properties=tuple(
+            _costs(dict(zip(names, values["chunks_sum"], strict=True)), marks, chunks)
+        ),
     )
+
+
+def _costs(held: dict[bytes, int], marks: set[bytes], chunks: int) -> Iterator[PropertyCost]:
+    """What each property costs.
+
+    Args:
+        held: how many chunks hold which key.
+        marks: of the further properties.
+        chunks: how many there are.
+    """
+    groups: dict[str, dict[bytes, int]] = {"": {}}
+    for key, number in held.items():
+        name = meaning_of(key).name or ""
+        is_known = mark_of(name) in marks
+        groups.setdefault(name if is_known else "", {})[key] = number
+    for name, keys in sorted(groups.items()):
+        values = sum(1 for key in keys if not name or key not in (mark_of(name), key_of(name, b"")))
+        size = sum((len(key) + ENTRY_BYTES) * number for key, number in keys.items())
+        yield PropertyCost(name, values, sum(keys.values()) / chunks, size / chunks)
 
 
 def _frequencies(values: Sequence[bytes], messages: Sequence[float]) -> dict[bytes, float]:
@@ -127,12 +183,16 @@ def replay(
 
 def _counted(histories: Iterator[History]) -> Iterator[dict[str, Any]]:
     """The census of some chunks: messages by value, chunks by their number of values."""
-    messages: dict[bytes, float] = {}
+    messages: dict[bytes, tuple[float, int]] = {}
     for history in histories:
         numbers = np.bincount(history.values, history.counts, minlength=len(history.names))
-        for value, number in zip(history.names, numbers.tolist(), strict=True):
+        chunks = np.bincount(history.values, minlength=len(history.names))
+        for value, number, holders in zip(
+            history.names, numbers.tolist(), chunks.tolist(), strict=True
+        ):
             if number:
-                messages[value] = messages.get(value, 0) + number
+                before, held = messages.get(value, (0, 0))
+                messages[value] = before + number, held + holders
         distinct = np.bincount(history.chunks, minlength=len(history.records))
         for number in np.unique(distinct).tolist():
             same = distinct == number
@@ -148,9 +208,9 @@ def _counted(histories: Iterator[History]) -> Iterator[dict[str, Any]]:
     yield from _values(messages)
 
 
-def _values(messages: dict[bytes, float]) -> Iterator[dict[str, Any]]:
-    for value, number in messages.items():
-        yield {"value": value, "messages": number}
+def _values(messages: dict[bytes, tuple[float, int]]) -> Iterator[dict[str, Any]]:
+    for value, (number, chunks) in messages.items():
+        yield {"value": value, "messages": number, "chunks": chunks}
 
 
 def _tasks(listed: list[Piece], step: int) -> list[tuple[Piece, int]]:

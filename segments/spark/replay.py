@@ -20,7 +20,7 @@ from segments.spark.headers import Mask, Numbers
 from segments.spark.history import History
 
 CHUNK_BYTES = CHUNK_HEADER_SIZE + INDEX_RECORD_SIZE  # what a chunk takes up beside its filter
-_ENTRY_BYTES = 10  # what a value takes up in a trailer beside itself
+ENTRY_BYTES = 10  # what a value takes up in a trailer beside itself
 _BLOCK = 1024  # chunks whose filters are built together
 _SURE = 8  # a value with so many messages per piece is in every piece
 _SEED = 6
@@ -176,7 +176,7 @@ class Replay:
         newer: bool,
     ) -> Iterator[Row]:
         chunks = len(history.records)
-        header_bytes = chunks * CHUNK_BYTES + float((lengths[history.values] + _ENTRY_BYTES).sum())
+        header_bytes = chunks * CHUNK_BYTES + float((lengths[history.values] + ENTRY_BYTES).sum())
         distinct = np.bincount(history.chunks, minlength=chunks)
         member = np.zeros((len(self._weights), chunks), np.bool_)
         asked = subscribed[history.values]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from segments.format_constants import MAX_FILTER_SIZE
+from segments.property_keys import meaning_of
 from segments.spark.recommend import Candidate
 from segments.spark.tuning import Tuning
 
@@ -55,13 +56,17 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
         "messages": census.messages,
         "data_bytes": census.data_bytes,
         "filter_values": census.num_values,
+        "filter_properties": [
+            {**found._asdict(), "size_without": tuning.size_without(found.name)}
+            for found in census.properties
+        ],
         "distinct_per_chunk": {
             name: quantile(census.distinct, share)
             for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
         },
         "most_frequent": [
             {
-                "value": value.decode("utf-8", "backslashreplace"),
+                **_spoken(value),
                 "share": messages / census.messages,
             }
             for value, messages in list(census.frequencies.items())[:10]
@@ -75,6 +80,14 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
         "confidence": tuning.confidence and asdict(tuning.confidence),
         "warnings": list(tuning.warnings),
     }
+
+
+def _spoken(key: bytes) -> dict[str, str]:
+    """A filter value for people; of a further property with its name."""
+    name, value = meaning_of(key)
+    shown = key if name is None else value or b""
+    found = {"value": shown.decode("utf-8", "backslashreplace")}
+    return found if name is None else {"property": name, **found}
 
 
 def _plain(found: Candidate) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segments.bloom import history_form
+from segments.bloom import false_positive_rate, history_form, smallest_size
 from segments.format_constants import MIN_FILTER_SIZE
 from segments.selector import parse_property
 from segments.spark.inventory import NotAStream, StreamFolder, find_streams, list_segments
@@ -92,6 +92,13 @@ class Tuning:
         """
         rate = min(max(self.recommended.expected_rate, _MIN_RATE), _MAX_RATE)
         return float(f"{rate:.2g}")
+
+    def size_without(self, name: str) -> int:
+        """The filter size that would do as well if chunks had not the keys of a filter property."""
+        total = sum(found.keys_a_chunk for found in self.census.properties)
+        mine = sum(found.keys_a_chunk for found in self.census.properties if found.name == name)
+        rate = false_positive_rate(round(total), self.recommended.filter_size)
+        return smallest_size(round(total - mine), rate, self.recommended.filter_size)
 
     @property
     def limit_changes(self) -> bool:

@@ -170,16 +170,21 @@ class _SeveralProperties:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.marks = tuple(map(mark_of, names[1:]))
-        self._read = RowReader([parse_property(name) for name in names]).read
+        properties = list(map(parse_property, names))
+        self._read = RowReader(properties).read
+        self._readers = list(map(filter_value_reader, properties))
         # The value of the first is a filter value, those of the others become keys.
         self._heads = (b"", *(key_of(name, b"") for name in names[1:]))
 
     def of(self, raw: bytes) -> tuple[bytes, ...]:
-        """The filter value of a message, then its keys; one that cannot be read has no values."""
+        """The filter value of a message, then its keys."""
         try:
             row = self._read(raw)
         except FormatError:
-            return self._heads
+            # Damaged behind some of them, perhaps: a selector that names one finds its value.
+            return tuple(
+                [head + read(raw) for head, read in zip(self._heads, self._readers, strict=True)]
+            )
         return tuple([_known(head)[value] for head, value in zip(self._heads, row, strict=True)])
 
     def taken(self, entries: Entries) -> tuple[Sequence[bytes], Entries]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_VALUES_OF = "values."  # of a further filter property
 
 
 @click.group()
@@ -286,6 +287,9 @@ def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
         return
     chunks, values = figures["chunks"], figures["values"]
     yield "filters", f"of {chunks:,} chunks, with {values:,} different values"
+    for key, count in figures.items():
+        if key.startswith(_VALUES_OF):
+            yield f"values of {key.removeprefix(_VALUES_OF)}", f"{count:,}"
     yield "filter bits set", _percent(figures["fill_ppm"])
     rates = f"{_percent(figures['predicted_ppm'])} predicted"
     if "observed_ppm" in figures:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -286,6 +287,7 @@ def print_tuning(tuning: "Tuning") -> None:
             f"{most}."
         ),
         f"Asked for: {tuning.workload}.",
+        *_costs(tuning),
     ]
     lines.append(
         f"The same with filters sized chunk by chunk: a filter size of auto with the error rate "
@@ -300,6 +302,20 @@ def print_tuning(tuning: "Tuning") -> None:
         )
     lines += [f"Note: {warning}." for warning in tuning.warnings]
     show_paragraphs("\n".join(lines))
+
+
+def _costs(tuning: "Tuning") -> Iterator[str]:
+    """What each filter property costs, where there are several."""
+    if len(tuning.census.properties) == 1:
+        return
+    for name, values, keys, trailer in tuning.census.properties:
+        which = shown(name) if name else "that comes first"
+        yield (
+            f"The filter property {which} has {values:,} values and "
+            f"{keys:,.1f} keys in a chunk, {size(round(trailer))} of its trailer; without it a "
+            f"filter of {tuning.size_without(name)} bytes would do as well as one of "
+            f"{tuning.recommended.filter_size}."
+        )
 
 
 def _rows(now: "Candidate", then: "Candidate") -> list[tuple[str, str, str]]:

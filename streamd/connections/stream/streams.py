@@ -263,6 +263,7 @@ def _filter_figures(segments: Sequence[Segment]) -> tuple[Statistic, ...]:
     return (
         Statistic("chunks", stats.chunks),
         Statistic("values", stats.distinct),
+        *(Statistic(f"values.{name}", count) for name, count in stats.properties.items()),
         *(
             Statistic(f"{name}_ppm", round(share * _MILLION))
             for name, share in shares.items()
