@@ -283,12 +283,12 @@ def _asks_for(parts: Sequence[str]) -> str:
     return f"asks for chunks that may hold {'; and '.join(parts)}"
 
 
-def _held(values: Collection[bytes], *, match_unfiltered: bool, name: str = "filter value") -> str:
-    """What a chunk has to hold, of filter values or of a further filter property."""
+def _held(values: Collection[bytes], *, match_unfiltered: bool, name: str | None = None) -> str:
+    """What a chunk has to hold of filter values, or of a further filter property."""
     parts = []
     if values:
         shown = ", ".join(value.decode(errors="replace") for value in sorted(values))
-        parts.append(f"a message with {name} {shown}")
+        parts.append(f"a message with {name or 'filter value'} {shown}")
     if match_unfiltered:
-        parts.append(f"a message without a {name}")
+        parts.append(f"a message without {name or 'a filter value'}")
     return ", or ".join(parts)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from segments.errors import SegmentsError
+from segments.selector import names_in
 from segments.spark.columns import filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.inventory import find_streams, list_segments
@@ -48,7 +49,8 @@ def scan(  # noqa: PLR0913 - each may be left out
         values: filter values. Chunks without them are not read.
         value_property: the property that the values are of, such as "region" or
             "properties.subject"; messages with other values are left out then, and it is a
-            column, of strings unless `properties` declares another type. A number or a boolean
+            column, of strings unless `properties` declares another type. The stream's further
+            filter properties may follow it, as in "region,kind", for `sql`. A number or a boolean
             counts as its JSON text, 5, 2.5, true; in a column of strings it is null, which a
             warning says where the first chunks hold one. Without it all messages of the chunks
             come that may hold one of the values.
@@ -65,11 +67,10 @@ def scan(  # noqa: PLR0913 - each may be left out
 
     register(spark)
     find_streams(path)  # says so here, in one line
-    is_added = bool(
-        values is not None and value_property and not _declares(properties, value_property)
-    )
+    first = names_in(value_property)[0] if value_property else ""
+    is_added = bool(values is not None and first and not _declares(properties, first))
     if is_added:
-        properties = ", ".join(filter(None, (properties, f"`{value_property}` string")))
+        properties = ", ".join(filter(None, (properties, f"`{first}` string")))
     options = {
         "startOffset": offsets[0],
         "endOffset": offsets[1],
@@ -87,8 +88,8 @@ def scan(  # noqa: PLR0913 - each may be left out
     found = spark.read.format("streamd").options(**given).load(path)
     if is_added and _has_numbers(read_options({**given, "path": path})):
         warnings.warn(
-            f"property {value_property} has numbers: values are compared with their JSON text, and "
-            f"its column of strings is null for them; properties='`{value_property}` bigint' or "
+            f"property {first} has numbers: values are compared with their JSON text, and "
+            f"its column of strings is null for them; properties='`{first}` bigint' or "
             "double gives another one",
             stacklevel=2,
         )

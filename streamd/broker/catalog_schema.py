@@ -5,7 +5,7 @@ Each version added a script; scripts of older versions are never changed.
 
 import sqlite3
 
-VERSION = 7
+VERSION = 8
 _SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
@@ -130,6 +130,14 @@ UPDATE streams SET {column} = json_replace({column}, '$."max-age"', (
 """  # noqa: S608 - ours
     for column in ("arguments", "settings")
 )
+# A stream may have several filter properties, with commas between them; before, a comma was part of
+# the name of one. The program that knew version 7 would take several for one.
+_NAME = "json_extract(arguments, '$.\"stream-filter-property\"')"
+_SCHEMA_8 = f"""
+UPDATE streams SET arguments = json_replace(
+    arguments, '$."stream-filter-property"', '[' || replace({_NAME}, ']', ']]') || ']'
+) WHERE {_NAME} LIKE '%,%';
+"""  # noqa: S608 - ours
 _SCHEMAS = (
     _SCHEMA_1,
     _SCHEMA_2,
@@ -138,6 +146,7 @@ _SCHEMAS = (
     _SCHEMA_5,
     _SCHEMA_6,
     _SCHEMA_7,
+    _SCHEMA_8,
 )
 
 

@@ -1,5 +1,6 @@
 """The catalog as a file: all of a change or nothing, whatever other programs do with it."""
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamd.broker import catalog as catalog_module
-from streamd.broker.arguments import Age, policy_of
+from streamd.broker.arguments import Age, filter_properties, policy_of
 from streamd.broker.catalog import Catalog, CatalogError
 from streamd.broker.catalog_rows import StreamRow, UserRow
 from streamd.broker.catalog_transaction import Transaction
@@ -125,7 +126,7 @@ def write_old(folder: Path, version: int) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
     write_old(tmp_path, version)
     for _ in range(2):
@@ -191,9 +192,26 @@ def test_ages_of_an_older_catalog_get_their_unit(tmp_path: Path) -> None:
         assert row.arguments["max-length-bytes"] == int(name)
 
 
+def test_a_comma_in_a_filter_property_of_an_older_catalog_stays_part_of_it(tmp_path: Path) -> None:
+    write_old(tmp_path, 7)
+    db = sqlite3.connect(tmp_path / "catalog.sqlite")
+    for name in ("region", "a,b", "[a,b]", "a],b", "[x]"):
+        text = json.dumps({"stream-filter-property": name, "max-age": "1h"})
+        db.execute("INSERT INTO streams VALUES ('/', ?, ?, '{}', 1)", (f"of {name}", text))
+    db.commit()
+    db.close()
+    catalog = Catalog(str(tmp_path))
+    found = [row for row in catalog.streams() if row.name.startswith("of ")]
+    catalog.close()
+    assert len(found) == 5
+    for row in found:
+        assert filter_properties(row.arguments) == (row.name.removeprefix("of "),)
+        assert row.arguments["max-age"] == Age("1h", 3600)
+
+
 def test_a_new_catalog_has_the_tables_of_one_taken_over(tmp_path: Path) -> None:
     found = []
-    for version in range(7):
+    for version in range(8):
         folder = tmp_path / str(version)
         folder.mkdir()
         if version:
@@ -201,7 +219,7 @@ def test_a_new_catalog_has_the_tables_of_one_taken_over(tmp_path: Path) -> None:
         catalog = Catalog(str(folder))
         found.append(set(catalog._rows("SELECT type, name, sql FROM sqlite_master")))
         catalog.close()
-    assert found == [found[0]] * 7
+    assert found == [found[0]] * 8
 
 
 def test_a_catalog_that_cannot_be_taken_over_stays_as_it_is(tmp_path: Path) -> None:

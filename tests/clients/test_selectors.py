@@ -1,5 +1,7 @@
 """Consumers with selectors: what comes out, and what was asked for."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from clients import (
@@ -89,6 +91,71 @@ def test_without_a_strict_contract_messages_may_lack_their_value(run: Runner, st
         assert got == [*HAWAIIAN, 0]
         assert messages.counts.chunks == 25 + 25 + 1
         assert "some messages may have none" in "\n".join(messages.explain())
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected", "delivered"),
+    [
+        ("carrier = 'HA' AND day = 'day 0'", range(0, 100, 20), 5),
+        ("carrier IN ('HA', 'UA') AND day IN ('day 0', 'day 1')", (0, 1, 5, 16, 20, 21), None),
+        ("day = 'day 3'", range(3, 100, 5), 20),
+        ("day IS NULL AND carrier = 'DL'", range(14, 100, 20), 5),
+        ("day = 'day 0' AND NOT carrier = 'HA'", (5, 10, 25, 30), None),
+        ("carrier = 'HA' OR day = 'day 0'", (0, 4, 5, 8, 10, 12), 100),
+        ("carrier = 'HA' AND day = 'day 9'", (), 0),
+        ("carrier = 'HA' AND day = 'day 0' AND day = 'day 1'", (), 0),
+        ("carrier = 'HA' AND delay < 9", (0, 4, 8), 25),
+    ],
+)
+def test_several_filter_properties(
+    run: Runner, stream: str, sql: str, expected: Sequence[int], delivered: int | None
+) -> None:
+    async def work(client: Client) -> None:
+        several = {"stream-filter-property": "carrier,day"}
+        await client.create(stream, arguments=DERIVE | STRICT | several)
+        async with client.producer(stream) as producer:
+            for number in range(100):
+                message = flight(number)
+                if number % 5 != 4:
+                    message.application_properties["day"] = f"day {number % 5}"
+                await producer.send(message)
+                await producer.flush()
+        got, messages = await read(client, stream, sql=sql)
+        plain, _ = await read(client, stream)
+        assert len(plain) == 100
+        assert got[: len(expected)] == list(expected)
+        assert set(expected) or not got
+        if delivered is not None:
+            assert messages.counts.chunks == delivered
+        assert messages.counts.matched == len(got)
+
+    run(work)
+
+
+def test_what_is_asked_of_several_filter_properties_is_told(run: Runner, stream: str) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream, arguments={"stream-filter-property": "carrier,day,[a,b]"})
+        sql = "carrier = 'HA' AND day IN ('x', 'y') AND [a,b] IS NULL"
+        _, messages = await read(client, stream, sql=sql)
+        assert messages.explain()[1:] == [
+            (
+                "filter values are those of carrier; some messages may have none; chunks also tell "
+                "the values of day and of a,b"
+            ),
+            (
+                "asks for chunks that may hold a message with filter value HA, or a message "
+                "without a filter value; and a message with day x, y; and a message without a,b"
+            ),
+        ]
+        # Said by the program, and not so by the stream: those are not what chunks are chosen by.
+        got, _ = await read(client, stream, sql="z = 'a'", filter_property="carrier,z")
+        assert got == []
+        async with client.producer(stream) as producer:
+            await producer.send(Message(b"1", application_properties={"z": "a"}))
+        got, _ = await read(client, stream, sql="z = 'a'", filter_property="carrier,z")
+        assert got == [1]
 
     run(work)
 

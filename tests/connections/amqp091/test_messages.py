@@ -222,6 +222,22 @@ class TestPublishing:
         assert offsets(await amqp.deliveries(5)) == [5, 6, 7, 8, 9]
         await amqp.silence()
 
+    async def test_several_filter_properties(self, server: Harness, amqp: AmqpPeer) -> None:
+        await amqp.declare("f", x_stream_filter_property="kind,properties.subject,[a,b]")
+        for kind, other in (("a", "x"), ("a", "y"), ("b", "x")):
+            await amqp.store(
+                "f", *numbers(2), headers={**fields(kind=kind), "a,b": Field("S", other.encode())}
+            )
+        sql = "kind = 'a' AND [a,b] = 'x'"
+        await amqp.consume("f", x_stream_offset="first", x_stream_sql=sql)
+        assert offsets(await amqp.deliveries(2)) == [0, 1]
+        await amqp.silence()
+        peer = await server.peer()
+        third = {"filter_property__0": "a,b", "filter_property__0__value__0": "x"}
+        await peer.subscribe("f", **third)
+        assert [(await peer.chunk()).header.chunk_id for _ in range(2)] == [0, 4]
+        await peer.silence()
+
     async def test_a_strict_contract(self, amqp: AmqpPeer) -> None:
         strict = {"x_stream_filter_property": "kind", "x_stream_filter_contract": "strict"}
         await amqp.declare("f", **strict)

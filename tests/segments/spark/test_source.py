@@ -10,13 +10,18 @@ from pyspark.sql import SparkSession
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import pack
+from segments.entries import Entries
 from segments.format_constants import ZSTD
 from segments.message import Message, Properties
 from segments.spark import session
-from segments.spark.inventory import NotAStream
+from segments.spark.inventory import NotAStream, find_streams, list_segments
+from segments.spark.options import OptionError, read_options
+from segments.spark.plan import pieces
 from segments.spark.scanning import scan
+from streamd.broker.arguments import read_arguments
+from streamd.broker.filter_contract import contract_of
 from tests.segments.spark.test_decoding import damaged_stream
-from tests.support.logs import append, sub_batch
+from tests.support.logs import append, entry, sub_batch
 
 SIZE = 2_000
 
@@ -155,3 +160,47 @@ def test_what_a_killed_session_left_is_removed_by_the_next_one(tmp_path: Path) -
     session._sweep(str(tmp_path))
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"streamd-spark-{name}" for name in (f"{os.getpid()}-y", "other", "other-z")}
+
+
+def test_chunks_by_several_filter_properties(spark: SparkSession, tmp_path: Path) -> None:
+    """Chunks of before the second one was declared may hold anything of it."""
+    folder = tmp_path / "s"
+    log = Log.open(str(folder), LogPolicy(filter_size=64))
+    pairs = [("EU", "late"), ("EU", "early"), ("US", "late"), ("EU", None), ("EU", "late")]
+    for number, (region, kind) in enumerate(pairs):
+        given = {"region": region, "kind": kind, "number": number}
+        found = {name: value for name, value in given.items() if value is not None}
+        raw = Message(b"x", application_properties=found).encode()
+        names = "region" if number == len(pairs) - 1 else "region,kind"
+        arguments = read_arguments(
+            [("stream-filter-property", names), ("stream-filter-derive", "true")]
+        )
+        contract = contract_of(arguments)
+        assert contract is not None
+        checked = contract.check(Entries(bytes(8), entry(raw), 1, 1, None)).entries
+        assert checked is not None
+        builder = ChunkBuilder()
+        builder.add(*checked[1:])
+        log.append([builder], 1)
+    log.close()
+
+    def read(sql: str, names: str) -> tuple[list[int], int]:
+        options = {"path": str(folder), "sql": sql, "filterProperty": names}
+        given = read_options(options)
+        (where,) = find_streams(str(folder))
+        chunks = pieces(where, list_segments(where.path), given.wanted())
+        found = spark.read.format("streamd").options(**options).load()
+        rows = found.select("offset", "filter_values").sort("offset").collect()
+        assert all(row.filter_values == [pairs[row.offset][0]] for row in rows)
+        return [row.offset for row in rows], sum(len(piece.positions) for piece in chunks)
+
+    strict = "region = 'EU' AND kind = 'late'"
+    assert read(strict, "region,kind") == ([0, 4], 2)
+    assert read(strict, "region") == ([0, 4], 4)
+    assert read("kind IS NULL", "region,kind") == ([3], 2)
+    assert read("kind = 'late' AND kind = 'early'", "region,kind") == ([], 0)
+    scanned = scan(spark, str(folder), sql=strict, value_property="region,kind")
+    assert [row.offset for row in scanned.collect()] == [0, 4]
+    for names, reason in (("a,,b", "one is missing"), ("a,properties.z", "is not a property")):
+        with pytest.raises(OptionError, match=reason):
+            read_options({"path": "x", "sql": "a = 'b'", "filterProperty": names}).wanted()

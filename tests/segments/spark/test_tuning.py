@@ -14,17 +14,19 @@ from pyspark.sql import SparkSession
 from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom
 from segments.format_constants import MMH3_SCHEME
 from segments.message import Message
+from segments.property_keys import key_of, mark_of
 from segments.spark.columns import TOKEN_PREFIX
 from segments.spark.history import History, read_history
 from segments.spark.inventory import StreamFolder, list_segments
 from segments.spark.plan import ChunkCriteria, pieces
 from segments.spark.recommend import Prices, best, candidate
 from segments.spark.replay import Replay, Row, Workload, rescaled
-from segments.spark.report import frames, write_report
+from segments.spark.report import as_json, frames, write_report
 from segments.spark.tuning import NothingToTune, tune
 from streamd.broker.standing_selectors import TOKEN_PREFIX as SERVERS_PREFIX
 from streamd.cli import main
-from tests.support.logs import append
+from streamd.cli.tune import print_tuning
+from tests.support.logs import append, entry
 
 VALUES = [b"", *(b"v%d" % n for n in range(12)), b"long" * 70]
 CHUNKS = st.lists(
@@ -296,3 +298,34 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "asked.json").write_text('{"HA": 0}')
     result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
     assert "cannot be read: it is not a JSON object of filter values" in result.stderr
+
+
+def test_what_several_filter_properties_cost(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sizes are for the values of all of them together; and what each adds is told."""
+    log = Log.open(str(tmp_path), LogPolicy(filter_size=16))
+    rng = random.Random(3)
+    for _ in range(40):
+        builder = ChunkBuilder()
+        regions = [b"r%d" % rng.randrange(4) for _ in range(60)]
+        kinds = [b"" if n % 9 == 0 else b"k%d" % rng.randrange(50) for n in range(60)]
+        keys = [key_of("kind", kind) for kind in kinds]
+        builder.add(entry(bytes(500)) * 60, 60, 60, regions, (mark_of("kind"),), (keys,))
+        log.append([builder], 1)
+    log.close()
+    found = tune(spark, str(tmp_path), keep_limit=True)
+    first, kind = found.census.properties
+    assert (first.name, first.values, kind.name, kind.values) == ("", 4, "kind", 50)
+    assert first.keys_a_chunk == pytest.approx(4, abs=0.1)
+    assert 30 < kind.keys_a_chunk < 45
+    assert kind.trailer_bytes > 8 * first.trailer_bytes
+    assert found.census.num_values == 54
+    assert key_of("kind", b"") not in found.wanted.values
+    assert mark_of("kind") not in found.wanted.values
+    assert found.size_without("kind") < found.size_without("") <= found.recommended.filter_size
+    print_tuning(found)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "The filter property kind has 50 values and" in told
+    (row,) = [row for row in as_json(found)["filter_properties"] if row["name"] == "kind"]
+    assert row["size_without"] == found.size_without("kind")
