@@ -39,13 +39,19 @@ def filters(values: Sequence[bytes]) -> tuple[Pair, ...]:
     return tuple(Pair(f"{FILTER_PREFIX}{n}", value.decode()) for n, value in enumerate(values))
 
 
-def read(connection: RawConnection, stream: str, values: Sequence[bytes] = ()) -> Read:
+def read(
+    connection: RawConnection,
+    stream: str,
+    values: Sequence[bytes] = (),
+    properties: Sequence[Pair] = (),
+) -> Read:
     """Read from the first chunk on, until what is now the last one has come.
 
     Args:
         connection: a connection of its own.
         stream: that it reads.
         values: filter values that are asked for; the last chunk has one of them.
+        properties: what is asked for besides.
     """
     found = connection.request(c.StreamStats, stream).statistics
     last = next(it.value for it in found if it.name == "committed_chunk_id")
@@ -53,7 +59,7 @@ def read(connection: RawConnection, stream: str, values: Sequence[bytes] = ()) -
     messages = size = 0
     chunks: list[tuple[int, int]] = []
     began = time.perf_counter()
-    connection.send(c.Subscribe, 0, stream, FIRST, CREDIT, filters(values))
+    connection.send(c.Subscribe, 0, stream, FIRST, CREDIT, (*filters(values), *properties))
     while not chunks or chunks[-1][0] < last:
         for header in reading.receive():
             messages += header.num_records

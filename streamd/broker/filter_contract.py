@@ -62,10 +62,9 @@ class FilterContract:
 
     def __init__(self, properties: Sequence[str], *, is_strict: bool, derives: bool) -> None:
         self.further = frozenset(properties[1:])
-        self._own_value = filter_value_reader(parse_property(properties[0]))
         self._is_strict = is_strict
         self._derives = derives
-        self._several = _SeveralProperties(properties) if len(properties) > 1 else None
+        self._properties = _Properties(properties)
 
     def check(self, entries: Entries) -> Checked:
         """Fill in missing filter values, and find the entries that break the promise.
@@ -76,15 +75,11 @@ class FilterContract:
         given = entries.filter_values
         is_complete = given is not None and all(given)
         needs_own = self._is_strict or (self._derives and not is_complete)
-        if self._several is None and not needs_own:
+        if not (needs_own or self.further):
             return Checked(entries)
-        own: Sequence[bytes]
-        if self._several is None:
-            own = [self._own_value(raw) for raw in messages_of(entries.data)]
-        else:
-            own, entries = self._several.taken(entries)
-            if not needs_own:
-                return Checked(self._stored(entries))
+        own, entries = self._properties.taken(entries)
+        if not needs_own:
+            return Checked(self._stored(entries))
         if given is None:
             values = list(own) if self._derives else None
         elif self._derives:
@@ -106,18 +101,15 @@ class FilterContract:
         keys: Counter[bytes] = Counter()
         size = 0
         for raw in _unpacked(entries.data):
-            if self._several is None:
-                own, *others = (self._own_value(raw),)
-            else:
-                own, *others = self._several.of(raw)
+            own, *others = self._properties.of(raw)
             for counts, value in ((values, own), *((keys, key) for key in others)):
                 if value not in counts:
                     size += len(value) + VALUE_BYTES
                 counts[value] += 1
             if size > MAX_VALUES_BYTES:
                 return Checked(None, entries.publishing_ids)
-        if self._several is not None:
-            entries = entries._replace(marks=self._several.marks, property_keys=keys)
+        if self.further:
+            entries = entries._replace(marks=self._properties.marks, property_keys=keys)
         if self._derives and any(values):
             return Checked(self._stored(entries._replace(filter_values=values)))
         breaks_promise = self._is_strict and not self._derives and any(values)
@@ -129,9 +121,7 @@ class FilterContract:
         Args:
             entries: messages, none of them packed.
         """
-        if self._several is None:
-            return entries
-        return self._stored(self._several.taken(entries)[1])
+        return self._stored(self._properties.taken(entries)[1]) if self.further else entries
 
     def _keep_sound(
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
@@ -148,7 +138,7 @@ class FilterContract:
     def _stored(self, entries: Entries) -> Entries:
         """The entries with their filter values as chunks have them."""
         values = entries.filter_values
-        if self._several is None or values is None:
+        if not self.further or values is None:
             return entries
         if not any(value.startswith(PREFIX) for value in set(values)):
             return entries
@@ -158,8 +148,8 @@ class FilterContract:
         return entries._replace(filter_values=list(map(plain_key, values)))
 
 
-class _SeveralProperties:
-    """Takes the values of several filter properties from messages, all of them in one go.
+class _Properties:
+    """Takes the values of filter properties from messages, all of them in one go.
 
     Args:
         names: of the properties.
