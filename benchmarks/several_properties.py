@@ -25,6 +25,7 @@ from segments import recovery
 from segments.codec import CHUNK_HEADER_SIZE
 from segments.disk import OsDisk
 from segments.message import Message
+from segments.pushed_down import matcher_of
 from segments.segment import walk_headers
 from segments.selector import Pushdown, parse_sql
 from streamd.wire.stream import commands as c
@@ -156,7 +157,7 @@ def _chunks_sent(target: Target, stream: str, region: str, kind: str) -> int:
 
 def _by_filters(folder: Path, pairs: Sequence[tuple[str, str]]) -> int:
     """How many chunks would be sent if there was no index, as where trailers have no history."""
-    matchers = [_asked(*pair).matcher() for pair in pairs]
+    matchers = [matcher_of(_asked(*pair)) for pair in pairs]
     found = 0
     for segment in recovery.examine(OsDisk(), str(folder / _FOLDER / _OPEN)).segments:
         file = segment.acquire()

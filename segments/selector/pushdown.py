@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from segments.bloom import ChunkMatcher
-from segments.property_keys import PropertyFilter
 from segments.selector import nodes as n
 from segments.selector.dialects import Dialect
 from segments.selector.evaluate import TAG
@@ -84,6 +82,20 @@ class Outcomes(NamedTuple):
 _ANY = Outcomes(ALL, ALL)
 
 
+class PropertyWish(NamedTuple):
+    """What a chunk has to hold of a further filter property.
+
+    Attributes:
+        name: of the property, as it was declared.
+        values: one of these,
+        match_unfiltered: or a message without a value of it.
+    """
+
+    name: str
+    values: frozenset[bytes]
+    match_unfiltered: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Pushdown:
     """What to ask the server for.
@@ -98,17 +110,7 @@ class Pushdown:
     values: frozenset[bytes] | None
     match_unfiltered: bool
     is_empty: bool = False
-    properties: tuple[PropertyFilter, ...] = ()
-
-    def matcher(self) -> ChunkMatcher | None:
-        """The chunks that it asks for; None for all."""
-        if self.is_empty:
-            return ChunkMatcher(())
-        if self.values is None and not self.properties:
-            return None
-        return ChunkMatcher(
-            self.values, match_unfiltered=self.match_unfiltered, properties=self.properties
-        )
+    properties: tuple[PropertyWish, ...] = ()
 
 
 EVERYTHING = Pushdown(None, match_unfiltered=True)
@@ -136,7 +138,7 @@ def push_down(
         if wanted.is_complement or len(wanted.values) > MAX_VALUES:
             continue
         if number:
-            further.append(PropertyFilter(name, wanted.values, wanted.has_unfiltered))
+            further.append(PropertyWish(name, wanted.values, wanted.has_unfiltered))
         else:
             found = Pushdown(wanted.values, wanted.has_unfiltered or not is_strict)
     return replace(found, properties=tuple(further))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from segments.bloom import ChunkMatcher
+from segments.pushed_down import matcher_of
 from segments.selector import (
     EVERYTHING,
     Property,
@@ -145,7 +146,7 @@ class Options:
                 return ChunkMatcher(self.filter_values, match_unfiltered=self.match_unfiltered)
             except ValueError as error:
                 raise OptionError(f"filterValues: {error}; use matchUnfiltered") from error
-        return None if pushed.is_empty else pushed.matcher()
+        return None if pushed.is_empty else matcher_of(pushed)
 
 
 def read_options(given: Mapping[str, str]) -> Options:

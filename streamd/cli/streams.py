@@ -34,7 +34,6 @@ def stream() -> None:
 @click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
 @click.option(
     "--filter-property",
-    "filter_properties",
     multiple=True,
     metavar="P",
     help="Filter values are the values of this property; selectors choose chunks by them. Up to 4 "
@@ -77,7 +76,7 @@ def create(
     uri: str,
     *,
     exist_ok: bool,
-    filter_properties: tuple[str, ...],
+    filter_property: tuple[str, ...],
     filter_derive: bool,
     key_property: tuple[str, ...],
     arguments: tuple[str, ...],
@@ -94,8 +93,8 @@ def create(
       streamd stream create orders --key-property order_id --key-property properties.message_id
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
-    if filter_properties:
-        given["stream-filter-property"] = ",".join(filter_properties)
+    if filter_property:
+        given[ARGUMENTS["filter_property"]] = ",".join(filter_property)
     if filter_derive:
         given["stream-filter-derive"] = "true"
     given.update(_keys(key_property))
@@ -146,6 +145,7 @@ async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> 
 ARGUMENTS = {
     "filter_size": "stream-filter-size-bytes",
     "filter_error_rate": "stream-filter-error-rate",
+    "filter_property": "stream-filter-property",
     "filter_contract": "stream-filter-contract",
     "key_property": "stream-key-properties",
     "max_length_bytes": "max-length-bytes",

@@ -14,6 +14,7 @@ from segments.filter_files import save
 from segments.filter_index import FilterIndex
 from segments.message import Message
 from segments.property_keys import key_of, mark_of, told
+from segments.pushed_down import matcher_of
 from segments.selector import Dialect, Selector, SelectorError, filter_value_reader, parse_property
 from segments.selector.selector import parse_sql, parse_tags
 from streamd.broker.arguments import filter_properties, read_arguments, read_settings
@@ -227,7 +228,7 @@ def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
         chunks.publish(raws, data.draw(HOW))
     asked = selector.push_down(names, is_strict="stream-filter-contract" in arguments)
     chunks.index_as(data.draw(INDEXES))
-    assert set(chunks.needed) <= chunks.read(asked.matcher())
+    assert set(chunks.needed) <= chunks.read(matcher_of(asked))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ PAGE = page("reference/python-api")
 _INSIDE = {
     *("EVERYTHING", "TAGS", "Budget", "Cost", "MatcherSet", "NumberRule", "Property"),
     *("PropertyValue", "RowReader", "SelectorError", "WantedValues", "body_at", "Dialect"),
+    *("names_in", "text_of_names"),
     *("filter_value_of", "filter_value_reader", "property_value_of", "property_value_reader"),
 }
 

@@ -84,7 +84,7 @@ def test_every_word_of_consumers_and_publishers_is_there() -> None:
     words = {
         value
         for name, value in vars(subscribe_properties).items()
-        if name.isupper() and isinstance(value, str)
+        if name.isupper() and name[0] != "_" and isinstance(value, str)
     }
     assert len(words) > 8
     amqp = {

@@ -37,7 +37,9 @@ MEANINGS = {
     a.FILTER_PROPERTY: Meaning(
         "none",
         "The property whose values are the filter values; selectors choose chunks by it. An "
-        "application property, or a fixed field such as `properties.subject`",
+        "application property, or a fixed field such as `properties.subject`. With commas between "
+        f"them, up to {a.MAX_FILTER_PROPERTIES} properties: values of the further ones are taken "
+        "from each message by the server. A name with a comma is written `[a,b]`",
     ),
     a.FILTER_CONTRACT: Meaning(
         f"`{a.LENIENT}`",
@@ -81,7 +83,7 @@ MEANINGS = {
     "initial-cluster-size": Meaning("none", "Read and kept for RabbitMQ's clients; without effect"),
     "queue-leader-locator": Meaning("none", "Read and kept for RabbitMQ's clients; without effect"),
 }
-_PROPERTY_NAME = "a property's name of at most 255 bytes"
+_PROPERTY_NAME = "names of properties, of at most 255 bytes, further ones of at most 200"
 
 
 def markdown() -> str:

@@ -14,6 +14,7 @@ from segments.amqp10 import find_in_map
 from segments.amqp10_codes import Section
 from segments.errors import FormatError
 from segments.message import find_section
+from segments.pushed_down import matcher_of
 from segments.selector import (
     Cost,
     MessageMatcher,
@@ -204,7 +205,7 @@ def _shortened(name: str, error: SelectorError) -> str:
 def _pushed_down(selector: Selector, declared: Arguments) -> ChunkMatcher | None:
     """The chunks that can hold a match, where the stream says what its filter values are."""
     is_strict = declared.get(FILTER_CONTRACT) == STRICT
-    return selector.push_down(filter_properties(declared), is_strict=is_strict).matcher()
+    return matcher_of(selector.push_down(filter_properties(declared), is_strict=is_strict))
 
 
 class _Selection:

@@ -4,7 +4,7 @@ The first group is RabbitMQ's. The second is this project's: requests beyond a l
 values, and standing selectors. A server that does not know these words ignores them and sends more.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from segments.property_keys import PropertyFilter
@@ -25,13 +25,15 @@ NOTHING: Final = "nothing"  # a mode: no chunk, as no message can match
 #     filter-property.0.value.0 = late                 one of these values, with any ending
 #     filter-property.0.match-unfiltered = true        or a message without one
 FILTER_PROPERTY_PREFIX: Final = "filter-property."
-_VALUE = ".value."
 SELECTOR: Final = "selector"  # its text; the server looks at it only with a group
 SELECTOR_GROUP: Final = "selector-group"
+_VALUE = ".value."  # of a further filter property
 _WITH_VALUES = (FILTER_PREFIX, FILTER_PROPERTY_PREFIX)
 
 
-def property_pairs(asked: Iterable[PropertyFilter]) -> Iterator[tuple[str, str]]:
+def property_pairs(
+    asked: Iterable[tuple[str, Collection[bytes], bool]],
+) -> Iterator[tuple[str, str]]:
     """The properties of a Subscribe that ask for values of further filter properties."""
     for number, (name, values, match_unfiltered) in enumerate(asked):
         key = f"{FILTER_PROPERTY_PREFIX}{number}"
