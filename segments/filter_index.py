@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias, Union
 import mmh3
 
 from segments import codec
-from segments.bloom import Clause
+from segments.bloom import ChunkMatcher, Clause
 from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE
 from segments.errors import FormatError
@@ -228,6 +228,22 @@ class FilterFile:
 
 
 Index: TypeAlias = Union[FilterIndex, FilterFile]  # noqa: UP007 - one name for both
+
+
+def next_match(index: Index, matcher: ChunkMatcher, ordinal: int) -> int:
+    """The first chunk from `ordinal` on that may match; else their number. See `next_of_all`."""
+    if matcher.is_simple:
+        return index.next_match(matcher.keys, ordinal)
+    return next_of_all(index, matcher.clauses, ordinal)
+
+
+def first_match(index: Index, matcher: ChunkMatcher, ordinal: int) -> int:
+    """The same, however long it takes to find."""
+    while (target := next_match(index, matcher, ordinal)) != ordinal:
+        if matcher.is_simple or target == len(index.positions):
+            return target
+        ordinal = target
+    return ordinal
 
 
 def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:

@@ -14,7 +14,7 @@ from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError, UnreadableError
-from segments.filter_index import Index, next_of_all
+from segments.filter_index import next_match
 from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
@@ -42,13 +42,6 @@ class StoredChunk(NamedTuple):
     data: memoryview | None
     file: File
     data_position: int
-
-
-def _next_match(filters: Index, matcher: ChunkMatcher, ordinal: int) -> int:
-    """See `next_of_all`."""
-    if matcher.is_simple:
-        return filters.next_match(matcher.keys, ordinal)
-    return next_of_all(filters, matcher.clauses, ordinal)
 
 
 class ReadCounts:
@@ -228,7 +221,7 @@ class Reader:
                 self._log.request_index(segment)
             return False
         ordinal = bisect_left(filters.positions, self._position)
-        target = _next_match(filters, matcher, ordinal)
+        target = next_match(filters, matcher, ordinal)
         if target == ordinal:
             return False
         start = self._position
@@ -258,7 +251,7 @@ class Reader:
             if is_newest or filters is None or segment.damage:
                 return
             is_next = self.next_offset == segment.base_offset and matcher.since <= self.next_offset
-            if not is_next or _next_match(filters, matcher, 0) < len(filters.positions):
+            if not is_next or next_match(filters, matcher, 0) < len(filters.positions):
                 return
             counts.skipped_chunks += len(filters.positions)
             counts.skipped_bytes += segment.size - FILE_HEADER_SIZE

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
 from segments.filter_files import save, scan
-from segments.filter_index import FilterIndex, next_of_all
+from segments.filter_index import FilterIndex, first_match, next_of_all
 from segments.property_keys import (
     PREFIX,
     PropertyFilter,
@@ -187,16 +187,14 @@ def test_what_is_found_together_is_what_each_finds(
     index = FilterIndex()
     for number, (messages, names) in enumerate(chunks):
         index.add(100 * number, number, builder(messages, names).keys if number % 7 else None)
-    clauses = matcher_of(wanted).clauses
+    matcher = matcher_of(wanted)
+    clauses = matcher.clauses
     every = range(len(chunks))
     matching = [n for n in every if all(index.next_match(c.keys, n, c.mark) == n for c in clauses)]
     for ordinal in range(len(chunks) + 1):
         at = bisect_left(matching, ordinal)
         first = matching[at] if at < len(matching) else len(chunks)
-        found = ordinal
-        while (further := next_of_all(index, clauses, found)) != found:
-            found = further
-        assert found == first
+        assert first_match(index, matcher, ordinal) == first
 
 
 def test_a_long_search_is_done_in_parts() -> None:
