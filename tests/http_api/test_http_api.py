@@ -160,6 +160,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         "x-max-length-bytes": 1000,
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
+        "x-stream-filter-property": "region, [a,b]",
         "x-unknown": "is ignored",
     }
     body = {"durable": True, "auto_delete": False, "arguments": arguments}
@@ -172,6 +173,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
             ("max-length-bytes", "1000"),
             ("stream-filter-size-bytes", "32"),
             ("stream-filter-history", "false"),
+            ("stream-filter-property", "region,[a,b]"),
         )
     )
     assert await peer.code(c.Create, "a/b c", pairs) == ResponseCode.STREAM_EXISTS
@@ -186,6 +188,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         "x-max-length-bytes": 1000,
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
+        "x-stream-filter-property": "region,[a,b]",
     }
     assert row["name"] == "a/b c"
     assert (row["vhost"], row["type"], row["state"]) == ("/", "stream", "running")
