@@ -31,7 +31,7 @@ UNFILTERED = b""  # the key of "some message has no filter value"
 # Kept in memory for one segment, some 60 MB at most; chunks beyond that are uncertain.
 MAX_POSTINGS = 4 << 20
 MAX_KEYS = 100_000
-_MAX_ROUNDS = 16  # through the clauses of a filter at once, some 100 µs
+_MAX_LOOKUPS = 64  # of keys at once, where a filter has several clauses; some 50 µs
 _FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
 _CRC = struct.Struct(">I")
 _CRC_AT = FILE_HEADER_SIZE + _FIELDS.size
@@ -253,7 +253,8 @@ def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:
     It is `ordinal` itself only when that may match.
     """
     target = ordinal
-    for _ in range(_MAX_ROUNDS):
+    keys = sum(len(clause.keys) + 1 for clause in clauses)
+    for _ in range(max(1, _MAX_LOOKUPS // keys)):
         start = target
         for clause in clauses:
             target = index.next_match(clause.keys, target, clause.mark)

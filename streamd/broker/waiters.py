@@ -79,7 +79,8 @@ class Waiters:
     def remove(self, waiter: Waiter) -> None:
         """Do not wake it."""
         self._for_all.discard(waiter)
-        self._for_several.discard(waiter)
+        if self._for_several:
+            self._for_several.discard(waiter)
         for key in waiter.keys or (_NO_KEY,):
             waiting = self.by_key.get(key)
             if waiting is not None:

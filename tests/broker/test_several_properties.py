@@ -20,6 +20,7 @@ from segments.selector.selector import parse_sql, parse_tags
 from streamd.broker.arguments import filter_properties, read_arguments, read_settings
 from streamd.broker.errors import Refused
 from streamd.broker.filter_contract import MAX_VALUES_BYTES, FilterContract, contract_of
+from streamd.broker.waiters import Waiters
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import encode_sub_batch
 from tests.broker.test_selectors import history
@@ -275,6 +276,44 @@ def flight(carrier: object, d: object) -> bytes:
     return Message(b"x", application_properties=given).encode()
 
 
+class _Consumer:
+    """A waiter that notes that it was woken."""
+
+    def __init__(self, keys: Sequence[bytes], *others: set[bytes]) -> None:
+        self.keys = keys
+        self.other_keys = others
+        self.times = 0
+
+    def stream_has_more(self) -> None:
+        self.times += 1
+
+    def leave_segment(self) -> None:
+        """Nothing: it reads no segment."""
+
+
+def test_a_waiter_is_woken_when_all_that_it_needs_is_there() -> None:
+    waiters = Waiters()
+    both, either = _Consumer([b"a"], {b"k", b"l"}), _Consumer([b"a"])
+    third, gone = _Consumer([b"a"], {b"k"}, {b"z"}), _Consumer([b"a"], {b"k"})
+    consumers = (both, either, third, gone)
+    for consumer in consumers:
+        waiters.add(consumer)
+    waiters.remove(gone)
+
+    def woken_by(*keys: bytes) -> list[int]:
+        waiters.note(keys)
+        waiters.wake()
+        return [consumer.times for consumer in consumers]
+
+    assert woken_by(b"k", b"z") == [0, 0, 0, 0]
+    assert woken_by(b"a") == [0, 1, 0, 0]
+    assert woken_by(b"a", b"l") == [1, 1, 0, 0]
+    assert woken_by(b"a", b"k", b"z") == [1, 1, 1, 0]
+    assert woken_by(b"a", b"k", b"z") == [1, 1, 1, 0]
+    assert not waiters
+    assert not waiters._for_several
+
+
 class TestServer:
     async def test_values_stand_beside_one_another(self, server: Harness, peer: Peer) -> None:
         await peer.create("s", **BOTH)
@@ -375,9 +414,15 @@ class TestServer:
             assert delivered == [number]
         await peer.silence()
 
+    async def test_too_many_properties(self, peer: Peer) -> None:
+        await peer.create("s", **BOTH)
+        pairs = tuple((f"filter-property.{n}", "d") for n in range(5))
+        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
+        assert code == ResponseCode.PRECONDITION_FAILED
+
     async def test_too_many_values(self, peer: Peer) -> None:
         await peer.create("s", **BOTH)
-        values = tuple((f"filter-property.0.value.{n}", str(n)) for n in range(1_001))
-        pairs = (("filter-property.0", "d"), *values)
+        values = tuple((f"filter-property.0.value.{n}", str(n)) for n in range(1_000))
+        pairs = (("filter-property.0", "d"), ("filter.0", "HA"), *values)
         code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
         assert code == ResponseCode.PRECONDITION_FAILED

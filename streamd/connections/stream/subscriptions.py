@@ -9,6 +9,7 @@ import trio
 
 from segments import ChunkMatcher, Reader, StorageError
 from streamd.auth.users import Right
+from streamd.broker.arguments import MAX_FILTER_PROPERTIES
 from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import Group, GroupKey
@@ -343,8 +344,10 @@ def _matcher(
         words.value_of(text) for key, text in properties if key.startswith(words.FILTER_PREFIX)
     ]
     further = [asked for asked in words.asked_properties(properties) if asked.name in declared]
-    check_asked(values)
-    check_asked([value for asked in further for value in asked.values])
+    if len(further) > MAX_FILTER_PROPERTIES:
+        details = f"a consumer asks for {len(further)} filter properties, expected each once"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
+    check_asked([*values, *(value for asked in further for value in asked.values)])
     match_unfiltered = (words.MATCH_UNFILTERED, words.TRUE) in list(properties)
     try:
         if mode == words.UNFILTERED_ONLY:
