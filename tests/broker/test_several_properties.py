@@ -232,6 +232,36 @@ def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
     assert set(chunks.needed) <= chunks.read(matcher_of(asked))
 
 
+# p = 'a', and then a text that is not UTF-8 as q.
+DAMAGED = b"\0\x53\x74\xc1\x0d\4\xa1\1p\xa1\1a\xa1\1q\xa1\1\xff" + b"\0\x53\x75\xa0\1x"
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("names", ["p,q", "q,p"])
+def test_a_property_is_read_although_another_is_damaged(names: str, is_packed: bool) -> None:
+    """A selector that names it alone finds it, too."""
+    assert parse_sql("p = 'a'").matcher().matches(DAMAGED)
+    enforced = contract(names, {"stream-filter-derive": "true"})
+    assert enforced is not None
+    check = enforced.check_sub_batch if is_packed else enforced.check
+    made = built(check(packed([DAMAGED], GZIP) if is_packed else entries_of([DAMAGED])).entries)
+    assert made is not None
+    plain, properties = told(dict(made._values))
+    assert plain == ({b"a": 1} if names == "p,q" else {b"": 1})
+    assert properties == ({"q": {b"": 1}} if names == "p,q" else {"p": {b"a": 1}})
+
+
+def test_what_is_refused_leaves_no_keys() -> None:
+    enforced = contract("carrier,d", {"stream-filter-contract": "strict"})
+    assert enforced is not None
+    raws = [flight("HA", "x"), flight("HA", "y"), flight("HA", "z")]
+    checked = enforced.check(entries_of(raws, [b"HA", b"UA", b"HA"]))
+    assert checked.refused_ids == (1).to_bytes(8, "big")
+    made = built(checked.entries)
+    assert made is not None
+    assert told(dict(made._values)).properties == {"d": {b"x": 1, b"z": 1}}
+
+
 @pytest.mark.parametrize(
     ("text", "first", "second"),
     [
@@ -413,6 +443,14 @@ class TestServer:
             delivered = [x.subscription_id for x in commands if isinstance(x, c.Deliver)]
             assert delivered == [number]
         await peer.silence()
+
+    async def test_what_is_asked_of_others_keeps_nobody_waiting(self, peer: Peer) -> None:
+        await peer.create("s", **BOTH)
+        await peer.declare("s")
+        await peer.subscribe("s", filter_property__0="z", filter_property__0__value__0="x")
+        await peer.publish([flight("HA", "late")])
+        commands = [await peer.next(), await peer.next()]
+        assert any(isinstance(command, c.Deliver) for command in commands)
 
     async def test_too_many_properties(self, peer: Peer) -> None:
         await peer.create("s", **BOTH)
