@@ -262,6 +262,20 @@ def test_what_is_refused_leaves_no_keys() -> None:
     assert told(dict(made._values)).properties == {"d": {b"x": 1, b"z": 1}}
 
 
+def test_filter_values_that_look_like_keys_are_none() -> None:
+    given = [b"\0\0d\0late", b"\0\0d", b"HA"]
+    for arguments in CONTRACTS[::2]:
+        enforced = contract("carrier,d", arguments)
+        assert enforced is not None
+        entries = entries_of([flight("UA", "x")] * 3, given)
+        for stored in (enforced.check(entries).entries, enforced.with_property_keys(entries)):
+            made = built(stored)
+            assert made is not None
+            plain, properties = told(dict(made._values))
+            assert plain == Counter(given)
+            assert properties == {"d": {b"x": 3}}
+
+
 @pytest.mark.parametrize(
     ("text", "first", "second"),
     [
