@@ -22,7 +22,7 @@ from segments.selector.matcher_set import MatcherSet
 from segments.selector.message_slices import body_at
 from segments.selector.nodes import Property
 from segments.selector.property_names import names_in, text_of_names
-from segments.selector.pushdown import EVERYTHING, Pushdown
+from segments.selector.pushdown import EVERYTHING, PropertyWish, Pushdown
 from segments.selector.selector import (
     TAGS,
     MessageMatcher,
@@ -44,6 +44,7 @@ __all__ = [
     "NumberRule",
     "Property",
     "PropertyValue",
+    "PropertyWish",
     "Pushdown",
     "RowReader",
     "Selector",
