@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from segments.bloom import ChunkMatcher
-from segments.filter_index import Index
+from segments.filter_index import Index, first_match
 from segments.keys.forms import KEYS, TEXT, forms_of_key
+from segments.pushed_down import matcher_of
 from segments.search.request import SearchRequest
 from segments.selector import parse_property
 from segments.selector.pushdown import MAX_VALUES, is_spelled
@@ -24,13 +25,15 @@ class ChunkTest:
     def __init__(self, request: SearchRequest) -> None:
         self.is_empty = False
         self.matchers: list[ChunkMatcher] = []
-        if request.filter_property is None:
+        names = request.filter_properties
+        if not names:
             return
         if request.selector is not None:
-            asked = request.selector.push_down(request.filter_property, is_strict=request.is_strict)
+            asked = request.selector.push_down(names, is_strict=request.is_strict)
             self.is_empty = asked.is_empty
-            if asked.values is not None and not asked.is_empty:
-                self._add(asked.values, match_unfiltered=asked.match_unfiltered)
+            matcher = matcher_of(asked)
+            if matcher is not None:
+                self.matchers.append(matcher)
         if request.filter_values:
             # A number has its text as a filter value where the publisher gave it, else none.
             unfiltered = not request.is_strict or any(map(is_spelled, request.filter_values))
@@ -51,7 +54,7 @@ class ChunkTest:
             following = -1  # the next chunk that may match
             for ordinal in ordinals:
                 if following < ordinal:
-                    following = filters.next_match(matcher.keys, ordinal)
+                    following = first_match(filters, matcher, ordinal)
                 if following == ordinal:
                     chosen.append(ordinal)
             ordinals = chosen

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import mmh3
 
-from segments.selector import Property, Selector
+from segments.selector import Property, Selector, parse_property
 
 MAX_KEYS = 256
 MAX_KEY_BYTES = 1_024
@@ -26,8 +26,8 @@ class SearchRequest:
         by_creation_time: they are those of the messages, which a message without one is never
             within; else of the chunks, when they were written.
         selector: is true of a message.
-        filter_values: one of these is the value of `filter_property`; none: any, or none.
-        filter_property: that the stream has declared.
+        filter_values: one of these is the value of the first filter property; none: any, or none.
+        filter_properties: the names of those that the stream has declared, the first one first.
         is_strict: every message with such a property has its value as its filter value.
         newest: the newest message first.
         offset: the first message that may be found, in that order.
@@ -42,12 +42,17 @@ class SearchRequest:
     by_creation_time: bool = False
     selector: Selector | None = None
     filter_values: tuple[bytes, ...] = ()
-    filter_property: Property | None = None
+    filter_properties: tuple[str, ...] = ()
     is_strict: bool = False
     newest: bool = False
     offset: int | None = None
     limit: int = 100
     latest: bool = False
+
+    @property
+    def filter_property(self) -> Property | None:
+        """The one whose values are the stream's filter values."""
+        return parse_property(self.filter_properties[0]) if self.filter_properties else None
 
     def check(self) -> None:
         """Raise BadSearch where parts do not fit together."""
@@ -56,7 +61,7 @@ class SearchRequest:
         self._check_keys()
         if self.from_ms is not None and self.to_ms is not None and self.to_ms < self.from_ms:
             raise BadSearch("the time to which is searched is before the one from which it is")
-        if self.filter_values and self.filter_property is None:
+        if self.filter_values and not self.filter_properties:
             raise BadSearch("the stream declares no filter property, so filter finds no message")
         if not all(self.filter_values):
             raise BadSearch("a filter value is empty")

@@ -271,5 +271,5 @@ def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
         filter_history=bool(arguments.get(FILTER_HISTORY, True)),
         chunk_max_records=number(CHUNK_RECORDS),
         chunk_max_bytes=number(CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
-        key_properties=tuple(str(keys).split(",")) if keys else (),
+        key_properties=names_in(str(keys)) if keys else (),
     )

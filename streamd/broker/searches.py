@@ -35,16 +35,17 @@ from segments.selector import (
     Dialect,
     Selector,
     SelectorError,
+    names_in,
     parse_property,
     parse_selector,
 )
 from streamd.broker import threads
 from streamd.broker.arguments import (
     FILTER_CONTRACT,
-    FILTER_PROPERTY,
     KEY_PROPERTIES,
     STRICT,
     Value,
+    filter_properties,
 )
 from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
@@ -240,7 +241,7 @@ def _work_of(search: Search) -> int:
 def key_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
     """The properties in which keys of a stream are looked for."""
     declared = arguments.get(KEY_PROPERTIES)
-    return tuple(declared.split(",")) if isinstance(declared, str) and declared else ()
+    return names_in(declared) if isinstance(declared, str) and declared else ()
 
 
 def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
@@ -259,7 +260,6 @@ def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
     latest = _choice(one, "latest", {"false": False, "true": True}, default=False)
     if latest and one.get("order") == _OLDEST:
         raise _wrong("latest is the newest first, so order cannot be oldest")
-    declared = arguments.get(FILTER_PROPERTY)
     keys = tuple(dict.fromkeys(given.get("key", ())))
     named = tuple(dict.fromkeys(given.get("property", ())))
     order = _choice(one, "order", {_OLDEST: False, _NEWEST: True}, default=False)
@@ -275,7 +275,7 @@ def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
             by_creation_time=_choice(one, "by", by, default=False),
             selector=_selector(one),
             filter_values=tuple(sorted({text.encode() for text in given.get("filter", ())})),
-            filter_property=None if declared is None else parse_property(str(declared)),
+            filter_properties=filter_properties(arguments),
             is_strict=arguments.get(FILTER_CONTRACT) == STRICT,
             newest=latest or order,
             offset=_number(one, "offset", MAX_OFFSET) if "offset" in one else None,

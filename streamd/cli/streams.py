@@ -117,10 +117,7 @@ def create(
 
 
 def _keys(names: tuple[str, ...]) -> dict[str, str]:
-    """The argument that key properties are given with."""
-    for name in names:
-        if "," in name:
-            raise Misused(f"--key-property is {name!r}, expected a name without a comma")
+    """The argument that key properties are given with; a name with a comma stands in brackets."""
     return {ARGUMENTS["key_property"]: ",".join(names)} if names else {}
 
 

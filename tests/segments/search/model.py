@@ -14,7 +14,7 @@ from segments.compression import pack
 from segments.filter_files import load_or_build
 from segments.message import Message, MessageView, Properties
 from segments.search import FoundMessage, Limits, Page, Search, SearchRequest, Work
-from segments.selector import Property, filter_value_of, parse_property
+from segments.selector import filter_value_of, parse_property
 from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
 
@@ -268,7 +268,3 @@ def pages(
 
 def joined(found: Sequence[Page]) -> list[FoundMessage]:
     return [message for page in found for message in page.messages]
-
-
-def filter_property() -> Property:
-    return parse_property("region")

@@ -316,7 +316,7 @@ def test_a_token_survives_that_its_place_is_removed() -> None:
         {"properties": ("a",)},
         {"from_ms": 2, "to_ms": 1},
         {"filter_values": (b"a",)},
-        {"filter_values": (b"",), "filter_property": parse_property("p")},
+        {"filter_values": (b"",), "filter_properties": ("p",)},
         {"latest": True},
     ],
 )
