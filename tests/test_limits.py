@@ -17,7 +17,7 @@ from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.selector import dialects
 from streamd import config as limits
 from streamd.auth import throttle, users
-from streamd.broker import checks, log_writer, standing_selectors
+from streamd.broker import arguments, checks, log_writer, standing_selectors
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
@@ -454,6 +454,7 @@ LIMITS = {
     "message, with its frame": f"{Config().frame_max >> 20} MiB",
     "messages in a chunk": policy.BUSY_CHUNK_RECORDS,
     "data of a chunk": f"{policy.DEFAULT_CHUNK_BYTES >> 20} MiB",
+    "filter properties of a stream": arguments.MAX_FILTER_PROPERTIES,
     "filter of a chunk": f"{MIN_FILTER_SIZE} to {MAX_FILTER_SIZE} bytes",
     "different filter values in one compressed sub-batch": f"{MAX_VALUES_BYTES >> 20} MiB",
     "segment": f"{policy.DEFAULT_SEGMENT_BYTES // 10**6} MB",
