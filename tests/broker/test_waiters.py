@@ -130,6 +130,7 @@ def test_a_bug_of_one_consumer_stays_with_it(caplog: pytest.LogCaptureFixture) -
     class Waiter:
         def __init__(self, key: bytes) -> None:
             self.keys = (key,)
+            self.other_keys: tuple[frozenset[bytes], ...] = ()
             self.has_left = False
 
         def stream_has_more(self) -> None:
