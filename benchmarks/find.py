@@ -11,8 +11,9 @@ import random
 import sys
 import tempfile
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,13 +26,11 @@ from rich.table import Table
 from benchmarks.load import Load, publish
 from benchmarks.raw_connection import RawConnection
 from benchmarks.target import Target
-from segments import recovery
-from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header, simple_ends
-from segments.disk import OsDisk
-from segments.keys import KeyReader, forms_of_key, key_prints, keys_of
+from segments.keys import forms_of_key, key_prints, keys_of
+from segments.log import Log
 from segments.message import Message
+from segments.search import Search, SearchRequest, run
 from segments.segment import KEYS_SUFFIX, SEGMENT_SUFFIX, Segment
-from segments.selector import body_at
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import Pair
@@ -217,72 +216,56 @@ def _wait_until_indexed(folder: Path, before: float) -> list[Path]:
 
 def _lookups(folder: Path, messages: int) -> Iterator[Row]:
     (path,) = folder.glob(f"streams/*/{_STREAM}")
-    segments = recovery.examine(OsDisk(), str(path)).segments[:-1]
-    known = min(segments[-1].next_offset, messages)
-    chance = random.Random(1)  # noqa: S311 - the same keys each time
-    wanted = [_key(chance.randrange(known)) for _ in range(_LOOKUPS)]
-    for name, drops, find in (
-        ("look a key up in all sealed segments, warm", False, _chunks),
-        ("the same, cold", True, _chunks),
-        ("find the message of a key, warm", False, _messages),
-        ("the same, cold", True, _messages),
-    ):
-        goal = 0.020 if drops else 0.001
-        found = sorted(_timed(segments, key, find, drops=drops) for key in wanted)
-        p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
-        yield Row(f"{name}, p50", f"{p50 * 1e3:.3f} ms", p50, f"{goal * 1e3:.0f} ms")
-        yield Row(f"{name}, p99", f"{p99 * 1e3:.3f} ms", p99, f"{goal * 5e3:.0f} ms")
+    with closing(Log.open(str(path))) as log:
+        segments = log.segments[:-1]
+        known = min(segments[-1].next_offset, messages)
+        chance = random.Random(1)  # noqa: S311 - the same keys each time
+        wanted = [_key(chance.randrange(known)) for _ in range(_LOOKUPS)]
+        search = partial(_search, log, segments[-1].next_offset)
+        for name, drops, find in (
+            ("look a key up in all sealed segments, warm", False, partial(_look_up, segments)),
+            ("the same, cold", True, partial(_look_up, segments)),
+            ("find the message of a key in them, warm", False, search),
+            ("the same, cold", True, search),
+        ):
+            goal = 0.020 if drops else 0.001
+            found = sorted(_timed(segments, key, find, drops=drops) for key in wanted)
+            p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
+            yield Row(f"{name}, p50", f"{p50 * 1e3:.3f} ms", p50, f"{goal * 1e3:.0f} ms")
+            yield Row(f"{name}, p99", f"{p99 * 1e3:.3f} ms", p99, f"{goal * 5e3:.0f} ms")
 
 
 def _timed(
-    segments: Sequence[Segment],
-    key: str,
-    find: Callable[[Segment, str], int],
-    *,
-    drops: bool,
+    segments: Sequence[Segment], key: str, find: Callable[[str], int], *, drops: bool
 ) -> float:
     if drops:
         for segment in segments:
             with Path(segment.path(KEYS_SUFFIX)).open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     began = time.perf_counter()
-    number = sum(find(segment, key) for segment in segments)
+    number = find(key)
     seconds = time.perf_counter() - began
     if not number:
         raise click.ClickException(f"{key} is not found")
     return seconds
 
 
-def _chunks(segment: Segment, key: str) -> int:
-    return len(_may_have(segment, key))
+def _look_up(segments: Sequence[Segment], key: str) -> int:
+    """How many chunks may have a key."""
+    prints, number = key_prints([_PROPERTY], forms_of_key(key)), 0
+    for segment in segments:
+        index = keys_of(segment)
+        found = index.chunks_with(prints) if index else None
+        if found is None:
+            raise click.ClickException(f"{segment.path()} is not indexed")
+        number += len(found)
+    return number
 
 
-def _may_have(segment: Segment, key: str) -> Sequence[int]:
-    index = keys_of(segment)
-    found = index.chunks_with(key_prints([_PROPERTY], forms_of_key(key))) if index else None
-    if found is None:
-        raise click.ClickException(f"{segment.path()} is not indexed")
-    return found
-
-
-def _messages(segment: Segment, key: str) -> int:
-    """Look at the messages that have the key in them somewhere, as a search does."""
-    count, forms, raw = 0, forms_of_key(key), key.encode()
-    reader = KeyReader([_PROPERTY])
-    for ordinal in _may_have(segment, key):
-        with segment.index() as index:
-            position = index.record(ordinal).position
-        file = segment.acquire()
-        header = decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))
-        data = file.read(header.data_size, position + header.data_start)
-        segment.release()
-        ends = simple_ends(data) or ()
-        at = data.find(raw)
-        while at >= 0:
-            place = bisect_right(ends, at)
-            count += not reader.read(body_at(data, ends, place)).isdisjoint(forms)
-            at = data.find(raw, ends[place])
-    return count
+def _search(log: Log, end: int, key: str) -> int:
+    """Find the messages with a key before an offset, the newest first, as the server does."""
+    request = SearchRequest(keys=(key,), properties=(_PROPERTY,), newest=True, offset=end - 1)
+    return len(run(Search(log, request, 0, 0)).messages)
 
 
 if __name__ == "__main__":

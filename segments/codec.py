@@ -233,6 +233,7 @@ class Entry(NamedTuple):
 _LENGTH = struct.Struct(">I")
 _SUB_BATCH = struct.Struct(">BHII")
 SUB_BATCH_HEAD_SIZE = _SUB_BATCH.size
+_RUN = 32  # messages of one size before more are expected
 _SUB_BATCH_FLAG = SUB_BATCH_BIT << 24
 
 
@@ -295,25 +296,44 @@ def simple_ends(data: bytes | memoryview) -> list[int] | None:
     """Where each message of a data section without sub-batches ends; None when it has some.
 
     Each begins 4 bytes behind the end of the one before. For callers that look at few of them.
+    Where many messages of one size follow each other, their lengths are compared all at once.
 
     Raises:
         FormatError: an entry reaches beyond the section.
     """
-    ends = []
-    position, end = 0, len(data)
-    unpack = _LENGTH.unpack_from
+    ends: list[int] = []
+    position, end, expected = 0, len(data), _RUN
+    unpack, append = _LENGTH.unpack_from, ends.append
     try:
-        while position < end:
-            (size,) = unpack(data, position)
-            if size & _SUB_BATCH_FLAG:
-                return None
-            position += 4 + size
-            ends.append(position)
+        while True:
+            begin = position
+            for _ in range(_RUN):
+                (size,) = unpack(data, position)
+                if size & _SUB_BATCH_FLAG:
+                    return None
+                position += 4 + size
+                append(position)
+            if position - begin == _RUN * (4 + size):
+                count = _equal_lengths(data, position, size, expected)
+                expected = 4 * expected if count == expected else _RUN
+                last = position + count * (4 + size)
+                ends.extend(range(position + 4 + size, last + 1, 4 + size))
+                position = last
     except struct.error:
-        raise FormatError(f"entry length at byte {position} is cut off") from None
+        if position < end:
+            raise FormatError(f"entry length at byte {position} is cut off") from None
     if position > end:
         raise FormatError(f"the last entry ends at byte {position}, the data at {end}")
     return ends
+
+
+def _equal_lengths(data: bytes | memoryview, position: int, size: int, most: int) -> int:
+    """How many messages of one size, at most so many, follow each other from a position on."""
+    count, stride = most, 4 + size
+    for number, byte in enumerate(_LENGTH.pack(size)):
+        lane = bytes(data[position + number : position + most * stride : stride])
+        count = min(count, len(lane) - len(lane.lstrip(bytes((byte,)))))
+    return count
 
 
 class Block(NamedTuple):

@@ -753,9 +753,11 @@ class _SpanReader:
             raise _WrongIndex from None
 
     def _read_large(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
-        position = self._table.positions[ordinal]
+        position, size = self._table.positions[ordinal], CHUNK_HEADER_SIZE + 255
+        if matchers is None and not self._table.is_sparse:
+            size = self._table.end(ordinal) - position
         try:
-            raw = self._read_bytes(position, CHUNK_HEADER_SIZE + 255)
+            raw = self._read_bytes(position, size)
         except UnreadableError:  # what follows it, perhaps
             raw = self._read_bytes(position, CHUNK_HEADER_SIZE)
             return self._read_bytes(position, self._header(raw, 0, ordinal).total_size)

@@ -269,6 +269,34 @@ def test_reading_bodies_agrees_with_walking(entries: list[bytes], data: st.DataO
         assert codec.simple_bodies(raw) == [raw[at.body : at.end] for at in walked]
 
 
+RUNS = st.lists(
+    st.tuples(st.sampled_from((0, 1, 100, 256, 300)), st.sampled_from((1, 31, 32, 33, 64, 200))),
+    max_size=6,
+)
+
+
+@given(RUNS, st.booleans(), st.data())
+def test_ends_of_many_messages_of_one_size_agree_with_walking(
+    runs: list[tuple[int, int]], has_batch: bool, data: st.DataObject
+) -> None:
+    entries = [entry(bytes(size)) for size, count in runs for _ in range(count)]
+    if has_batch:
+        entries.insert(data.draw(st.integers(0, len(entries))), sub_batch(bytes(7), 1, 0))
+    raw = b"".join(entries)
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw)))]
+    try:
+        walked = list(codec.walk_entries(raw))
+    except FormatError:
+        if not has_batch:
+            with pytest.raises(FormatError):
+                codec.simple_ends(raw)
+        return
+    is_simple = all(at.compression is None for at in walked)
+    expected = [at.end for at in walked] if is_simple else None
+    assert codec.simple_ends(raw) == codec.simple_ends(memoryview(raw)) == expected
+
+
 @given(ENTRIES, st.data())
 def test_cut_entries_are_refused(entries: list[bytes], data: st.DataObject) -> None:
     raw = b"".join(entries)
