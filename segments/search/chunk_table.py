@@ -29,7 +29,7 @@ class _Records:
     def __init__(self, file: Readable, num_records: int) -> None:
         self.num_records = num_records
         self._file = file
-        self._blocks: dict[int, list[IndexRecord]] = {}
+        self._blocks: dict[int, bytes] = {}
 
     def record(self, number: int) -> IndexRecord:
         """A record by its number.
@@ -44,14 +44,14 @@ class _Records:
             if len(self._blocks) >= _MOST_BLOCKS:
                 self._blocks.clear()
             found = self._blocks[block] = self._read(block * _BLOCK)
-        return found[place]
+        return decode_index_record(found, place * INDEX_RECORD_SIZE)
 
-    def _read(self, first: int) -> list[IndexRecord]:
+    def _read(self, first: int) -> bytes:
         count = min(_BLOCK, self.num_records - first)
         raw = self._file.read(count * INDEX_RECORD_SIZE, record_position(first))
         if len(raw) < count * INDEX_RECORD_SIZE:
             raise FormatError(f"the index ends before record {first + count}")
-        return [decode_index_record(raw, n * INDEX_RECORD_SIZE) for n in range(count)]
+        return raw
 
 
 class _Column(Sequence[int]):

@@ -459,10 +459,15 @@ class Search:
         if not table.num_chunks:
             return 0, 0
         low, high = max(self._low, segment.base_offset), min(self._high, segment.next_offset)
-        first, last = table.holding(low), table.holding(high - 1) + 1
-        if not table.is_certain:
-            _confirm(segment, table, first, low)
-            _confirm(segment, table, last - 1, high - 1)
+        first, last = 0, table.num_chunks
+        if low > segment.base_offset:
+            first = table.holding(low)
+            if not table.is_certain:
+                _confirm(segment, table, first, low)
+        if high < segment.next_offset:
+            last = table.holding(high - 1) + 1
+            if not table.is_certain:
+                _confirm(segment, table, last - 1, high - 1)
         request, passed = self._request, last - first
         if not request.by_creation_time and not segment.damage:
             if request.from_ms is not None and _first_time(segment) < request.from_ms:
@@ -505,8 +510,11 @@ class Search:
         return chosen
 
     def _pass_chunks(self, table: ChunkTable, block: Sequence[int]) -> None:
-        """These chunks are done, and all before or behind them."""
-        if not block:
+        """These chunks are done, and all before or behind them.
+
+        What an index file says of chunks that were not read is not compared with anything.
+        """
+        if not block or not table.is_certain:
             return
         if self._request.newest:
             self._high = max(self._low, min(self._high, table.chunk_ids[block[0]]))
@@ -531,12 +539,13 @@ class Search:
                 yield from self._search_chunk(header, chunk.data)
             except FormatError:  # it is damaged in itself
                 reader.lose(header)
+            if self._cut is None:  # all of it is done, so it is no part of the next page
+                if self._request.newest:
+                    self._high = max(self._low, min(self._high, header.chunk_id))
+                else:
+                    self._low = max(self._low, min(self._high, header.next_offset))
             if self._must_stop:
                 return
-            if self._request.newest:
-                self._high = max(self._low, min(self._high, header.chunk_id))
-            else:
-                self._low = max(self._low, min(self._high, header.next_offset))
 
     def _search_chunk(self, header: ChunkHeader, data: bytes) -> Steps:
         """Search the messages of a chunk.

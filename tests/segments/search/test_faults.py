@@ -27,15 +27,19 @@ from segments.search import (
 from segments.search.key_screen import key_screen
 from segments.segment import INDEX_SUFFIX
 from segments.selector import parse_property
+from tests.segments.keys.test_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,
     START_MS,
     VALUES,
+    joined,
     pages,
 )
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append
+
+__all__ = ["small_tables"]  # a fixture
 
 EVERYTHING = SearchRequest(limit=10_000)
 ORDERS = (EVERYTHING, replace(EVERYTHING, newest=True))
@@ -112,6 +116,27 @@ def test_a_wrong_index_file_hides_nothing(_name: str, fault: Callable[[bytearray
             assert offsets(log, replace(asked, keys=("7",), properties=("order_id",))) == [7]
             assert offsets(log, replace(asked, offset=13, limit=1)) == [13]
         assert not any(segment.damage for segment in log.segments)
+
+
+@pytest.mark.parametrize("byte", [0, 4, 7, 22, 27])
+@pytest.mark.parametrize("record", range(6))
+def test_a_wrong_index_file_beside_a_key_index_hides_nothing(record: int, byte: int) -> None:
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=6, key_properties=("order_id",)), disk)
+    for number in (0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 7, 0, 7):
+        append(log, [order(number)], now_ms=START_MS)
+    index_keys(log)
+    for segment in log.segments:
+        segment.drop_filters()
+        content = disk.files[segment.path(INDEX_SUFFIX)].content
+        at = FILE_HEADER_SIZE + record * INDEX_RECORD_SIZE + byte
+        if at < len(content):
+            content[at] ^= 0x15
+    asked = SearchRequest(keys=("7",), properties=("order_id",))
+    for limits in (Limits(), Limits(read_bytes=1)):
+        for newest in (False, True):
+            found = joined(list(pages(log, replace(asked, newest=newest), limits)))
+            assert [m.offset for m in found] == [1, 10, 12, 14][:: -1 if newest else 1]
 
 
 @pytest.mark.parametrize("base", [0, 12])
