@@ -296,6 +296,11 @@ class Search:
         # Each page gets further, or those who ask for the next would never come to an end.
         if is_over and self._cut is None and (self._low, self._high) != self._began:
             self._cut = Cut.BUDGET
+        return self._is_cut
+
+    @property
+    def _is_cut(self) -> bool:
+        """Nothing more is to be found in this page."""
         return self._cut is not None or self._test.is_done
 
     def steps(self) -> Steps:
@@ -424,7 +429,7 @@ class Search:
         """Where the chunks of the segment are."""
         filters = segment.filters
         if segment.damage or segment in self._distrusted:
-            content = yield Work(index_content, (segment, file))
+            content = yield from _done(index_content, segment, file)
             number = (len(content) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
             return ChunkTable.of_file(segment, _Content(content), number, is_walked=True)
         if filters is not None:
@@ -539,11 +544,13 @@ class Search:
                 yield from self._search_chunk(header, chunk.data)
             except FormatError:  # it is damaged in itself
                 reader.lose(header)
-            if self._cut is None:  # all of it is done, so it is no part of the next page
-                if self._request.newest:
-                    self._high = max(self._low, min(self._high, header.chunk_id))
-                else:
-                    self._low = max(self._low, min(self._high, header.next_offset))
+            if self._is_cut:
+                return
+            # Before the budget is looked at: what was found in this chunk is not to be found again.
+            if self._request.newest:
+                self._high = max(self._low, min(self._high, header.chunk_id))
+            else:
+                self._low = max(self._low, min(self._high, header.next_offset))
             if self._must_stop:
                 return
 
@@ -558,7 +565,7 @@ class Search:
         if header.num_records <= _STEP_RECORDS:
             ends = codec.simple_ends(data)
         else:
-            ends = yield Work(codec.simple_ends, (data,))
+            ends = yield from _done(codec.simple_ends, data)
         if ends is None:
             yield from self._search_packed(header, data, first, last)
             return
@@ -569,7 +576,7 @@ class Search:
         if screen is not None:
             look = screen.places, (data, len(ends) // SCREEN_SHARE)
             is_short = len(screen.patterns) * len(data) <= _STEP_SCREEN_BYTES
-            at = look[0](*look[1]) if is_short else (yield Work(*look))
+            at = look[0](*look[1]) if is_short else (yield from _done(look[0], *look[1]))
         places: Sequence[int] = range(first, last)
         if at is not None:
             places = [place for place in holding(ends, at) if first <= place < last] if at else ()
@@ -577,23 +584,36 @@ class Search:
         yield from self._search_messages(header, places, partial(body_at, data, ends))
 
     def _search_packed(self, header: ChunkHeader, data: bytes, first: int, last: int) -> Steps:
-        """The same where some messages are packed: one batch is unpacked after the other."""
-        entries = yield Work(list, (codec.walk_entries(data),))
+        """The same where some messages are packed: one batch is unpacked after the other.
+
+        Publishers pack batches, so one that cannot be unpacked is no reason to leave out others.
+        """
+        entries = yield from _done(list, codec.walk_entries(data))
         begins = [0, *accumulate(entry.num_records for entry in entries)]
         if begins[-1] != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
-        numbers = range(len(entries))
+        numbers, has_begun, lost = range(len(entries)), False, 0
         for number in reversed(numbers) if self._request.newest else numbers:
             begin, end = max(first, begins[number]), min(last, begins[number + 1])
             if begin >= end:
                 continue
-            bodies = yield Work(_unpacked, (data, entries[number]))
+            if has_begun and self.is_over:
+                self._stop_at(header.chunk_id + (end - 1 if self._request.newest else begin))
+                break
+            has_begun = True
+            try:
+                bodies = yield from _done(_unpacked, data, entries[number])
+            except FormatError:
+                lost += end - begin
+                continue
             places = range(begin, end)
             yield from self._search_messages(
                 header, places, partial(_nth_behind, bodies, begins[number])
             )
-            if self._cut is not None or self._test.is_done:
-                return
+            if self._is_cut:
+                break
+        self.looked_at.chunks_damaged += lost > 0
+        self.looked_at.messages_lost += lost
 
     def _search_messages(
         self, header: ChunkHeader, places: Sequence[int], body: Callable[[int], bytes]
@@ -855,6 +875,26 @@ def run(search: Search) -> Page:
         except StopIteration:
             return search.page
         result = work.do(*work.arguments) if isinstance(work, Work) else None
+
+
+def _done(do: Callable[..., Any], *arguments: Any) -> Generator[Work, Any, Any]:  # noqa: ANN401
+    """The result of work that may take long.
+
+    Raises:
+        SegmentsError: the work has raised it.
+    """
+    found = yield Work(_outcome, (do, arguments))
+    if isinstance(found, SegmentsError):
+        raise found
+    return found
+
+
+def _outcome(do: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
+    """What work returns, or the error that it raises: whoever does it need not know of errors."""
+    try:
+        return do(*arguments)
+    except SegmentsError as error:
+        return error
 
 
 def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:

@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
-from segments.compression import pack
+from segments.compression import GZIP, pack
 from segments.filter_files import load_or_build
 from segments.message import Message, MessageView, Properties
 from segments.search import FoundMessage, Limits, Page, Search, SearchRequest, Work
@@ -19,6 +19,8 @@ from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
 
 START_MS = 1_700_000_000_000
+MIXED = 9
+_LOST = 2  # messages in a batch that nobody can unpack
 IDENTITY = 77
 AN_ID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 KEYS = (
@@ -81,7 +83,11 @@ messages = st.builds(
 
 
 class ChunkPlan(NamedTuple):
-    """A chunk that is to be written: how it is packed, how time goes on, what it holds."""
+    """A chunk that is to be written: how it is packed, how time goes on, what it holds.
+
+    Packed are all messages together; or, with MIXED, each for itself, but for every third, and
+    behind the first of them a batch that nobody can unpack.
+    """
 
     packed: int
     elapsed_ms: int
@@ -90,7 +96,7 @@ class ChunkPlan(NamedTuple):
 
 chunks = st.builds(
     ChunkPlan,
-    st.sampled_from((0, 0, 0, 1, 2)),
+    st.sampled_from((0, 0, 0, 1, 2, MIXED)),
     st.sampled_from((0, 1, 7, 1000, -7_200_000)),
     st.lists(messages, min_size=1, max_size=6),
 )
@@ -118,18 +124,31 @@ def write(
         now += elapsed
         builder = ChunkBuilder()
         values = [region_of(raw) for raw in bodies]
-        if packed:
-            body, size = pack(bodies, packed - 1)
-            data = sub_batch(body, len(bodies), packed - 1, size)
-            builder.add(data, 1, len(bodies), Counter(values))
+        if packed == MIXED:
+            for number, (raw, value) in enumerate(zip(bodies, values, strict=True)):
+                if number % 3:
+                    builder.add(entry(raw), 1, 1, [value])
+                else:
+                    builder.add(_packed([raw], GZIP), 1, 1, Counter([value]))
+                if not number:
+                    builder.add(sub_batch(b"no gzip", _LOST, GZIP, 99), 1, _LOST, None)
+        elif packed:
+            builder.add(_packed(bodies, packed - 1), 1, len(bodies), Counter(values))
         else:
             builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
         before = log.next_offset
         log.append([builder], now)
         time = log.last_timestamp_ms
         assert time is not None
-        found += [Written(before + n, time, raw) for n, raw in enumerate(bodies)]
+        for n, raw in enumerate(bodies):
+            shift = _LOST if n and packed == MIXED else 0
+            found.append(Written(before + n + shift, time, raw))
     return Filled(log, found)
+
+
+def _packed(bodies: Sequence[bytes], compression: int) -> bytes:
+    body, size = pack(bodies, compression)
+    return sub_batch(body, len(bodies), compression, size)
 
 
 def index_all(log: Log) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import Log, LogPolicy
+from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from segments.compression import GZIP, pack
 from segments.keys import forms_of_key
 from segments.keys.forms import KeyReader
 from segments.message import Message
@@ -37,7 +38,7 @@ from tests.segments.search.model import (
     pages,
 )
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append
+from tests.support.logs import append, entry, sub_batch
 
 __all__ = ["small_tables"]  # a fixture
 
@@ -397,11 +398,43 @@ def test_a_key_is_found_in_every_encoding(encoding: bytes, field: bool) -> None:
     assert offsets(log, asked) == [20]
 
 
-def test_a_budget_of_bytes_cuts_a_page_that_goes_on() -> None:
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_a_budget_of_bytes_cuts_a_page_that_goes_on(asked: SearchRequest) -> None:
     _, log = orders(200, per_chunk=2)
-    found = list(pages(log, KEYED, Limits(read_bytes=1)))
+    found = list(pages(log, asked, Limits(read_bytes=1)))
     assert len(found) > 10
     assert {page.cut for page in found[:-1]} == {Cut.BUDGET}
+    assert [m.offset for m in joined(found)] == sorted(range(200), reverse=asked.newest)
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_a_batch_that_nobody_can_unpack_hides_no_other(asked: SearchRequest) -> None:
+    _, log = orders(3)
+    builder = ChunkBuilder()
+    for number in range(3, 9, 3):
+        builder.add(entry(order(number)), 1, 1, None)
+        builder.add(sub_batch(b"no gzip", 2, GZIP, 99), 1, 2, None)
+    log.append([builder], START_MS + 10**6)
+    append(log, [order(9)], now_ms=START_MS + 10**6)
+    search = Search(log, asked, IDENTITY, START_MS)
+    assert [m.offset for m in run(search).messages] == sorted(
+        (0, 1, 2, 3, 6, 9), reverse=asked.newest
+    )
+    assert (search.looked_at.chunks_damaged, search.looked_at.messages_lost) == (1, 4)
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_a_page_ends_between_batches(asked: SearchRequest) -> None:
+    """A chunk may hold thousands of them, each of which takes long to unpack."""
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    builder = ChunkBuilder()
+    for number in range(20):
+        body, size = pack([order(number)], GZIP)
+        builder.add(sub_batch(body, 1, GZIP, size), 1, 1, None)
+    log.append([builder], START_MS)
+    found = list(pages(log, asked, over_after=5))
+    assert len(found) > 5
+    assert [m.offset for m in joined(found)] == sorted(range(20), reverse=asked.newest)
 
 
 def test_an_index_of_other_chunks_is_not_read_further() -> None:

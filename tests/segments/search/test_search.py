@@ -89,6 +89,7 @@ def requests(draw: st.DrawFn) -> SearchRequest:
     asked=requests(),
     limit=st.integers(1, 5),
     page_bytes=st.sampled_from((1, 4_000, 1 << 20)),
+    read_bytes=st.sampled_from((1 << 20, 1 << 20, 1, 1_000, 4_000)),
     over_after=st.none() | st.integers(1, 6),
     filters=st.sampled_from(("as written", "none", "from files", "and keys")),
 )
@@ -97,6 +98,7 @@ def test_pages_together_are_all_that_there_is(
     asked: SearchRequest,
     limit: int,
     page_bytes: int,
+    read_bytes: int,
     over_after: int | None,
     filters: str,
 ) -> None:
@@ -120,7 +122,7 @@ def test_pages_together_are_all_that_there_is(
     for found in whole.messages:
         assert found.raw == by_offset[found.offset].raw
         assert found.timestamp_ms == by_offset[found.offset].timestamp_ms
-    limits = Limits(page_bytes=page_bytes)
+    limits = Limits(page_bytes=page_bytes, read_bytes=read_bytes)
     parts = list(pages(log, replace(asked, limit=limit), limits, over_after=over_after))
     assert joined(parts) == whole.messages
     for part in parts:
