@@ -6,12 +6,16 @@ table has yet are looked at one by one. Both files are derived: where one is mis
 another content there is no index, and one is made anew (files.py).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from segments.disk import Disk
+from segments.disk import Disk, Readable
 from segments.errors import SegmentsError
 from segments.keys.table import KeyTable
+
+_STEP = 4_096  # ordinals in a step
+_A_LOOKUP = 128  # as long as so many of them take, where the file is in memory
 
 
 class Place(NamedTuple):
@@ -60,7 +64,19 @@ class KeyIndex:
     def chunks_with(
         self, prints: Collection[int], first: int = 0, last: int | None = None
     ) -> Sequence[int] | None:
-        """The ordinals of chunks that may have a key, in order.
+        """The ordinals of chunks that may have a key, in order; see `asked`."""
+        steps = self.asked(prints, first, last)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Sequence[int] | None = end.value
+                return found
+
+    def asked(
+        self, prints: Collection[int], first: int = 0, last: int | None = None
+    ) -> Generator[None, None, Sequence[int] | None]:
+        """The same in steps of a millisecond or two: keys may be many, and stand in many chunks.
 
         Args:
             prints: of the key, see `key_prints`.
@@ -71,22 +87,37 @@ class KeyIndex:
             None where the file cannot be read or is damaged: then any chunk may have it.
         """
         last = self.num_chunks if last is None else min(last, self.num_chunks)
+        found: set[int] = set()
+        work = 0
         try:
             file = self._disk.open(self.path, writable=False)
             try:
-                found = {
-                    ordinal
-                    for table in self.tables
-                    if table.head.first_chunk < last and first < table.head.end_chunk
-                    for ordinals in (
-                        table.uncertain,
-                        *(table.chunks_with(file, key) for key in prints),
-                    )
-                    for ordinal in ordinals
-                }
+                for table in self.tables:
+                    if table.head.first_chunk >= last or first >= table.head.end_chunk:
+                        continue
+                    for ordinals in _pieces(table, file, prints):
+                        found.update(at for at in ordinals if first <= at < last)
+                        work += _A_LOOKUP + len(ordinals)
+                        if work >= _STEP:
+                            work = 0
+                            yield
             finally:
                 file.close()
         except SegmentsError as error:
             self.fault = str(error)
             return None
-        return sorted(ordinal for ordinal in found if first <= ordinal < last)
+        return sorted(found)
+
+
+def _pieces(table: KeyTable, file: Readable, prints: Iterable[int]) -> Iterator[Sequence[int]]:
+    """Ordinals of the chunks of a table that may have a key, some at a time."""
+    for start in range(0, len(table.uncertain), _STEP):
+        yield table.uncertain[start : start + _STEP]
+    for key in prints:
+        ordinals = table.chunks_with(file, key)
+        while piece := list(islice(ordinals, _STEP)):
+            yield piece
+            if len(piece) < _STEP:
+                break
+        else:
+            yield ()

@@ -47,6 +47,7 @@ class MessageTest:
         if self._matcher is not None:
             self._matcher.clock.now_ms = now_ms
         self._tests = list(self._make_tests())
+        self._selected: dict[int, frozenset[bytes]] = {}  # the keys of what was selected last
         self._look()
 
     def _make_tests(self) -> Iterator[_Test]:
@@ -73,7 +74,8 @@ class MessageTest:
     def cost(self) -> Cost:
         """Of the test of each message."""
         own = self._matcher.cost if self._matcher is not None else Cost(0, 0)
-        return Cost(own.parts + _PARTS * (1 + len(self._tests)), own.scans + _SCANS)
+        parts = _PARTS * (1 + len(self._tests) + len(self._properties))
+        return Cost(own.parts + parts, own.scans + _SCANS)
 
     @property
     def done(self) -> int:
@@ -93,19 +95,23 @@ class MessageTest:
                 self._left.pop(key, None)
         self._look()
 
-    def takes(self, raw: bytes) -> bool:
-        """Take a message that `select` has chosen, in the order wanted.
+    def takes(self, place: int) -> bool:
+        """Take a message that the last `select` has chosen, in the order wanted.
+
+        Args:
+            place: of the message among those that it chose from.
 
         Returns:
             False for one of whose keys a newer message was taken, if only the latest are wanted.
         """
         if not self._request.latest:
             return True
-        forms = self._read_keys(raw)
+        forms = self._selected[place]
         has = [key for key, wanted in self._left.items() if not forms.isdisjoint(wanted)]
         for key in has:
             del self._left[key]
-        self._look()
+        if has:
+            self._look()
         return bool(has)
 
     def select(self, bodies: Sequence[bytes]) -> Sequence[int]:
@@ -116,6 +122,8 @@ class MessageTest:
         if self._matcher is not None and places:
             found = self._matcher.select([bodies[place] for place in places])
             places = [places[number] for number in found]
+        if self._request.latest:
+            self._selected = {place: self._read_keys(bodies[place]) for place in places}
         return places
 
     def _has_key(self, raw: bytes) -> bool:

@@ -8,6 +8,7 @@ from segments.selector import Property, Selector, parse_property
 
 MAX_KEYS = 256
 MAX_KEY_BYTES = 1_024
+MAX_PROPERTIES = 8  # as many as a stream declares
 MAX_LIMIT = 10_000
 
 
@@ -69,6 +70,9 @@ class SearchRequest:
     def _check_keys(self) -> None:
         if len(self.keys) > MAX_KEYS:
             raise BadSearch(f"there are {len(self.keys):,} keys, expected at most {MAX_KEYS}")
+        if len(self.properties) > MAX_PROPERTIES:
+            count = len(self.properties)
+            raise BadSearch(f"there are {count:,} properties, expected at most {MAX_PROPERTIES}")
         for key in self.keys:
             if not 1 <= len(key.encode()) <= MAX_KEY_BYTES:
                 size = len(key.encode())

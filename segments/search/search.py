@@ -64,6 +64,8 @@ from segments.selector.selector import SCREEN_SHARE
 
 SPAN_BYTES = 1 << 16  # read at once, while chunks are small
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
+_LARGE = 32 << 10  # bytes of a message that is tested in a thread: it may have many properties
+_WORK_UNITS = 100_000  # of messages that are tested there together
 _STEP_RECORDS = 5_000  # whose lengths are read in a step; usual chunks have no more
 _STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
 _BLOCK = 256  # chunks that are chosen at once
@@ -444,7 +446,7 @@ class Search:
         """Search the chunks of the segment that are left."""
         first, last = self._bounds(segment, table)
         reader = _SpanReader(segment, file, table, self.looked_at)
-        blocks = list(self._blocks(first, last, index))
+        blocks = yield from self._blocks(first, last, index)
         for block in reversed(blocks) if self._request.newest else blocks:
             chosen = self._choose(segment, block)
             for span in reader.spans(chosen, is_backward=self._request.newest):
@@ -487,20 +489,23 @@ class Search:
         self.looked_at.chunks_skipped_by_time += passed - (last - first)
         return first, last
 
-    def _blocks(self, first: int, last: int, index: KeyIndex | None) -> Iterator[Sequence[int]]:
+    def _blocks(
+        self, first: int, last: int, index: KeyIndex | None
+    ) -> Generator[None, None, Sequence[Sequence[int]]]:
         """Numbers of chunks that may hold a key, in pieces."""
-        end = first
+        end, found = first, None
         if index is not None:
             prints = key_prints(self._request.properties, self._test.forms)
             end = max(first, min(last, index.num_chunks))
-            found = index.chunks_with(prints, first, end)
+            found = yield from index.asked(prints, first, end)
             if found is None:  # the file is wrong
                 end = first
-            elif end > first:
-                self.looked_at.chunks_skipped_by_keys += end - first - len(found)
-                yield found
-        for start in range(end, last, _BLOCK):
-            yield range(start, min(last, start + _BLOCK))
+        blocks: list[Sequence[int]] = []
+        if found is not None and end > first:
+            self.looked_at.chunks_skipped_by_keys += end - first - len(found)
+            blocks += [found[at : at + _BLOCK] for at in range(0, len(found), _BLOCK)] or [()]
+        blocks += [range(at, min(last, at + _BLOCK)) for at in range(end, last, _BLOCK)]
+        return blocks
 
     def _choose(self, segment: Segment, block: Sequence[int]) -> Sequence[int]:
         """Those that may match by the filter index, as far as there is one."""
@@ -623,8 +628,12 @@ class Search:
         at = 0
         while at < len(order):
             some, bodies = self._some(order, at, body)
-            for number in self._test.select(bodies):
-                if self._take(header, some[number], bodies[number]):
+            if len(bodies[0]) < _LARGE and len(bodies[-1]) < _LARGE:
+                selected = self._test.select(bodies)
+            else:
+                selected = yield from _done(self._test.select, bodies)
+            for number in selected:
+                if self._take(header, some[number], number, bodies[number]):
                     self.looked_at.messages_tested += number + 1
                     return
             self.looked_at.messages_tested += len(some)
@@ -638,13 +647,15 @@ class Search:
     def _some(
         self, order: Sequence[int], at: int, body: Callable[[int], bytes]
     ) -> tuple[Sequence[int], list[bytes]]:
-        """The next places, and the messages there."""
-        cost, units = self._test.cost, 0
+        """The next places, and the messages there; more of them where they are large."""
+        cost, units, most = self._test.cost, 0, _STEP_UNITS
         bodies: list[bytes] = []
-        while at + len(bodies) < len(order) and units < _STEP_UNITS:
+        while at + len(bodies) < len(order) and units < most:
             raw = body(order[at + len(bodies)])
             bodies.append(raw)
             units += cost.units(len(raw))
+            if len(bodies) == 1 and len(raw) >= _LARGE:
+                most = _WORK_UNITS
         return order[at : at + len(bodies)], bodies
 
     def _stop_at(self, offset: int) -> None:
@@ -655,8 +666,8 @@ class Search:
         else:
             self._low = offset
 
-    def _take(self, header: ChunkHeader, place: int, raw: bytes) -> bool:
-        """A message is found; whether that was the last one."""
+    def _take(self, header: ChunkHeader, place: int, number: int, raw: bytes) -> bool:
+        """A message is found, by its number among those selected; whether that was the last one."""
         offset = header.chunk_id + place
         if len(raw) > self._limits.message_bytes:
             raise TooLarge(
@@ -664,7 +675,7 @@ class Search:
                 f"at most {self._limits.message_bytes:,}: consume it, and search beside it with "
                 "another offset"
             )
-        if not self._test.takes(raw):
+        if not self._test.takes(number):
             return False
         self._found.append(FoundMessage(offset, header.timestamp_ms, raw))
         self._size += len(raw) + _MESSAGE_BYTES

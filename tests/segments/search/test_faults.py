@@ -1,6 +1,7 @@
 """What may happen to a log while it is searched, and to the files beside it: nothing gets lost."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.compression import GZIP, pack
-from segments.keys import forms_of_key
+from segments.keys import forms_of_key, index, key_prints, keys_of
 from segments.keys.forms import KeyReader
 from segments.message import Message
 from segments.search import (
@@ -26,6 +27,7 @@ from segments.search import (
     run,
 )
 from segments.search.key_screen import key_screen
+from segments.search.request import MAX_KEYS, MAX_PROPERTIES
 from segments.segment import INDEX_SUFFIX
 from segments.selector import parse_property
 from tests.segments.keys.test_files import index_keys, small_tables
@@ -339,6 +341,7 @@ def test_a_token_survives_that_its_place_is_removed() -> None:
         {"keys": ("x" * 2000,), "properties": ("a",)},
         {"keys": tuple(map(str, range(300))), "properties": ("a",)},
         {"keys": ("a",)},
+        {"keys": ("a",), "properties": tuple("abcdefghi")},
         {"properties": ("a",)},
         {"from_ms": 2, "to_ms": 1},
         {"filter_values": (b"a",)},
@@ -350,6 +353,63 @@ def test_what_cannot_be_searched_for_is_said_in_a_line(changed: dict[str, Any]) 
     with pytest.raises(BadSearch) as caught:
         replace(EVERYTHING, **changed).check()
     assert "\n" not in str(caught.value)
+
+
+# -- steps are short
+
+
+def test_many_keys_are_looked_up_in_steps() -> None:
+    """As many as a request may have take tens of milliseconds, and a second on a cold disk."""
+    names = tuple(f"k{number}" for number in range(MAX_PROPERTIES))
+    policy = LogPolicy(max_segment_chunks=4, key_properties=names)
+    log = Log.open("s", policy, FaultyDisk())
+    for number in range(6):
+        properties = {name: f"{number}{name}" for name in names}
+        append(log, [Message(b"b", application_properties=properties).encode()])
+    index_keys(log)
+    keys = tuple(f"{number}k7" for number in range(MAX_KEYS))
+    search = Search(log, SearchRequest(keys=keys, properties=names), IDENTITY, START_MS)
+    steps = list(search.steps())
+    assert [m.offset for m in search.page.messages] == list(range(6))
+    assert search.looked_at.segments_indexed >= 1
+    assert len(steps) >= MAX_KEYS * MAX_PROPERTIES * index._A_LOOKUP // index._STEP
+
+
+def test_a_key_of_very_many_chunks_is_looked_up_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_STEP", 5)
+    policy = LogPolicy(max_segment_chunks=40, key_properties=("order_id",))
+    log = Log.open("s", policy, FaultyDisk())
+    for _ in range(41):
+        append(log, [order(4711)])
+    index_keys(log)
+    steps = keys_of(log.segments[0]).asked(  # type: ignore[union-attr]
+        key_prints(["order_id"], forms_of_key("4711"))
+    )
+    assert len(list(steps)) >= 8
+    assert offsets(log, KEYED) == list(range(41))
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_large_messages_are_tested_in_a_thread(latest: bool) -> None:
+    """Each may have very many properties."""
+    many = {f"p{number}": number for number in range(5_000)} | {"order_id": 4711}
+    large = Message(b"b", application_properties=many).encode()
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    append(log, [order(1), large, order(4711), large, order(2)])
+    asked = replace(KEYED, newest=True, latest=latest)
+    search = Search(log, asked, IDENTITY, START_MS)
+    worked = []
+    steps, result = search.steps(), None
+    with suppress(StopIteration):
+        while True:
+            work = steps.send(result)
+            assert isinstance(work, Work | None)
+            result = None
+            if work is not None:
+                worked.append(work)
+                result = work.do(*work.arguments)
+    assert worked
+    assert [m.offset for m in search.page.messages] == ([3] if latest else [3, 2, 1])
 
 
 # -- the screen
