@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import mmh3
 
+from segments.codec import listed_values
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 from segments.property_keys import PropertyFilter, key_of, mark_of, plain_key
 
@@ -208,6 +209,28 @@ class ChunkMatcher:
             return self._all_match(bits, size)
         masks = self._masks.get(size) or self._masks_for(size)
         return any(bits & wanted == wanted for wanted in masks)
+
+    def is_doubtful(self, filter_bytes: bytes, trailer: bytes) -> bool:
+        """Whether a chunk that `matches` has ruled out may hold a wanted message nevertheless.
+
+        The bits of a mark may be those of other values. Trailers tell which chunks were looked at
+        for a property; without a history in them the bits have to do.
+
+        Args:
+            filter_bytes: the chunk's filter.
+            trailer: its trailer, which has passed its check.
+        """
+        if self.is_simple or not filter_bytes:
+            return False
+        listed = listed_values(trailer)
+        if not listed:
+            return False
+        bits, size = int.from_bytes(filter_bytes, "big"), len(filter_bytes)
+        return all(
+            any(bits & wanted == wanted for wanted in clause_masks(clause, size))
+            for clause in self.clauses
+            if clause.mark is None or clause.mark in listed
+        )
 
     def _masks_for(self, size: int) -> tuple[int, ...]:
         (clause,) = self.clauses

@@ -396,6 +396,15 @@ def decode_blocks(raw: bytes, *, snapshot: bool = False) -> list[Block]:
     return blocks
 
 
+def listed_values(trailer: bytes) -> frozenset[bytes]:
+    """The filter values that a trailer lists; none where it cannot be read."""
+    try:
+        blocks = decode_blocks(trailer)
+    except FormatError:
+        return frozenset()
+    return frozenset(block.id for block in blocks if block.kind == FILTER_VALUE)
+
+
 class JournalRecord(NamedTuple):
     """One record of a tracking journal; fields as in layout.JOURNAL_RECORD."""
 

@@ -22,6 +22,8 @@ from segments.segment import Segment
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
+# Of `catch_up`: more than a filter with one clause needs; one with several may go on for ever.
+_CATCH_UP_STEPS = 8
 SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
 
 
@@ -148,11 +150,13 @@ class Reader:
         return chunk.header.data_size
 
     def catch_up(self) -> None:
-        """Skip what does not match, as far as the filter index tells; reads nothing."""
+        """Skip what does not match, as far as the filter index tells soon; reads nothing."""
         matcher = self._matcher
         if self.next_offset < self._log.begins_at:
             return  # the next `read` finds the way
-        while matcher is not None and not self.at_end and self._enter_segment():
+        for _ in range(_CATCH_UP_STEPS):
+            if matcher is None or self.at_end or not self._enter_segment():
+                break
             if not self._skip_by_index(matcher):
                 break
 
@@ -361,7 +365,9 @@ class Reader:
         checked = self._bytes(position, CHECKED_HEADER_SIZE)
         trailer_position = position + header.data_start + header.data_size
         trailer = self._bytes(trailer_position, header.trailer_size)
-        return codec.header_check(checked, filter_bytes, trailer) != header.header_check
+        if codec.header_check(checked, filter_bytes, trailer) != header.header_check:
+            return True
+        return matcher.is_doubtful(filter_bytes, trailer)
 
     @property
     def _window_end(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from segments.bloom import ChunkMatcher
 from segments.filter_index import Index, first_match
+from segments.format_constants import MMH3_SCHEME
 from segments.keys.forms import KEYS, TEXT, forms_of_key
 from segments.pushed_down import matcher_of
 from segments.search.request import SearchRequest
@@ -63,6 +64,14 @@ class ChunkTest:
     def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:
         """Whether a chunk may match, by its own filter; see `ChunkMatcher.matches`."""
         return all(m.matches(scheme, size, filter_bytes) for m in self.matchers)
+
+    def is_doubtful(self, filter_bytes: bytes, trailer: bytes) -> bool:
+        """Whether one that does not match may nevertheless; see `ChunkMatcher.is_doubtful`."""
+        return all(
+            m.matches(MMH3_SCHEME, len(filter_bytes), filter_bytes)
+            or m.is_doubtful(filter_bytes, trailer)
+            for m in self.matchers
+        )
 
 
 def _is_key(request: SearchRequest) -> bool:

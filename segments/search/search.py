@@ -807,7 +807,8 @@ class _SpanReader:
             if not matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
                 behind = position + header.data_start + header.data_size
                 trailer = self._read_bytes(behind, header.trailer_size)
-                if _is_sound(raw, header, filter_bytes, trailer):
+                is_sound = _is_sound(raw, header, filter_bytes, trailer)
+                if is_sound and not matchers.is_doubtful(filter_bytes, trailer):
                     self._looked_at.chunks_skipped_by_filter += 1
                     return None
         size = header.total_size
@@ -858,7 +859,9 @@ class _SpanReader:
             return True
         behind = at + header.data_start + header.data_size
         trailer = raw[behind : behind + header.trailer_size]
-        return not _is_sound(raw[at : at + CHUNK_HEADER_SIZE], header, filter_bytes, trailer)
+        if not _is_sound(raw[at : at + CHUNK_HEADER_SIZE], header, filter_bytes, trailer):
+            return True
+        return matchers.is_doubtful(filter_bytes, trailer)
 
 
 class _Content:

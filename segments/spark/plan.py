@@ -80,7 +80,10 @@ def _may_match(listing: Listing, rows: Numbers, matcher: ChunkMatcher) -> Mask:
         same = np.flatnonzero(~found & (headers["filter_size"] == filter_size))
         found[same] = _bits_match(content, positions[same], int(filter_size), matcher)
     for row in np.flatnonzero(~found):  # a damaged filter proves nothing
-        found[row] = not _is_sound(content, int(positions[row]), headers[row])
+        parts = _ChunkParts.of(content, int(positions[row]), headers[row])
+        check = codec.header_check(parts.header, parts.filter, parts.trailer)
+        found[row] = check != int(headers[row]["header_check"])
+        found[row] |= matcher.is_doubtful(parts.filter, parts.trailer)
     return found
 
 
@@ -150,16 +153,23 @@ def _has_bit(content: Bytes, positions: Numbers, bit: int) -> Mask:
     return mask
 
 
-def _is_sound(content: Bytes, position: int, header: np.void) -> bool:
-    filter_start = position + CHUNK_HEADER_SIZE
-    data_start = filter_start + int(header["filter_size"])
-    trailer_start = data_start + int(header["data_size"])
-    check = codec.header_check(
-        content[position : position + CHECKED_HEADER_SIZE].tobytes(),
-        content[filter_start:data_start].tobytes(),
-        content[trailer_start : trailer_start + int(header["trailer_size"])].tobytes(),
-    )
-    return check == int(header["header_check"])
+class _ChunkParts(NamedTuple):
+    """The bytes of a chunk but its data; the header as far as it is checked."""
+
+    header: bytes
+    filter: bytes
+    trailer: bytes
+
+    @classmethod
+    def of(cls, content: Bytes, position: int, header: np.void) -> "_ChunkParts":
+        filter_start = position + CHUNK_HEADER_SIZE
+        data_start = filter_start + int(header["filter_size"])
+        trailer_start = data_start + int(header["data_size"])
+        return cls(
+            content[position : position + CHECKED_HEADER_SIZE].tobytes(),
+            content[filter_start:data_start].tobytes(),
+            content[trailer_start : trailer_start + int(header["trailer_size"])].tobytes(),
+        )
 
 
 class Piece(NamedTuple):

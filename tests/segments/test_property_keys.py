@@ -237,3 +237,36 @@ def test_a_chunk_has_the_marks_that_all_its_entries_have(order: tuple[int, ...])
         else:
             made.add(b"\0\0\0\1x", 1, 1, None)
     assert mark_of("k") not in made.keys
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_chunk_that_only_seems_to_have_a_mark_is_not_skipped(is_indexed: bool) -> None:
+    """In a small filter with many values the bits of a mark are those of others now and then."""
+    log = Log.open("s", LogPolicy(max_segment_chunks=1000, filter_size=16), FaultyDisk())
+    for number in range(100):
+        values = [(b"%d-%d" % (number, n), b"", b"") for n in range(40)]
+        log.append([builder(values, ())], 1)
+    (segment,) = log.segments
+    if not is_indexed:
+        segment.filters, segment.is_indexable = None, False
+    matcher = ChunkMatcher(None, properties=[PropertyFilter("k", frozenset({b"a"}), False)])
+    assert len(read(log, matcher)) == 100
+    both = ChunkMatcher([b"7-7"], properties=[PropertyFilter("k", frozenset({b"a"}), False)])
+    found = read(log, both)
+    assert 7 * 40 in found
+    assert len(found) == 1 if is_indexed else len(found) < 70  # the first property rules some out
+
+
+def test_catching_up_ends_soon() -> None:
+    """Where chunks hold one thing or the other in turn, the rest is read in turns with others."""
+    log = Log.open("s", LogPolicy(max_segment_chunks=10_000), FaultyDisk())
+    for number in range(1000):
+        log.append([builder([(b"", b"ab"[number % 2 :][:1], b"z")])], 1)
+    sides = [PropertyFilter("k", frozenset({value}), False) for value in (b"a", b"b")]
+    reader = Reader(log, log.find(FIRST), ChunkMatcher(None, properties=sides))
+    reader.catch_up()
+    assert 50 < reader.next_offset < 500
+    while not reader.at_end:
+        assert not reader.read(5, 1 << 20, 3)
+    assert reader.counts.skipped_chunks == 1000
+    reader.close()

@@ -289,6 +289,18 @@ def test_no_chunk_is_left_out_that_holds_what_is_asked_for(
             assert starts[at] in kept
 
 
+def test_a_chunk_that_only_seems_to_have_a_mark_is_read(tmp_path: Path) -> None:
+    """The stream has one filter property; small filters with many values seem to tell another."""
+    log = Log.open(str(tmp_path), LogPolicy(filter_size=16))
+    for n in range(50):
+        append(log, [b"x"] * 40, [b"%d-%d" % (n, value) for value in range(40)])
+    log.close()
+    options = {"path": str(tmp_path), "filterProperty": "region,kind", "sql": "kind = 'late'"}
+    asked = read_options(options).wanted()
+    (listing,) = list_segments(str(tmp_path))
+    assert asked.chunks(listing).all()
+
+
 def test_tasks_get_every_chunk_once(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=7))
     for n in range(40):
