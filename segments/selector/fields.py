@@ -26,7 +26,8 @@ _APPLICATION = int(Section.APPLICATION_PROPERTIES)
 _BODY, _LAST_CODE = int(Section.DATA), int(Section.FOOTER)
 _PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
 _SHORT_TEXT, _SHORT_MAP, _LONG_MAP = codes.STRING_8, codes.MAP_8, codes.MAP_32
-_SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
+# A message that begins with a short map of application properties, as most do.
+SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
 _TWO_WORDS = struct.Struct(">II")
 _TEXT_CODES = frozenset(codes.TEXTS)
 
@@ -109,7 +110,7 @@ def _simple_reader(  # noqa: C901 - see below
     get, wanted = slots.get, len(slots)
 
     def read(raw: bytes) -> Row:
-        if raw[:4] != _SIMPLE_HEAD:
+        if raw[:4] != SIMPLE_HEAD:
             return read_any(raw)
         row = blank.copy()
         missing, at = wanted, 6

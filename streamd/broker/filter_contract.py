@@ -9,6 +9,7 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
 from segments.property_keys import PREFIX, key_of, mark_of, plain_key
 from segments.selector import RowReader, filter_value_of, filter_value_reader, parse_property
+from segments.selector.fields import SIMPLE_HEAD
+from segments.selector.nodes import PropertySection
 from segments.selector.values import Value
 from streamd.broker.arguments import (
     FILTER_CONTRACT,
@@ -33,6 +36,13 @@ VALUE_BYTES = 128  # counted for each besides its own
 _REMEMBERED_BYTES = 64  # of a value
 _REMEMBERED_VALUES = 4096  # of a property; then all of it are forgotten
 _REMEMBERED_PROPERTIES = 16
+# Messages of one kind have the same application properties, most of all where they are few. Where
+# hardly any were seen before, it is tried again after a while.
+_REMEMBERED_SECTION = 128  # bytes of them
+_REMEMBERED_SECTIONS = 4096  # of streams with the same filter properties; then all are forgotten
+_REMEMBERED_NAMES = 8
+_FEW = 3 * _REMEMBERED_SECTIONS  # messages with so many new ones: not worth it
+_WITHOUT = 20 * _FEW  # messages that are read without it then
 
 
 class Checked(NamedTuple):
@@ -160,7 +170,9 @@ class _Properties:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.marks = tuple(map(mark_of, names[1:]))
+        self._names = tuple(names)
         properties = list(map(parse_property, names))
+        self._in_map = all(prop.section is PropertySection.APPLICATION for prop in properties)
         self._read = RowReader(properties).read
         self._readers = list(map(filter_value_reader, properties))
         # The value of the first is a filter value, those of the others become keys.
@@ -179,19 +191,66 @@ class _Properties:
 
     def taken(self, entries: Entries) -> tuple[Sequence[bytes], Entries]:
         """The filter values of messages, and the messages with their keys."""
-        bodies = messages_of(entries.data)
-        columns: Iterable[Sequence[bytes]]
+        own, *keys = self._columns(messages_of(entries.data))
+        return own, entries._replace(marks=self.marks, property_keys=tuple(keys))
+
+    def _columns(self, bodies: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+        """The same: what stands first in `of` for each message, what stands second, and so on."""
+        if self._in_map:
+            sections = _sections(self._names)
+            if sections.is_worth_it(len(bodies)):
+                with suppress(IndexError):  # a message of four bytes
+                    known = [
+                        sections[raw[4 : 5 + raw[4]]] if raw[:4] == SIMPLE_HEAD else self.of(raw)
+                        for raw in bodies
+                    ]
+                    return zip(*known, strict=True)
         try:
             rows = list(map(self._read, bodies))
         except FormatError:
-            columns = zip(*map(self.of, bodies), strict=True)
-        else:
-            columns = (
-                list(map(_known(head).__getitem__, column))
-                for head, column in zip(self._heads, zip(*rows, strict=True), strict=True)
-            )
-        own, *keys = columns
-        return own, entries._replace(marks=self.marks, property_keys=tuple(keys))
+            return zip(*map(self.of, bodies), strict=True)
+        return (
+            list(map(_known(head).__getitem__, column))
+            for head, column in zip(self._heads, zip(*rows, strict=True), strict=True)
+        )
+
+
+class _Sections(dict[bytes, tuple[bytes, ...]]):
+    """What `_Properties.of` gives for messages that begin with a short map of properties.
+
+    By what follows the first four bytes, to the end of the map: nothing behind it counts.
+    """
+
+    def __init__(self, of: Callable[[bytes], tuple[bytes, ...]]) -> None:
+        super().__init__()
+        self._of = of
+        self._messages = self._new = 0  # lately; and how many of them were not known
+        self._left = 0  # messages that are read without it
+
+    def is_worth_it(self, messages: int) -> bool:
+        """Whether to look for some messages here."""
+        if self._left > 0:
+            self._left -= messages
+            return False
+        self._messages += messages
+        return True
+
+    def __missing__(self, section: bytes) -> tuple[bytes, ...]:
+        self._new += 1
+        if self._new >= _REMEMBERED_SECTIONS:
+            self._left = _WITHOUT if self._messages < _FEW else 0
+            self._messages = self._new = 0
+        found = self._of(SIMPLE_HEAD + section)
+        if len(section) <= _REMEMBERED_SECTION:
+            if len(self) >= _REMEMBERED_SECTIONS:
+                self.clear()
+            self[section] = found
+        return found
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _sections(names: tuple[str, ...]) -> _Sections:
+    return _Sections(_Properties(names).of)
 
 
 class _Known(dict[Value, bytes]):

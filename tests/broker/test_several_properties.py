@@ -19,7 +19,12 @@ from segments.selector import Dialect, Selector, SelectorError, filter_value_rea
 from segments.selector.selector import parse_sql, parse_tags
 from streamd.broker.arguments import filter_properties, read_arguments, read_settings
 from streamd.broker.errors import Refused
-from streamd.broker.filter_contract import MAX_VALUES_BYTES, FilterContract, contract_of
+from streamd.broker.filter_contract import (
+    MAX_VALUES_BYTES,
+    FilterContract,
+    _Sections,
+    contract_of,
+)
 from streamd.broker.waiters import Waiters
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import encode_sub_batch
@@ -230,6 +235,58 @@ def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
     asked = selector.push_down(names, is_strict="stream-filter-contract" in arguments)
     chunks.index_as(data.draw(INDEXES))
     assert set(chunks.needed) <= chunks.read(matcher_of(asked))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A message of which a byte is another one, perhaps, or an end is missing."""
+    raw = bytearray(draw(MESSAGES))
+    if raw and draw(st.booleans()):
+        raw[draw(st.integers(0, min(40, len(raw) - 1)))] = draw(st.integers(0, 255))
+    return bytes(raw[: draw(st.integers(0, len(raw)))] if draw(st.booleans()) else raw)
+
+
+@given(st.lists(damaged(), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_properties_that_were_seen_before_say_the_same(raws: list[bytes]) -> None:
+    """Whatever stands behind them, and however they are damaged."""
+    enforced = contract("p,q,TAGS", {"stream-filter-derive": "true"})
+    assert enforced is not None
+    raws += [raw + b"\0\x53\x77\xa1\1x" for raw in raws]
+    for _ in range(2):
+        checked = enforced.check(entries_of(raws)).entries
+        assert checked is not None
+        plain, q, tags = ([read(raw) for raw in raws] for read in READERS)
+        assert checked.filter_values == (plain if any(plain) else None)
+        assert list(map(list, checked.property_keys)) == [
+            [key_of(name, value) for value in values] for name, values in (("q", q), ("TAGS", tags))
+        ]
+
+
+def test_what_was_seen_is_remembered_only_where_that_pays() -> None:
+    read: list[bytes] = []
+
+    def of(raw: bytes) -> tuple[bytes, ...]:
+        read.append(raw)
+        return (raw,)
+
+    sections = _Sections(of)
+    assert sections[b"a"] == sections[b"a"] == (read[0],)
+    assert len(read) == 1
+    long = b"x" * 200
+    assert sections[long] == sections[long]
+    assert len(read) == 3  # it is not kept
+    for number in range(10_000):
+        if sections.is_worth_it(1):
+            assert sections[b"%d" % number] == (read[-1],)
+    assert len(sections) <= 4096
+    assert len(read) < 5_000  # they are all different, so it has given up
+    assert not sections.is_worth_it(1_000_000)
+    assert sections.is_worth_it(1)  # for a while
+    for number in range(20_000):
+        if sections.is_worth_it(5):
+            assert sections[b"%d" % number]
+    assert sections.is_worth_it(1)  # most were known
 
 
 # p = 'a', and then a text that is not UTF-8 as q.
