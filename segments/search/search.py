@@ -401,13 +401,15 @@ class Search:
     def _search_file(self, segment: Segment, file: File) -> Steps:
         if self._request.keys and segment.key_state is KeyState.UNKNOWN:
             yield KeysUnknown(segment)
-        index = self._key_index(segment)
-        self.looked_at.segments_indexed += index is not None
         while True:
+            # Anew each time: damage that is found takes chunks out of the table, and the key index
+            # counts them.
+            index = self._key_index(segment)
             with ExitStack() as opened:
                 try:
                     table = yield from self._table(segment, file, opened)
                     yield from self._walk(segment, file, table, index)
+                    self.looked_at.segments_indexed += index is not None
                     return
                 except _WrongIndex:
                     self._distrusted.add(segment)

@@ -187,6 +187,22 @@ def test_only_what_is_damaged_is_left_out(
     assert sorted(offsets(log, replace(asked, **times))) == [6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("with_filters", [True, False])
+def test_damage_shifts_no_chunk_that_the_key_index_counts(with_filters: bool, newest: bool) -> None:
+    disk, log = orders(22)
+    log.policy = LogPolicy(key_properties=("order_id",))
+    index_keys(log)
+    segment = log.segments[0]
+    assert segment.filters is not None
+    disk.files[segment.path()].content[segment.filters.positions[1]] ^= 0x11
+    if not with_filters:
+        segment.drop_filters()
+    # 4 is in the chunk that cannot be read, 10 in one behind it.
+    assert offsets(log, replace(KEYED, keys=("4", "10"), newest=newest)) == [10]
+    assert offsets(log, replace(KEYED, keys=("1", "7", "10"))) == [1, 7, 10]
+
+
 # -- meanwhile
 
 
