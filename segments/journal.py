@@ -82,7 +82,7 @@ class Journal:
         self._size = 0
         self._rewrite_at = _COMPACT_BYTES
         self._rewrite: Rewrite | None = None
-        self._is_wrong = False
+        self._is_wrong = self._rewrites_wrong = False
         self._borrowed: File | None = None
         self._latest = self._borrowed_snapshot = self._safe = _NONE
         self.is_dirty = self.has_new_name = False
@@ -235,6 +235,7 @@ class Journal:
         if self._safe.next_offset:  # the last snapshot whose chunks are all on the device
             parts.insert(1, codec.encode_journal_record(self._safe))
         self._rewrite = Rewrite(self._disk, self._path, b"".join(parts), record)
+        self._rewrites_wrong, self._is_wrong = self._is_wrong, False
         return self._rewrite
 
     def end_rewrite(self) -> bool:
@@ -245,9 +246,9 @@ class Journal:
         if rewrite.file is not None:
             self._use(rewrite.file, len(rewrite.content), rewrite.record)
             self._borrowed_snapshot = rewrite.record
-            self._is_wrong = False
-            self.obstacle = None
+            self.obstacle = None  # what became wrong meanwhile is for the next one
         else:
+            self._is_wrong = self._is_wrong or self._rewrites_wrong
             self._rewrite_at = self._size + _COMPACT_BYTES  # not with every flush
             self.obstacle = rewrite.refusal if self._is_wrong else None
         return rewrite.file is not None

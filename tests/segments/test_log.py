@@ -511,6 +511,24 @@ class TestJournalOnAFailingDisk:
         log.abandon()
         assert offset_after_reopening(disk) == 2
 
+    @pytest.mark.parametrize("is_full", [False, True])
+    def test_what_is_deleted_while_the_journal_is_rewritten(self, is_full: bool) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        for name in (b"first", b"second", b"third"):
+            log.store_offset(name, 4)
+        log.write_tracking()
+        assert log.delete_offset(b"first")
+        flush = log.begin_flush()
+        disk.capacity = 0 if is_full else None
+        flush.run()
+        disk.capacity = None
+        assert log.delete_offset(b"second")
+        log.end_flush(flush)
+        log.flush()
+        again = Log.open("s", disk=disk)  # as after a kill
+        assert again.tracking.offsets() == {b"third": 4}
+
     def test_what_is_stored_while_the_journal_is_rewritten(self) -> None:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
