@@ -360,6 +360,8 @@ class Administration:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
         answer = await self._connection.request(c.Manage, operation, pairs)
+        if answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:  # the reason is its name
+            raise refusal(answer.code, f"{operation} {answer.reason}".rstrip())
         if answer.code != OK:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]

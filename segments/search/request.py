@@ -61,11 +61,11 @@ class SearchRequest:
             raise BadSearch(f"limit is {self.limit}, expected 1 to {MAX_LIMIT:,}")
         self._check_keys()
         if self.from_ms is not None and self.to_ms is not None and self.to_ms < self.from_ms:
-            raise BadSearch("the time to which is searched is before the one from which it is")
+            raise BadSearch("to is before from: no time is between them")
         if self.filter_values and not self.filter_properties:
             raise BadSearch("the stream declares no filter property, so filter finds no message")
         if not all(self.filter_values):
-            raise BadSearch("a filter value is empty")
+            raise BadSearch("filter is empty, expected a filter value")
 
     def _check_keys(self) -> None:
         if len(self.keys) > MAX_KEYS:
@@ -78,11 +78,13 @@ class SearchRequest:
                 size = len(key.encode())
                 raise BadSearch(f"a key has {size:,} bytes, expected 1 to {MAX_KEY_BYTES:,}")
         if self.keys and not self.properties:
-            raise BadSearch("the stream declares no key property: name the property of the key")
+            raise BadSearch(
+                "the stream declares no key property: say with property where the key stands"
+            )
         if self.properties and not self.keys:
-            raise BadSearch("a property is named, and no key that is looked for in it")
+            raise BadSearch("property needs key, which is looked for in it")
         if self.latest and not self.keys:
-            raise BadSearch("latest needs keys: it finds the newest message of each")
+            raise BadSearch("latest needs key: it finds the newest message of each")
 
     def fingerprint(self) -> int:
         """Tells requests apart but for their limit: a token goes on with one of the same."""

@@ -243,11 +243,11 @@ class Search:
 
     def _go_on(self, token: Token) -> None:
         if token.stream != self._identity:
-            raise BadToken("the token to go on with is of another stream")
+            raise BadToken("after is a token of another stream")
         if token.request != self._request.fingerprint():
-            raise BadToken("the token to go on with is of another search: ask for the same")
+            raise BadToken("after is a token of another search: all but limit has to be the same")
         if token.end > self._log.committed_offset or not self._has_chunk(token):
-            raise BadToken("the token to go on with is of another stream of that name")
+            raise BadToken("after is a token of another stream of that name: begin anew")
         self._end = token.end
         self._chunk = token.chunk, token.chunk_check
         self._test.forget(token.done)

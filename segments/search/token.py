@@ -63,9 +63,9 @@ def read_token(text: str) -> Token:
         raw = b""
     sized = _CRC.size + _FORM.size <= len(raw) <= _MAX_BYTES
     if not sized or _CRC.pack(crc32(raw[_CRC.size :])) != raw[: _CRC.size]:
-        raise BadToken("the token to go on with is none that this server has given")
+        raise BadToken("after is no token that a search has given")
     version, *fields = _FORM.unpack_from(raw, _CRC.size)
     if version != _VERSION:
-        raise BadToken("the token to go on with is of another version of this program")
+        raise BadToken("after is a token of another version of this program: begin anew")
     done = int.from_bytes(raw[_CRC.size + _FORM.size :], "big")
     return Token._make((*fields, done))

@@ -113,8 +113,13 @@ def _flag(text: str) -> bool:
     return _choice("true", "false")(text) == "true"
 
 
-def _properties(most: int) -> Callable[[str], str]:
-    """Reads up to so many names of properties; gives their canonical text."""
+def _properties(most: int, further_bytes: int) -> Callable[[str], str]:
+    """Reads up to so many names of properties; gives their canonical text.
+
+    Args:
+        most: names.
+        further_bytes: of each name but the first, at most.
+    """
 
     def read(text: str) -> str:
         names = names_in(text)
@@ -122,7 +127,7 @@ def _properties(most: int) -> Callable[[str], str]:
             raise ValueError(f"at most {most} names of properties, and there are {len(names)}")
         _check_property(names[0], _MAX_PROPERTY_BYTES)
         for name in names[1:]:
-            _check_property(name, _MAX_FURTHER_BYTES)
+            _check_property(name, further_bytes)
         return text_of_names(names)
 
     return read
@@ -131,19 +136,12 @@ def _properties(most: int) -> Callable[[str], str]:
 def _check_property(name: str, most: int) -> None:
     if len(name.encode()) > most or not name.isprintable():
         raise ValueError(f"a name of at most {most} bytes")
+    if not name:
+        raise ValueError("the name of a property")
     try:
         parse_property(name)
     except SelectorError as error:
         raise ValueError(f"the name of a property: {error.reason}") from None
-
-
-def _key_properties(text: str) -> str:
-    names = names_in(text)
-    if len(names) > MAX_KEY_PROPERTIES:
-        raise ValueError(f"at most {MAX_KEY_PROPERTIES} properties, with commas between")
-    for name in names:
-        _check_property(name, _MAX_PROPERTY_BYTES)
-    return text_of_names(names)
 
 
 FILTER_SIZE = "stream-filter-size-bytes"
@@ -166,13 +164,13 @@ READERS: Mapping[str, Callable[[str], Value]] = {
     SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
     FILTER_SIZE: _filter_size,
     FILTER_HISTORY: _flag,
-    FILTER_PROPERTY: _properties(MAX_FILTER_PROPERTIES),
+    FILTER_PROPERTY: _properties(MAX_FILTER_PROPERTIES, _MAX_FURTHER_BYTES),
     FILTER_CONTRACT: _choice(STRICT, LENIENT),
     FILTER_DERIVE: _flag,
     ERROR_RATE: _rate,
     CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
     CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
-    KEY_PROPERTIES: _key_properties,
+    KEY_PROPERTIES: _properties(MAX_KEY_PROPERTIES, _MAX_PROPERTY_BYTES),
     "initial-cluster-size": _whole(1, 1 << 20),
     "queue-leader-locator": _choice(*_LOCATORS),
 }

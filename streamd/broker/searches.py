@@ -264,9 +264,8 @@ def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
     named = tuple(dict.fromkeys(given.get("property", ())))
     order = _choice(one, "order", {_OLDEST: False, _NEWEST: True}, default=False)
     by = {_CHUNK_TIME: False, _CREATION_TIME: True}
+    _check_properties(named)
     try:
-        for name in named:
-            parse_property(name)
         request = SearchRequest(
             keys=keys,
             properties=named or (key_properties(arguments) if keys else ()),
@@ -279,12 +278,13 @@ def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
             is_strict=arguments.get(FILTER_CONTRACT) == STRICT,
             newest=latest or order,
             offset=_number(one, "offset", MAX_OFFSET) if "offset" in one else None,
-            limit=_number(one, "limit", MAX_LIMIT, default=_DEFAULT_LIMIT),
+            limit=_number(one, "limit", MAX_LIMIT, least=1, default=_DEFAULT_LIMIT),
             latest=latest,
         )
         request.check()
     except SelectorError as error:
-        raise _wrong(f"column {error.column}: {error.reason}") from None
+        word = "tags" if "tags" in one else "sql"
+        raise _wrong(f"{word}, column {error.column}: {error.reason}") from None
     except BadSearch as error:
         raise _wrong(str(error)) from None
     return Asked(request, one.get("after", ""))
@@ -292,6 +292,14 @@ def read_words(words: Words, arguments: Mapping[str, Value]) -> Asked:
 
 def _wrong(details: str) -> Refused:
     return Refused(Reason.PRECONDITION_FAILED, details)
+
+
+def _check_properties(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            parse_property(name)
+        except SelectorError as error:
+            raise _wrong(f"property is {name[:40]!r}: {error.reason}") from None
 
 
 def _gathered(words: Words) -> dict[str, list[str]]:
@@ -319,13 +327,15 @@ def _choice(
     return choices[text]
 
 
-def _number(one: Mapping[str, str], name: str, most: int, *, default: int = 0) -> int:
+def _number(
+    one: Mapping[str, str], name: str, most: int, *, least: int = 0, default: int = 0
+) -> int:
     text = one.get(name)
     if text is None:
         return default
     is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not is_number or int(text) > most:
-        raise _wrong(f"{name} is {text[:40]!r}, expected a number up to {most:,}")
+    if not is_number or not least <= int(text) <= most:
+        raise _wrong(f"{name} is {text[:40]!r}, expected a number from {least:,} to {most:,}")
     return int(text)
 
 

@@ -51,7 +51,7 @@ _COMMANDS = {
     "find": _Place(
         "streamd.cli.find",
         "find",
-        "Find single messages of the stream NAME, and print them as JSON lines.",
+        "Find messages of the stream NAME by key, time or condition.",
     ),
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.types import IntParamType
 
 from streamd.cli.ending import leaves
 from streamd.cli.log_lines import OneLine
@@ -45,6 +46,37 @@ class Number(click.FloatRange):
         number: float = super().convert(value, param, ctx)
         if math.isnan(number) or (math.isinf(number) and not self._may_be_infinite):
             self.fail(f"{value} is not a number of 0 or more", param, ctx)
+        return number
+
+
+class WholeNumber(IntParamType):
+    """A whole number.
+
+    Args:
+        least: the smallest one that is taken.
+        most: the largest; None for any.
+    """
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as in click
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """See click.ParamType."""
+        number = whole_number(str(value))
+        most = self._most
+        if number is None or number < self._least or (most is not None and number > most):
+            bounds = (
+                f"of {self._least:,} or more"
+                if most is None
+                else f"from {self._least:,} to {most:,}"
+            )
+            self.fail(f"{value} is not a whole number {bounds}", param, ctx)
         return number
 
 

@@ -10,6 +10,7 @@ import click
 
 from segments.message_json import message_json
 from streamd.cli.common import (
+    WholeNumber,
     count,
     moment,
     retry_option,
@@ -68,7 +69,7 @@ _NAMED = ("first", "last", "next")
 )
 @click.option("--group", default="", metavar="G", help="Use the standing selector of group G.")
 @click.option("--explain", is_flag=True, help="Say on stderr which chunks are wanted, and why.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+@click.option("--limit", type=WholeNumber(1), metavar="N", help="Stop after N messages.")
 @click.option(
     "--until-end", is_flag=True, help="Stop at the end that the stream has now; else wait for more."
 )

@@ -5,10 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamd.cli.common import Number, count, moment, retry_option, run_client, size, uri_option
+from streamd.cli.common import (
+    Number,
+    WholeNumber,
+    count,
+    moment,
+    retry_option,
+    run_client,
+    size,
+    uri_option,
+)
 from streamd.cli.consume import as_json
 from streamd.cli.pipes import write_lines
-from streamd.cli.terminal import BadSelector, Misused, json_line, note
+from streamd.cli.terminal import Misused, json_line, note
 
 if TYPE_CHECKING:
     from clients import Client, Finding
@@ -29,8 +38,8 @@ _SECONDS = 60
     "properties",
     multiple=True,
     metavar="P",
-    help="The property that the key is the value of, as order_id or properties.message_id; may be "
-    "repeated. Default: the key properties of the stream.",
+    help="Where the key stands: the name of a property, as order_id or properties.message_id; may "
+    "be repeated. Default: the key properties of the stream.",
 )
 @click.option("--from", "start", metavar="TIME", help="Only messages stored then or later.")
 @click.option("--to", "end", metavar="TIME", help="Only messages stored then or earlier.")
@@ -48,7 +57,7 @@ _SECONDS = 60
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,
-    help="The rules for --sql, as of consume.",
+    help="The rules for --sql, as for consume.",
 )
 @click.option(
     "--filter",
@@ -58,26 +67,30 @@ _SECONDS = 60
     help="Only messages with this filter value, on a stream with a filter property; may be "
     "repeated.",
 )
-@click.option("--newest", is_flag=True, help="The newest message first, else the oldest.")
+@click.option("--newest", is_flag=True, help="The newest message first; without it, the oldest.")
 @click.option("--latest", is_flag=True, help="Of each key only the newest message.")
 @click.option(
-    "--offset", type=click.IntRange(0, _MAX_OFFSET), metavar="N", help="Begin with this message."
+    "--offset",
+    type=WholeNumber(0, _MAX_OFFSET),
+    metavar="N",
+    help="Begin with this message; with --newest, go back from it.",
 )
 @click.option(
     "--limit",
-    type=click.IntRange(1, _MAX_LIMIT),
+    type=WholeNumber(1, _MAX_LIMIT),
     default=100,
     show_default=True,
     metavar="N",
-    help="Messages at most.",
+    help="Messages at most, up to 1,000,000.",
 )
-@click.option("--after", default="", metavar="TOKEN", help="Go on where a search was cut.")
+@click.option("--after", default="", metavar="TOKEN", help="Go on where the search was cut.")
 @click.option(
     "--seconds",
     type=Number(may_be_infinite=True),
     default=_SECONDS,
     show_default=True,
-    help="Cut the search when it has taken so long.",
+    metavar="S",
+    help="Cut the search when it has taken so many seconds.",
 )
 @click.option("--explain", is_flag=True, help="Say on stderr what was looked at.")
 @retry_option
@@ -96,13 +109,13 @@ def find(  # noqa: PLR0913 - each an option
     explain: bool,
     **options: Any,  # noqa: ANN401 - as they are declared
 ) -> None:
-    """Find single messages of the stream NAME, and print them as JSON lines.
+    """Find messages of the stream NAME by key, time or condition.
 
-    The lines are those of consume. A message matches if it has one of the keys, in one of the
-    properties, and all else is true of it as well. A key that spells a number also finds that
-    number. TIME is in ms since 1970, or as 2026-11-21T09:00:00Z; both ends belong to the range.
-    Without a key it browses the stream. On stderr it says whether that was all; if not, --after
-    with the same options goes on.
+    They are printed as JSON lines, as by consume. A message matches if it has one of the keys, in
+    one of the properties, and all else is true of it as well. A key that spells a number also finds
+    that number. TIME is in ms since 1970, or as 2026-11-21T09:00:00Z; both ends belong to the
+    range. Without a key it browses the stream. On stderr it says whether that was all; if not,
+    --after with the same options goes on.
 
     \b
     Examples:
@@ -150,11 +163,11 @@ def _check_properties(names: Iterable[str]) -> None:
         parse_property,
     )
 
-    try:
-        for name in names:
+    for name in names:
+        try:
             parse_property(name)
-    except SelectorError as error:
-        raise BadSelector(str(error)) from error
+        except SelectorError as error:
+            raise Misused(f"--property is {name!r}: {error.reason}") from error
 
 
 async def _print(found: "Finding") -> int:
@@ -174,7 +187,7 @@ def _outcome(found: "Finding", printed: int) -> str:
     what = f"found {count(printed, 'message')}"
     if found.cut is None:
         return f"{what}: that is all"
-    why = {"limit": "the limit", "budget": "the time"}[found.cut]
+    why = {"limit": "the limit", "budget": "the time limit"}[found.cut]
     return f"{what}: cut by {why}; there may be more, go on with --after {found.after}"
 
 
@@ -183,8 +196,8 @@ def _looked_at(counts: dict[str, int], *, has_keys: bool) -> Iterator[str]:
     segments, indexed = counts["segments"], counts["segments_indexed"]
     if has_keys and indexed < segments:
         yield (
-            f"segments: {segments:,} searched, {segments - indexed:,} of them scanned, as they "
-            "have no index of these keys"
+            f"segments: {segments:,} searched, {segments - indexed:,} of them scanned, as no index "
+            "has all their keys (yet)"
         )
     else:
         yield f"segments: {segments:,} searched" + (", by their key index" if has_keys else "")

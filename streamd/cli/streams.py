@@ -53,7 +53,8 @@ def stream() -> None:
     "--key-property",
     multiple=True,
     metavar="P",
-    help="`streamd find` finds messages by this property at once; may be given up to 8 times.",
+    help="A property whose values `streamd find` looks up in an index, as order_id or "
+    "properties.message_id; may be given up to 8 times.",
 )
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
@@ -88,9 +89,9 @@ def create(
     Examples:
       streamd stream create flights --filter-size 64
       streamd stream create orders --filter-property region --filter-derive
-      streamd stream create returns --filter-property region --filter-property kind
+      streamd stream create returns --filter-property kind --filter-property item
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
-      streamd stream create orders --key-property order_id --key-property properties.message_id
+      streamd stream create orders --key-property order_id --key-property customer
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
     if filter_property:
@@ -166,7 +167,8 @@ ARGUMENTS = {
     "--key-property",
     multiple=True,
     metavar="P",
-    help="`streamd find` finds messages by this property at once; all of them are to be given.",
+    help="A property whose values `streamd find` looks up in an index; all of them are to be "
+    "given, up to 8.",
 )
 @uri_option
 def set_arguments(
@@ -186,6 +188,8 @@ def set_arguments(
       streamd stream set orders --key-property order_id --key-property customer
     """
     given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
+    if _DEFAULT in key_property and len(key_property) > 1:
+        raise Misused("--key-property default takes all key properties away, so it stands alone")
     given.update(_keys(key_property))
     if not given:
         raise Misused("no option says what to change, see --help")
@@ -304,7 +308,8 @@ def _percent(parts_per_million: int) -> str:
     "--before",
     required=True,
     metavar="OFFSET|TIME",
-    help="The first message to keep: its offset, or a time as in 2026-11-20T10:00:00Z.",
+    help="The first message to keep: its offset, or a time as in 2026-11-20T10:00:00Z. At most "
+    "the offset behind the last message, which removes all.",
 )
 @uri_option
 def truncate(name: str, uri: str, before: str) -> None:
@@ -326,12 +331,29 @@ def truncate(name: str, uri: str, before: str) -> None:
         )
 
     async def work(client: "Client") -> int:
-        if time is None:
-            return await client.truncate(name, before=offset)
-        return await client.truncate(name, before_time_ms=round(time.timestamp() * 1000))
+        if time is not None:
+            return await client.truncate(name, before_time_ms=round(time.timestamp() * 1000))
+        if offset is not None:
+            await _check_is_there(client, name, offset)
+        return await client.truncate(name, before=offset)
 
     first = run_client(uri, work)
     note(f"{shown(name)} begins at offset {first:,}")
+
+
+async def _check_is_there(client: "Client", name: str, offset: int) -> None:
+    """Raise where an offset is behind the end: a slip, or a time in ms, would remove everything."""
+    from clients import AccessRefused  # noqa: PLC0415 - not needed for --help
+
+    try:
+        end = (await client.stats(name))["committed_offset"] + 1
+    except AccessRefused:  # the right to configure is enough to truncate
+        return
+    if offset > end:
+        raise Failed(
+            f"--before is {offset}, and {name} ends before offset {end}; that offset removes all "
+            "messages, and a time is given as in 2026-11-20T10:00:00Z"
+        )
 
 
 @stream.command()

@@ -92,6 +92,11 @@ class TestStreams:
         streamd("stream", "truncate", "flights", "--before", "soon", code=2)
         assert "--before is 'soon', expected an offset, or a time as in" in streamd.notes
         streamd("stream", "truncate", "none", "--before", "1", code=1)
+        streamd("stream", "truncate", "flights", "--before", "4", code=1)
+        assert "flights ends before offset 3; that offset removes all" in streamd.notes
+        assert [row["offset"] for row in streamd.lines("flights")] == [1, 2]
+        streamd("stream", "truncate", "flights", "--before", "3")
+        assert streamd.notes == "flights begins at offset 3\n"
 
     def test_stored_offsets(self, streamd: Shell) -> None:
         streamd("stream", "create", "flights")
@@ -466,7 +471,7 @@ class TestMistakes:
             (["consume", "s", "--offset", "soon"], "--offset is 'soon', expected first, last", 2),
             (["consume", "s", "--match-unfiltered"], "need --filter", 2),
             (["consume", "s", "--filter", ""], "--filter is empty", 2),
-            (["consume", "s", "--limit", "0"], "0 is not in the range x>=1", 2),
+            (["consume", "s", "--limit", "0"], "0 is not a whole number of 1 or more", 2),
             (["publish", "s", "/nowhere"], "No such file", 2),
         ],
     )

@@ -122,6 +122,7 @@ async def test_pages(http: Http) -> None:
         "after=%00",
         "order=up",
         "latest=true",
+        "key=1&property=",
         "sql=a+%3D",
         "colour=red",
         "limit=1&limit=2",
@@ -134,6 +135,20 @@ async def test_bad_input_is_one_line(http: Http, query: str) -> None:
     reason = await http.reason("GET", f"{PATH}?{query}")
     assert reason
     assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("key=1&property=", "property is '': the name of a property is expected"),
+        ("sql=a+%3D", "sql, column 4: found the end"),
+        ("tags=||", "tags, column "),
+        ("limit=0", "limit is '0', expected a number from 1 to 10,000"),
+        ("from=2&to=1", "to is before from"),
+    ],
+)
+async def test_what_is_wrong_is_named(http: Http, query: str, says: str) -> None:
+    assert (await http.reason("GET", f"{PATH}?{query}")).startswith(says)
 
 
 async def test_who_may_not_read_finds_nothing(http: Http, server: Harness) -> None:
