@@ -14,10 +14,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import filter_demand, filter_index, policy, tracking
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from segments.keys import extraction, table as key_table
+from segments.search import request as search_request
 from segments.selector import dialects
 from streamd import config as limits
 from streamd.auth import throttle, users
-from streamd.broker import arguments, checks, log_writer, standing_selectors
+from streamd.broker import arguments, checks, log_writer, searches, standing_selectors
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
@@ -29,7 +31,8 @@ from streamd.connections.amqp091 import (
     publishing,
 )
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
-from streamd.http_api import messages
+from streamd.connections.stream import finding
+from streamd.http_api import found_messages, messages
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
@@ -455,6 +458,21 @@ LIMITS = {
     "messages in a chunk": policy.BUSY_CHUNK_RECORDS,
     "data of a chunk": f"{policy.DEFAULT_CHUNK_BYTES >> 20} MiB",
     "filter properties of a stream": arguments.MAX_FILTER_PROPERTIES,
+    "key properties of a stream": arguments.MAX_KEY_PROPERTIES,
+    "searches at once": searches.MAX_SEARCHES,
+    "searches that wait": searches.MAX_WAITING,
+    "searches of a connection": 1,  # tests/connections has it
+    "keys of a search": search_request.MAX_KEYS,
+    "key that is looked for": f"{search_request.MAX_KEY_BYTES:,} bytes",
+    "parameters of a search": searches._MOST_WORDS,
+    "messages of a page": search_request.MAX_LIMIT,
+    "data of a page": f"{searches.PAGE_BYTES >> 20} MiB",
+    "bytes that are read for a page": f"{searches.READ_BYTES >> 30} GiB",
+    "seconds for a page, stream protocol; HTTP": (
+        f"{finding._SECONDS:.0f}; {found_messages.SECONDS:.0f}"
+    ),
+    "chunks of a segment in a key index": key_table.MAX_CHUNKS,
+    "keys of a chunk in a key index": f"1 for each {extraction._BYTES_PER_KEY} bytes",
     "filter of a chunk": f"{MIN_FILTER_SIZE} to {MAX_FILTER_SIZE} bytes",
     "different filter values in one compressed sub-batch": f"{MAX_VALUES_BYTES >> 20} MiB",
     "segment": f"{policy.DEFAULT_SEGMENT_BYTES // 10**6} MB",

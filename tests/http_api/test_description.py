@@ -207,6 +207,6 @@ async def test_the_commands_of_the_page(http: Http) -> None:
         answers.append(answer.text)
         if ">" in given:
             files[given[">"]] = answer.content
-    assert len(answers) == 5
+    assert len(answers) == 6
     (shown,) = re.findall(r"^```json\n(.*)\n```$", text, re.MULTILINE)
     assert shown == answers[1]
