@@ -42,7 +42,7 @@ _FRAME = 256  # messages in a frame
 _PART = 500_000  # messages whose frames are made at once
 _PROPERTY = "order_id"
 _KEYS = Pair("stream-key-properties", _PROPERTY)
-_STREAM, _PLAIN = "keyed", "plain"
+_STREAM, _SHORT = "keyed", "short"
 _LOOKUPS = 1_000
 _PATIENCE_SECONDS = 900
 
@@ -116,8 +116,24 @@ def _rows(
         yield Row("until all sealed segments are indexed, after that", f"{waited:.1f} s", waited)
         yield Row("index, of the data", f"{size / data:.1%}", size / data, "10 %")
         yield Row("memory of the server, more than before", f"{more / 1e6:.1f} MB", more, "50 MB")
+        smaller = Pair(sizes.key, str(segment_size // 10))  # so that many are sealed
+        yield from _with_keys(target, connection, beside, rounds, smaller)
         yield from _beside(target, connection, folder, beside, rounds, sizes)
     yield from _lookups(folder, messages)
+
+
+def _with_keys(
+    target: Target, connection: RawConnection, count: int, rounds: int, sizes: Pair
+) -> Iterator[Row]:
+    """Publishing with and without a key property in turn; what is published is indexed beside."""
+    measured = _Publishing(target, connection, count)
+    for number in range(rounds):
+        for arguments in ((sizes,), (_KEYS, sizes)) if number % 2 else ((_KEYS, sizes), (sizes,)):
+            connection.request(c.Create, _SHORT, arguments)
+            measured.publish(_SHORT, 0, has_keys=len(arguments) > 1)
+            connection.request(c.Delete, _SHORT)
+            time.sleep(1)  # until nothing is indexed any more
+    yield from measured.rows("its segments being indexed beside")
 
 
 def _beside(
@@ -128,39 +144,53 @@ def _beside(
     rounds: int,
     sizes: Pair,
 ) -> Iterator[Row]:
-    """Publishing while the whole stream is indexed anew, and without keys and indexing.
-
-    The time of the server's own process is shown as well: on a machine that has other things to do
-    it says more than the speed.
-    """
-    figures: dict[str, list[tuple[float, float]]] = {_PLAIN: [], _STREAM: []}
-
-    def publish_to(stream: str, start: int) -> None:
-        before = _own_cpu_seconds(target.pid)
-        seconds = _publish(connection, stream, start, count)
-        figures[stream].append((seconds, _own_cpu_seconds(target.pid) - before))
-
+    """Publishing while the whole stream is indexed anew, and without keys and indexing."""
+    measured = _Publishing(target, connection, count)
     for number in range(rounds):
-        connection.request(c.Create, _PLAIN, (sizes,))
-        publish_to(_PLAIN, 0)
-        connection.request(c.Delete, _PLAIN)
+        connection.request(c.Create, _SHORT, (sizes,))
+        measured.publish(_SHORT, 0, has_keys=False)
+        connection.request(c.Delete, _SHORT)
         names = f"{_PROPERTY},more" if number % 2 == 0 else _PROPERTY
         changed = time.time()
         pairs = (Pair("stream", _STREAM), Pair(_KEYS.key, names))
         connection.request(c.Manage, "stream.set", pairs)
         time.sleep(1.5)  # until the process has begun
-        publish_to(_STREAM, count * number)
+        measured.publish(_STREAM, count * number, has_keys=True)
         _wait_until_indexed(folder, before=changed)
-    (without, cpu), (beside, cpu_beside) = (
-        (count / median(seconds), median(used for _, used in found) / count)
-        for found in figures.values()
-        for seconds in [[one for one, _ in found]]
-    )
-    yield Row("publish without a key property", f"{without:,.0f} msg/s", without)
-    yield Row("publish with one, all being indexed beside", f"{beside:,.0f} msg/s", beside)
-    yield Row("the same as a share", f"{beside / without:.2f}", beside / without, "0.9")
-    yield Row("the server's processor time, without", f"{cpu * 1e6:.2f} µs/message", cpu)
-    yield Row("the same, with", f"{cpu_beside * 1e6:.2f} µs/message", cpu_beside)
+    yield from measured.rows("all that is stored being indexed anew beside")
+
+
+class _Publishing:
+    """Rounds of publishing, without keys and with them.
+
+    The time of the server's own process is shown as well: on a machine that has other things to do
+    it says more than the speed.
+    """
+
+    def __init__(self, target: Target, connection: RawConnection, count: int) -> None:
+        self._target = target
+        self._connection = connection
+        self._count = count
+        self._figures: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+
+    def publish(self, stream: str, start: int, *, has_keys: bool) -> None:
+        """Publish, and keep the figures."""
+        before = _own_cpu_seconds(self._target.pid)
+        seconds = _publish(self._connection, stream, start, self._count)
+        used = _own_cpu_seconds(self._target.pid) - before
+        self._figures[has_keys].append((seconds, used))
+
+    def rows(self, what: str) -> Iterator[Row]:
+        """What came out."""
+        (slow, used), (fast, cpu) = (
+            (self._count / median(seconds), median(cpu) / self._count)
+            for seconds, cpu in (zip(*self._figures[kind], strict=True) for kind in (True, False))
+        )
+        yield Row("publish without a key property", f"{fast:,.0f} msg/s", fast)
+        yield Row(f"with one, {what}", f"{slow:,.0f} msg/s", slow)
+        yield Row("the same as a share", f"{slow / fast:.2f}", slow / fast, "0.9")
+        text = f"{cpu * 1e6:.2f} and {used * 1e6:.2f} µs/message"
+        yield Row("the server's processor time, without and with", text, used / cpu)
 
 
 def _own_cpu_seconds(pid: int) -> float:
