@@ -257,22 +257,25 @@ class Search:
             self._low, self._high = max(self._low, token.position), token.end
 
     def _has_chunk(self, token: Token) -> bool:
-        """Whether the chunk that a token has seen is the one that is there, if any is."""
+        """Whether the chunk that a token knows is the one that is there, if any is."""
         log = self._log
         if not log.first_offset <= token.chunk < log.committed_offset:
             return token.chunk == NO_CHUNK or token.chunk < log.first_offset
         segment = log.segment_holding(token.chunk)
         if segment.damage:
             return True
-        place = chunk_holding(segment, token.chunk)
-        file = segment.acquire()
-        try:
-            header = read_header(file, place.position, place.offset)
-        finally:
-            segment.release()
+        place, header = _chunk_at(segment, token.chunk)
         return header is None or (
             place.offset == token.chunk and _check_of(header) == token.chunk_check
         )
+
+    def _last_chunk(self) -> tuple[int, int]:
+        """The newest chunk of the search, which retention removes last, and what tells it."""
+        segment = self._log.segment_holding(self._end - 1)
+        if segment.damage or not segment.base_offset < self._end <= segment.next_offset:
+            return NO_CHUNK, 0
+        place, header = _chunk_at(segment, self._end - 1)
+        return (NO_CHUNK, 0) if header is None else (place.offset, _check_of(header))
 
     def _token(self) -> str:
         position = self._high if self._request.newest else self._low
@@ -286,9 +289,13 @@ class Search:
     @property
     def page(self) -> Page:
         """What was found, when `steps` has come to its end."""
-        is_all = self._cut is None or self._low >= self._high or self._test.is_done
-        after = "" if is_all else self._token()
-        return Page(self._found, None if is_all else self._cut, after, self.looked_at)
+        after = "" if self._is_all else self._token()
+        return Page(self._found, None if self._is_all else self._cut, after, self.looked_at)
+
+    @property
+    def _is_all(self) -> bool:
+        """Nothing is left to be searched."""
+        return self._cut is None or self._low >= self._high or self._test.is_done
 
     @property
     def _must_stop(self) -> bool:
@@ -328,6 +335,8 @@ class Search:
                     yield None
             else:
                 yield from self._search_segment(segment)
+        if not self._is_all and self._chunk[0] == NO_CHUNK:
+            self._chunk = self._last_chunk()
 
     def _next_segment(self) -> Segment | None:
         """The next segment of the range; None when there is none any more."""
@@ -545,7 +554,6 @@ class Search:
             if self._is_out_of_time(header.timestamp_ms):
                 self.looked_at.chunks_skipped_by_time += 1
                 continue
-            self._chunk = header.chunk_id, _check_of(header)
             self.looked_at.chunks_read += 1
             try:
                 yield from self._search_chunk(header, chunk.data)
@@ -920,6 +928,20 @@ def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:
 
 def _unpacked(data: bytes, entry: Entry) -> list[bytes]:
     return list(compression.entry_bodies(data, entry))
+
+
+def _chunk_at(segment: Segment, offset: int) -> tuple[Place, ChunkHeader | None]:
+    """The chunk with an offset of a segment; no header where it cannot be read.
+
+    Raises:
+        StorageError: the system refused to read.
+    """
+    place = chunk_holding(segment, offset)
+    file = segment.acquire()
+    try:
+        return place, read_header(file, place.position, place.offset)
+    finally:
+        segment.release()
 
 
 def _check_of(header: ChunkHeader) -> int:

@@ -1,8 +1,8 @@
 """Where a search goes on that was cut: an opaque text, checked when it comes back.
 
 It says which stream and request it is of, up to where the search goes, how far it has come, and
-what one chunk on its way looked like, so that it is not taken for one of another stream of that
-name.
+what the newest chunk of the search looks like, so that it is not taken for one of another stream of
+that name. Retention removes that chunk last; when it is gone, nothing is left to be found.
 """
 
 import base64
@@ -31,7 +31,7 @@ class Token(NamedTuple):
         request: its fingerprint.
         end: offset before which it ends, or from which it went back.
         position: offset of the next message, or going back the one behind it.
-        chunk: offset of a chunk that it has passed, or NO_CHUNK.
+        chunk: offset of the newest chunk of the search, or NO_CHUNK where it cannot be read.
         chunk_check: of that chunk.
         done: keys whose newest message was found, a bit each.
     """

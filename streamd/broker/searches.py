@@ -344,8 +344,9 @@ def _time(one: Mapping[str, str], name: str) -> int | None:
     text = one.get(name)
     if text is None:
         return None
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-        return min(int(text), MAX_OFFSET)
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS:
+        return max(-MAX_OFFSET, min(int(text), MAX_OFFSET))
     try:
         found = datetime.fromisoformat(text)
         if found.tzinfo is not None:

@@ -97,6 +97,9 @@ async def test_times(reader: Peer) -> None:
         assert await find(reader, "s", ("from", str(first)), ("to", str(last))) == expected
     assert await find(reader, "s", ("from", "2099-01-01T00:00:00Z")) == []
     assert await find(reader, "s", ("to", "1999-01-01T00:00:00+01:00")) == []
+    for early in ("-1", "-" + "9" * 20, "1960-01-01T00:00:00Z"):
+        assert await find(reader, "s", ("from", early)) == list(range(60))
+        assert await find(reader, "s", ("to", early)) == []
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,8 @@ async def test_times(reader: Peer) -> None:
         [("offset", str(1 << 63))],
         [("from", "5"), ("to", "4")],
         [("from", "yesterday")],
+        [("from", "--1")],
+        [("from", "-")],
         [("to", "2026-11-21T09:00:00")],
         [("from", "2026-13-41T09:00:00Z")],
         [("by", "moonlight")],

@@ -38,9 +38,10 @@ from tests.segments.search.model import (
     VALUES,
     joined,
     pages,
+    step,
 )
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, entry, sub_batch
+from tests.support.logs import append, entry, sub_batch, truncate
 
 __all__ = ["small_tables"]  # a fixture
 
@@ -313,6 +314,36 @@ def test_a_token_is_good_for_its_stream_and_search_alone() -> None:
         assert "of that name" in refused(other_log, asked, after)
 
 
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_a_token_tells_streams_apart_also_where_retention_has_been(asked: SearchRequest) -> None:
+    _, log = orders(30)
+    after = token(log, asked)
+    other = Log.open("s", LogPolicy(max_segment_chunks=4), FaultyDisk())
+    for number in range(30):
+        append(other, [order(number)], now_ms=START_MS + 77)
+    truncate(other, 20)
+    assert "of that name" in refused(other, asked, after)
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_token_tells_streams_apart_also_where_nothing_was_read(newest: bool) -> None:
+    logs = []
+    for time in (START_MS, START_MS + 77):
+        policy = LogPolicy(max_segment_chunks=4, key_properties=("order_id",))
+        log = Log.open("s", policy, FaultyDisk())
+        for number in range(30):
+            append(log, [order(number)], now_ms=time)
+        assert log.seal()
+        index_keys(log)
+        logs.append(log)
+    asked = replace(KEYED, newest=newest)
+    search = Search(logs[0], asked, IDENTITY, START_MS)
+    page = step(search, over_after=2)
+    assert (page.cut, page.looked_at.chunks_read) == (Cut.BUDGET, 0)
+    assert "of that name" in refused(logs[1], asked, page.after)
+    assert offsets(logs[0], asked, page.after) == []
+
+
 @settings(max_examples=100)
 @given(st.text(max_size=100) | st.binary(max_size=100).map(lambda raw: raw.decode("latin-1")))
 def test_garbage_is_no_token(text: str) -> None:
@@ -346,6 +377,20 @@ def test_a_token_survives_that_its_place_is_removed() -> None:
 
 
 # -- requests
+
+
+def test_a_number_is_found_whose_publisher_has_given_another_text_of_it() -> None:
+    """The filter value of 5.0 may be "5.0" where the contract is not strict."""
+    for value, given_, keys in (
+        (5.0, b"5.0", ("5", "5.0")),
+        (5, b"5", ("5.0",)),
+        (True, b"true", ("TRUE",)),
+    ):
+        log = Log.open("s", LogPolicy(), FaultyDisk())
+        append(log, [Message(b"b", application_properties={"n": value}).encode()], [given_])
+        for key in keys:
+            asked = SearchRequest(keys=(key,), properties=("n",), filter_properties=("n",))
+            assert offsets(log, asked) == [0]
 
 
 @pytest.mark.parametrize(
