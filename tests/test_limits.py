@@ -432,6 +432,7 @@ def test_the_page_has_the_formula() -> None:
         "an HTTP connection": memory.http_connection(),
         "a stream": memory.stream(default),
         "a virtual host": memory.virtual_host(),
+        "a user": memory.http_answers(),
     }
     page = PAGE.read_text()
     for what, size in bounds.items():
@@ -442,7 +443,8 @@ def test_the_page_has_the_formula() -> None:
     assert (
         memory.everything(least)
         == sum(
-            bounds[what] for what in ("an AMQP connection", "an HTTP connection", "a virtual host")
+            bounds[what]
+            for what in ("an AMQP connection", "an HTTP connection", "a virtual host", "a user")
         )
         + FILTER_INDEX_BYTES
         + memory.searches()

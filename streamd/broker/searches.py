@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 MAX_SEARCHES = 4  # that run at the same time; others wait for their turn
 MAX_WAITING = 100  # and more are refused
 PAGE_BYTES = 1 << 20
-MAX_MESSAGE_BYTES = 16 << 20  # that are found: as large as those that AMQP 0-9-1 publishes
+MAX_MESSAGE_BYTES = 17 << 20  # that are found: AMQP 0-9-1 publishes 16 MiB, and properties
 READ_BYTES = 1 << 30
 # After some 2 ms of work a search rests for a while, and after each step while there are rounds: a
 # process that never sleeps has to wait for a processor when publishers need it, where other

@@ -1,5 +1,6 @@
 """/api/stream/{vhost}/{name}/messages: single messages of a stream, found or browsed."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import parse_qsl
@@ -8,6 +9,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from segments.message import MessageView
 from segments.message_json import message_json
@@ -66,6 +68,9 @@ _WORDS = {
     "after": text("The token `next` of the page before, for the same search."),
     "latest": about({**FLAG, "default": False}, "Of each key only the newest message."),
 }
+# Of answers that a user has not taken yet; with more than that, nothing more is searched. Who takes
+# one at a time never gets there, but by a message that is larger itself.
+_MOST_UNSENT_BYTES = 32 << 20
 _NOBODY = 499  # reads this answer
 
 
@@ -81,6 +86,7 @@ class MessagePaths:
     def __init__(self, service: Service) -> None:
         self._broker = service.broker
         self._searching: set[Name] = set()  # users
+        self._unsent: Counter[Name] = Counter()  # bytes of answers that they have not taken
         self.routes = [Route(_PATH, self._find)]
 
     @described(
@@ -97,12 +103,16 @@ class MessagePaths:
         A user has one search at a time. It ends when its client goes away.
         """
         user = caller_of(request).name
+        if self._unsent[user] > _MOST_UNSENT_BYTES:
+            reason = f"{user} has not read the answers to earlier searches: read them first"
+            return error_answer(_TOO_MANY, "too_many_requests", reason)
         if user in self._searching:
             reason = f"a search of {user} is going on, there may be one at a time"
             return error_answer(_TOO_MANY, "too_many_requests", reason)
         self._searching.add(user)
         try:
-            return await _while_there(request, partial(self._search, request))
+            found = await _while_there(request, partial(self._search, request))
+            return _Counted(found, user, self._unsent)
         finally:
             self._searching.discard(user)
 
@@ -112,13 +122,38 @@ class MessagePaths:
         may_read()
         if not host.has_stream(name):
             raise NotFound
-        query = request.scope["query_string"].decode("latin-1")
         try:
+            query = request.scope["query_string"].decode("ascii")
             words = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=1_000)
         except ValueError:
             raise BadRequest("the query is not UTF-8 in percent encoding, or too long") from None
         page = await self._broker.searches.find(host, name, words, may_read, SECONDS)
         return await _answer(page)
+
+
+class _Counted(Response):
+    """An answer that is counted while it is sent: its peer may take it slowly, or not at all.
+
+    Args:
+        answer: what is sent.
+        user: for whom.
+        unsent: bytes for each user.
+    """
+
+    def __init__(self, answer: Response, user: Name, unsent: Counter[Name]) -> None:
+        super().__init__(answer.body, answer.status_code, media_type=answer.media_type)
+        self._user, self._unsent = user, unsent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Starlette."""
+        size = len(self.body)
+        self._unsent[self._user] += size
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._unsent[self._user] -= size
+            if not self._unsent[self._user]:
+                del self._unsent[self._user]
 
 
 async def _while_there(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:

@@ -1,6 +1,7 @@
 """Messages over HTTP: what is found, what is refused, and that nobody searches for nobody."""
 
 import json
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -176,6 +177,69 @@ async def test_one_search_at_a_time_of_a_user(http: Http, server: Harness) -> No
     assert await http.code("GET", PATH) == 200
 
 
+@pytest.mark.usefixtures("http")
+async def test_answers_that_are_not_read_are_bounded(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user with many connections makes the server keep a few answers, not one for each."""
+    monkeypatch.setattr("streamd.http_api.found_messages._MOST_UNSENT_BYTES", 5_000)
+    app, may_send = server.server.http_app(), trio.Event()
+    answers: list[bytes] = []
+
+    async def ask(status: int | None = None) -> None:
+        async def send(message: dict[str, Any]) -> None:
+            assert status in (None, message.get("status", status))
+            if body := message.get("body"):
+                answers.append(body)
+                if status is None:
+                    await may_send.wait()
+
+        await app(_scope(), trio.sleep_forever, send)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+        found = [len(answer) for answer in answers if b"not read" not in answer]
+        assert sum(found) - found[-1] <= 5_000
+        assert len(answers) - len(found) > 10
+        await ask(429)
+        may_send.set()
+    await ask(200)
+
+
+@pytest.mark.usefixtures("http")
+async def test_a_query_that_is_not_encoded_is_not_taken_for_another(
+    server: Harness,
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = _scope() | {"query_string": "key=é&property=order_id".encode()}
+    await server.server.http_app()(scope, trio.sleep_forever, send)
+    assert sent[0]["status"] == 400
+
+
+def _scope() -> dict[str, object]:
+    headers = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="), (b"host", b"localhost")]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": f"/api/{PATH}",
+        "raw_path": f"/api/{PATH}".encode(),
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 1),
+        "state": {},
+    }
+
+
 @pytest.mark.usefixtures("slowly")
 async def test_a_search_ends_when_its_client_goes_away(http: Http, server: Harness) -> None:
     app = server.server.http_app()
@@ -192,24 +256,9 @@ async def test_a_search_ends_when_its_client_goes_away(http: Http, server: Harne
     async def send(_message: object) -> None:
         pass
 
-    headers = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="), (b"host", b"localhost")]
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": f"/api/{PATH}",
-        "raw_path": f"/api/{PATH}".encode(),
-        "query_string": b"",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("localhost", 1),
-        "state": {},
-    }
     stream = server.host.find("s")  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(app, scope, receive, send)
+        nursery.start_soon(app, _scope(), receive, send)
         await trio.sleep(1)
         assert stream._num_holds == 1
         gone.set()

@@ -24,6 +24,7 @@ from streamd.config import (
 from streamd.connections.amqp091.channel import MAX_UNACKED
 from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
 from streamd.connections.amqp091.delivery import HELD_BYTES
+from streamd.http_api.found_messages import _MOST_UNSENT_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.wire.amqp091 import connection as amqp
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
@@ -86,6 +87,14 @@ def http_connection() -> int:
     return _CONNECTION + (1 + JSON) * MAX_BODY_BYTES
 
 
+def http_answers() -> int:
+    """Answers to the searches of a user over HTTP that nobody reads; the last may be the largest.
+
+    JSON takes 6 bytes for one that is no text.
+    """
+    return _MOST_UNSENT_BYTES + 6 * (PAGE_BYTES + MAX_MESSAGE_BYTES)
+
+
 def stream(config: Config) -> int:
     """A stream: what is on its way into it, its names, and the index of its newest segment."""
     queued = 2 * (QUEUE_BYTES + config.frame_max)
@@ -106,13 +115,14 @@ def searches() -> int:
 
 
 def everything(config: Config) -> int:
-    """All that peers can make a server hold together; administrators add virtual hosts."""
+    """All that peers can make a server hold together; administrators add virtual hosts and users."""
     connection = max(stream_connection(config), amqp_connection())
     return (
         config.max_connections * connection
         + config.max_http_connections * http_connection()
         + config.max_streams * stream(config)
         + virtual_host()
+        + http_answers()
         + FILTER_INDEX_BYTES
         + searches()
     )
