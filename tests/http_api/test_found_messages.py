@@ -177,11 +177,11 @@ async def test_one_search_at_a_time_of_a_user(http: Http, server: Harness) -> No
     assert await http.code("GET", PATH) == 200
 
 
-@pytest.mark.usefixtures("http")
 async def test_answers_that_are_not_read_are_bounded(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
+    http: Http, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user with many connections makes the server keep a few answers, not one for each."""
+    assert await http.code("GET", PATH) == 200
     monkeypatch.setattr("streamd.http_api.found_messages._MOST_UNSENT_BYTES", 5_000)
     app, may_send = server.server.http_app(), trio.Event()
     answers: list[bytes] = []
@@ -208,10 +208,10 @@ async def test_answers_that_are_not_read_are_bounded(
     await ask(200)
 
 
-@pytest.mark.usefixtures("http")
 async def test_a_query_that_is_not_encoded_is_not_taken_for_another(
-    server: Harness,
+    http: Http, server: Harness
 ) -> None:
+    assert await http.code("GET", PATH) == 200
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ def searches() -> int:
 
 
 def everything(config: Config) -> int:
-    """All that peers can make a server hold together; administrators add virtual hosts and users."""
+    """All that peers can make a server hold together; only administrators add hosts and users."""
     connection = max(stream_connection(config), amqp_connection())
     return (
         config.max_connections * connection
