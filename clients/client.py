@@ -19,7 +19,7 @@ from clients.filters import (
 from clients.finding import DEFAULT_SECONDS, Finding, SearchOptions, words_of
 from clients.producer import FilterValue, Producer
 from clients.reconnecting import ReconnectingConnection, open_reconnecting
-from clients.selection import number_rule, selector_filter
+from clients.selection import declared_by, selector_filter
 from clients.super_stream import (
     ConsumerOptions,
     ProducerOptions,
@@ -109,7 +109,7 @@ class Client(Administration):
             filter_value: a function that gives the filter value of a message, as the producer's, or
                 the name of the property that has it, such as "region" or "properties.subject".
                 Then only messages that match exactly come out. A number or a boolean is its JSON
-                text: 5, 2.5, true.
+                text: 5, 2.5, true. Of a further filter property of the stream it is no value.
             sql: a SQL92 selector: only messages whose properties it is true for come out, and only
                 chunks that can hold one are asked for.
             tags: a tag expression instead, "a || b", for the property TAGS.
@@ -142,9 +142,8 @@ class Client(Administration):
             raise Unsupported("only a streamd server tells when a filter has come to the end")
         start = await self._start(stream, offset, name)
         by_value = Filter(filter_values, match_unfiltered, filter_value)
-        if by_value.finds_values:
-            name_of = filter_value if isinstance(filter_value, str) else None
-            by_value.numbers = await number_rule(self, stream, name_of)
+        if by_value.follows:
+            by_value.learn(await declared_by(self, stream))
         wanted: ConsumerFilter = by_value
         if sql is not None or tags is not None or group:
             if filter_values:

@@ -19,7 +19,13 @@ import anyio
 
 from clients.connection import ClientConnection
 from clients.errors import Closed, ConnectionLost, StreamError, Unsupported, refusal
-from clients.filters import ArrivedChunk, ConsumerFilter, ReceivedMessage, SelectorFilter
+from clients.filters import (
+    ArrivedChunk,
+    ConsumerFilter,
+    Declared,
+    ReceivedMessage,
+    SelectorFilter,
+)
 from clients.reconnecting import ReconnectingConnection
 from clients.signals import Signal
 from segments.checksum import crc32
@@ -114,6 +120,7 @@ class Consumer:
         self._start = start
         self._connection: ClientConnection | None = None
         self._wanted = wanted
+        self._was_open = False
         self._credit = credit
         self._first_offset = 0
         self._end_offset = end_offset
@@ -258,6 +265,9 @@ class Consumer:
         self._begin_at(self._start)
         if self._to_store is not None:
             await self._store_again(connection, self._to_store)
+        if self._was_open:
+            await self._learn_again(connection)
+        self._was_open = True
         credit = max(0, self._credit - len(self._chunks))
         self._owed_credit = 0
         self._connection = connection
@@ -273,6 +283,14 @@ class Consumer:
         )
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
+
+    async def _learn_again(self, connection: ClientConnection) -> None:
+        """It may be another stream of the same name, with other filter properties."""
+        if self._wanted.follows and self._reconnecting.is_streamd:
+            answer = await connection.request(c.DescribeStreams, (self.stream,))
+            for _, code, arguments, _ in answer.streams:
+                if code != ResponseCode.STREAM_DOES_NOT_EXIST:
+                    self._wanted.learn(Declared.by(dict(arguments)))
 
     async def _resolved(self, connection: ClientConnection) -> OffsetSpecification:
         """Where to begin, as an offset: "next" would be another place after an interruption."""

@@ -5,7 +5,7 @@ stream has declared which property they are the values of; messages are then tes
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
@@ -14,15 +14,16 @@ from segments.codec import simple_ends
 from segments.errors import FormatError
 from segments.message import MessageView
 from segments.selector import (
+    EVERYTHING,
     TAGS,
     Dialect,
     NumberRule,
     PropertyValue,
-    Pushdown,
     Selector,
     WantedValues,
     body_at,
     filter_value_of,
+    names_in,
     parse_property,
     property_value_of,
     property_value_reader,
@@ -70,6 +71,34 @@ class ReceivedMessage(MessageView):
     def timestamp(self) -> datetime:
         """When its chunk was written."""
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+
+_PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
+
+
+class Declared(NamedTuple):
+    """What a stream says about its filter values.
+
+    Attributes:
+        names: of its filter properties, the first one first.
+        is_strict: every message with a value of the first has it as its filter value.
+    """
+
+    names: tuple[str, ...] = ()
+    is_strict: bool = False
+
+    @classmethod
+    def by(cls, arguments: Mapping[str, str]) -> "Declared":
+        """What the arguments of a stream say."""
+        text = arguments.get(_PROPERTY)
+        return cls(() if text is None else names_in(text), arguments.get(_CONTRACT) == "strict")
+
+    def number_rule(self, name: str | None) -> NumberRule:
+        """What numbers are to who reads or gives values of a property; None for no certain one."""
+        if not self.names:
+            return NumberRule.TEXT
+        is_certain = name in self.names[1:] or (self.is_strict and name == self.names[0])
+        return NumberRule.NO_VALUE if is_certain else NumberRule.EITHER
 
 
 FilterValue: TypeAlias = str | Callable[[ReceivedMessage], str | bytes | None]
@@ -125,11 +154,12 @@ class Filter:
         values: chunks in which some message may have one of these; empty for all chunks.
         match_unfiltered: and messages without a filter value.
         value_of: finds the filter value of a message, or names the property that it is the value
-            of; with it only matching messages come out.
+            of; with it only matching messages come out. Where it is a further filter property of
+            the stream, chunks are asked for by that.
 
     Attributes:
-        numbers: what numbers are on the stream, as `number_rule` of `clients.selection` finds out.
-        finds_values: it looks into messages.
+        numbers: what numbers are on the stream, see `Declared`.
+        follows: it looks into messages, and needs to know what the stream has declared.
         num_others: messages that the server sees without a filter value although the property
             has one.
 
@@ -147,12 +177,22 @@ class Filter:
         self._match_unfiltered = match_unfiltered
         read = None if value_of is None else _reader(value_of)
         self._read = read if values else None
-        self.finds_values = self._read is not None
+        self._name = value_of if isinstance(value_of, str) and values else None
+        self._further: str | None = None
+        self.follows = self._read is not None
         self.numbers = NumberRule.TEXT
         self.num_others = 0
 
+    def learn(self, declared: Declared) -> None:
+        """What the stream has declared."""
+        self.numbers = declared.number_rule(self._name)
+        self._further = self._name if self._name in declared.names[1:] else None
+
     def properties(self) -> tuple[Pair, ...]:
         """As Subscribe takes them."""
+        if self._further is not None:
+            asked = (self._further, self._values, self._match_unfiltered)
+            return tuple(Pair(*pair) for pair in words.property_pairs([asked]))
         return _value_properties(self._values, match_unfiltered=self._match_unfiltered)
 
     def pick(self, chunk: ArrivedChunk) -> Picked:
@@ -177,7 +217,8 @@ class Filter:
         """What is asked for, in lines for people."""
         if not self._values:
             return ["asks for every chunk"]
-        return [_asks_for([_held(self._values, match_unfiltered=self._match_unfiltered)])]
+        unfiltered = self._match_unfiltered
+        return [_asks_for([_held(self._values, match_unfiltered=unfiltered, name=self._further)])]
 
 
 class SelectorFilter:
@@ -185,17 +226,41 @@ class SelectorFilter:
 
     Args:
         selector: which messages.
-        pushdown: which chunks.
-        basis: what the pushdown rests on, for people.
+        stream: its name, for people.
+        own: the filter properties that the program names; None for those of the stream.
         group: whose standing selector it is; its chunks are the server's to choose.
+        since: of that selector.
+
+    Attributes:
+        selector: see above.
+        matcher: tests messages.
+        follows: which chunks it asks for depends on what the stream has declared.
     """
 
-    def __init__(self, selector: Selector, pushdown: Pushdown, basis: str, group: str = "") -> None:
+    def __init__(
+        self, selector: Selector, stream: str, own: str | None, group: str = "", since: int = 0
+    ) -> None:
         self.selector = selector
         self.matcher = selector.matcher()
-        self._pushdown = pushdown
-        self._basis = basis
+        self.follows = own is None and not group
+        self._stream = stream
         self._group = group
+        self._pushdown = EVERYTHING
+        self._basis = f"chunks from offset {since} on are marked for group {group}"
+        if not group:
+            self.learn(Declared() if own is None else Declared(names_in(own)))
+
+    def learn(self, declared: Declared) -> None:
+        """See Filter."""
+        names, is_strict = declared
+        self._pushdown = self.selector.push_down(names, is_strict=is_strict)
+        basis = f"{self._stream} declares no filter property"
+        if names:
+            contract = "every message has it" if is_strict else "some messages may have none"
+            basis = f"filter values are those of {names[0]}; {contract}"
+        if names[1:]:
+            basis += f"; chunks also tell the values of {' and of '.join(names[1:])}"
+        self._basis = basis
 
     def properties(self) -> tuple[Pair, ...]:
         """See Filter."""

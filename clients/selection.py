@@ -2,16 +2,9 @@
 
 from clients.administration import Administration
 from clients.errors import PreconditionFailed
-from clients.filters import SelectorFilter, SelectorRequest
-from segments.selector import (
-    EVERYTHING,
-    NumberRule,
-    names_in,
-    parse_selector,
-)
+from clients.filters import Declared, SelectorFilter, SelectorRequest
+from segments.selector import NumberRule, parse_selector
 from streamd.wire.stream import ResponseCode
-
-_PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
 
 
 async def selector_filter(
@@ -27,19 +20,22 @@ async def selector_filter(
     if asked.group:
         return await _of_group(client, stream, asked)
     selector = parse_selector(*asked.kind_and_text())
-    declared, is_strict = asked.filter_property, False
-    if declared is None and client.is_streamd:
-        (info,) = await client.describe(stream)
-        declared = info.arguments.get(_PROPERTY)
-        is_strict = info.arguments.get(_CONTRACT) == "strict"
-    names = () if declared is None else names_in(declared)
-    basis = f"{stream} declares no filter property"
-    if names:
-        contract = "every message has it" if is_strict else "some messages may have none"
-        basis = f"filter values are those of {names[0]}; {contract}"
-    if names[1:]:
-        basis += f"; chunks also tell the values of {' and of '.join(names[1:])}"
-    return SelectorFilter(selector, selector.push_down(names, is_strict=is_strict), basis)
+    found = SelectorFilter(selector, stream, asked.filter_property)
+    if found.follows:
+        found.learn(await declared_by(client, stream))
+    return found
+
+
+async def declared_by(client: Administration, stream: str) -> Declared:
+    """What a stream says about its filter values; nothing where the server does not tell.
+
+    Raises:
+        StreamDoesNotExist: there is no such stream.
+    """
+    if not client.is_streamd:
+        return Declared()
+    (info,) = await client.describe(stream)
+    return Declared.by(info.arguments)
 
 
 async def number_rule(
@@ -55,15 +51,7 @@ async def number_rule(
     Raises:
         StreamDoesNotExist: there is no such stream.
     """
-    if not client.is_streamd:
-        return NumberRule.TEXT
-    (info,) = await client.describe(stream)
-    declared = info.arguments.get(_PROPERTY)
-    if declared is None:
-        return NumberRule.TEXT
-    is_strict = info.arguments.get(_CONTRACT) == "strict"
-    is_same = names_in(declared)[0] == filter_property
-    return NumberRule.NO_VALUE if is_strict and is_same else NumberRule.EITHER
+    return (await declared_by(client, stream)).number_rule(filter_property)
 
 
 async def _of_group(client: Administration, stream: str, asked: SelectorRequest) -> SelectorFilter:
@@ -79,8 +67,7 @@ async def _of_group(client: Administration, stream: str, asked: SelectorRequest)
                 f"group {asked.group} has registered {selector} ({found.dialect}), "
                 f"a consumer comes with {own} ({kind}): all of a group share one selector"
             )
-    basis = f"chunks from offset {found.since} on are marked for group {asked.group}"
-    return SelectorFilter(selector, EVERYTHING, basis, asked.group)
+    return SelectorFilter(selector, stream, None, asked.group, found.since)
 
 
 def _precondition(reason: str) -> PreconditionFailed:

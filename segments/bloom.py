@@ -120,7 +120,7 @@ def history_form(value: bytes) -> bytes:
 
 def filter_keys(values: Collection[bytes]) -> Collection[bytes]:
     """Filter values in the form that trailers and filter indexes have them."""
-    if any(len(value) > MAX_RECORDED_SIZE for value in values):
+    if max(map(len, values), default=0) > MAX_RECORDED_SIZE:
         return {history_form(value) for value in values}
     return values
 

@@ -15,6 +15,7 @@ from clients import (
     Client,
     ConnectionLost,
     LoginRefused,
+    Message,
     StreamDoesNotExist,
     StreamNotAvailable,
     connect,
@@ -241,6 +242,39 @@ class TestConsumers:
                         assert await other.query_offset(stream, "c") == 7
                         await client.stats(stream)  # it is back
                         assert await other.query_offset(stream, "c") == 7
+
+        run(main)
+
+    def test_ask_by_what_a_stream_declares_that_was_created_anew(
+        self, running_server: ServerProcess
+    ) -> None:
+        async def main() -> None:
+            stream = await fresh_stream(running_server)
+            with CuttingProxy(running_server.port) as proxy:
+                async with (
+                    connect(running_server.uri) as admin,
+                    through(proxy) as client,
+                    client.consumer(stream, offset="first", sql="region = 'EU'") as selected,
+                    client.consumer(
+                        stream, offset="first", filter_values=["EU"], filter_value="region"
+                    ) as filtered,
+                ):
+                    proxy.target = 1  # where nobody listens
+                    proxy.cut()
+                    await admin.delete(stream)
+                    arguments = {"stream-filter-property": "kind,region"}
+                    derived = {"stream-filter-derive": "true"}
+                    await admin.create(stream, arguments=arguments | derived)
+                    async with admin.producer(stream) as producer:
+                        for region in ("US", "EU"):
+                            given = {"kind": "late", "region": region}
+                            message = Message(region.encode(), application_properties=given)
+                            await producer.send(message)
+                            await producer.flush()
+                    proxy.target = running_server.port
+                    assert (await anext(selected)).body == (await anext(filtered)).body == b"EU"
+                    assert "those of kind" in "\n".join(selected.explain())
+                    assert selected.counts.chunks == filtered.counts.chunks == 1
 
         run(main)
 

@@ -212,6 +212,32 @@ def test_messages_that_cannot_be_read(run: Runner, stream: str) -> None:
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected", "delivered"),
+    [
+        ({"filter_values": ["late"]}, [0], 1),
+        ({"filter_values": ["late"], "match_unfiltered": True}, [0, 2, 3], 3),
+        ({"filter_values": ["5"]}, [], 0),  # the server takes a number for no value
+    ],
+)
+def test_values_of_a_further_filter_property(
+    run: Runner, stream: str, options: dict[str, object], expected: list[int], delivered: int
+) -> None:
+    async def work(client: Client) -> None:
+        await client.create(stream, arguments=DERIVE | {"stream-filter-property": "carrier,kind"})
+        async with client.producer(stream) as producer:
+            for number, kind in enumerate(("late", "early", 5, None)):
+                given = {"carrier": "HA"} | ({} if kind is None else {"kind": kind})
+                await producer.send(Message(b"%d" % number, application_properties=given))
+                await producer.flush()
+        got, messages = await read(client, stream, filter_value="kind", **options)
+        assert got == expected
+        assert messages.counts.chunks == delivered
+        assert "a message with kind " in messages.explain()[0]
+
+    run(work)
+
+
 def test_standing_selectors(run: Runner, stream: str) -> None:
     async def work(client: Client) -> None:
         await client.create(stream)

@@ -34,10 +34,11 @@ class CuttingProxy:
     Attributes:
         port: where it listens.
         num_connections: so far.
+        target: as given; another one is for later connections.
     """
 
     def __init__(self, target: int, cuts: Iterable[Cut] = ()) -> None:
-        self._target = target
+        self.target = target
         self._cuts = list(cuts)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pairs: list[_Pair] = []
@@ -68,7 +69,7 @@ class CuttingProxy:
             number, self.num_connections = self.num_connections, self.num_connections + 1
             cut = self._cuts[number] if number < len(self._cuts) else Cut()
             try:
-                server = socket.create_connection(("127.0.0.1", self._target))
+                server = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 client.close()
             else:
