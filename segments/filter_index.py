@@ -25,7 +25,7 @@ from segments.bloom import ChunkMatcher, Clause
 from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE
 from segments.errors import FormatError
-from segments.property_keys import is_of_property
+from segments.property_keys import is_of_property, marks_among
 
 UNFILTERED = b""  # the key of "some message has no filter value"
 # Kept in memory for one segment, some 60 MB at most; chunks beyond that are uncertain.
@@ -83,7 +83,7 @@ class FilterIndex:
             else:
                 found.append(ordinal)
         self.num_postings += len(keys)
-        if UNFILTERED in keys and all(not key or is_of_property(key) for key in keys):
+        if UNFILTERED in keys and _is_bare(keys):
             self.bare.append(ordinal)
 
     def _has_room(self, keys: Collection[bytes]) -> bool:
@@ -261,6 +261,13 @@ def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:
         if target == start:
             break
     return target
+
+
+def _is_bare(keys: Collection[bytes]) -> bool:
+    """Whether there is no filter value among keys, besides those of further filter properties."""
+    if not all(not key or is_of_property(key) for key in keys):
+        return False
+    return len(keys) == 1 or bool(marks_among(keys))  # else they only look like such keys
 
 
 def fingerprint(key: bytes) -> int:

@@ -82,6 +82,7 @@ COLUMNS: dict[str, str] = {
     **{name: kind for name, (kind, _) in _FIELDS.items()},
     _APPLICATION: "map<string,string>",
 }
+_COMMA = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*\Z)")  # not of a name in backticks
 _DECLARED = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[^\s`,]+))\s+(?P<type>\w+)\s*")
 
 
@@ -110,7 +111,7 @@ def columns_of(options: Options) -> tuple[Column, ...]:
         if name not in COLUMNS:
             raise OptionError(f"there is no column {name}; there are {', '.join(COLUMNS)}")
     found = [Column(name, COLUMNS[name]) for name in wanted]
-    found += _declared(options.properties)
+    found += declared(options.properties)
     if options.permissive:
         found.append(Column(DAMAGE, "string"))
     names = [column.name.lower() for column in found]
@@ -120,9 +121,14 @@ def columns_of(options: Options) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def _declared(text: str) -> list[Column]:
+def declared(text: str) -> list[Column]:
+    """The columns that the option properties declares.
+
+    Raises:
+        OptionError: it cannot be read.
+    """
     found = []
-    for part in filter(str.strip, text.split(",")):
+    for part in filter(str.strip, _COMMA.split(text)):
         match = _DECLARED.fullmatch(part)
         kind = match["type"].lower() if match else ""
         kind = {"long": "bigint", "int": "bigint"}.get(kind, kind)

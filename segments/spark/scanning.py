@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from segments.errors import SegmentsError
 from segments.selector import names_in
-from segments.spark.columns import filter_values_of
+from segments.spark.columns import declared, filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.inventory import find_streams, list_segments
 from segments.spark.options import Options, read_options, values_text
@@ -68,7 +68,9 @@ def scan(  # noqa: PLR0913 - each may be left out
     register(spark)
     find_streams(path)  # says so here, in one line
     first = names_in(value_property)[0] if value_property else ""
-    is_added = bool(values is not None and first and not _declares(properties, first))
+    is_added = bool(
+        values is not None and first and first not in [c.name for c in declared(properties)]
+    )
     if is_added:
         properties = ", ".join(filter(None, (properties, f"`{first}` string")))
     options = {
@@ -120,10 +122,6 @@ def _has_numbers(options: Options) -> bool:
         except SegmentsError:
             continue
     return False
-
-
-def _declares(properties: str, name: str) -> bool:
-    return any(part.split()[0].strip("`") == name for part in properties.split(",") if part.strip())
 
 
 def _milliseconds(moment: datetime | None) -> int | None:

@@ -270,3 +270,20 @@ def test_catching_up_ends_soon() -> None:
         assert not reader.read(5, 1 << 20, 3)
     assert reader.counts.skipped_chunks == 1000
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_bare"),
+    [
+        ([b""], True),
+        ([b"", b"a"], False),
+        ([b"a"], False),
+        ([b"", mark_of("k"), key_of("k", b"a")], True),
+        ([b"", mark_of("k"), key_of("k", b"a"), b"b"], False),
+        ([b"", b"\0\0x"], False),  # a filter value of a stream without further properties
+    ],
+)
+def test_chunks_without_filter_values_are_known(keys: list[bytes], is_bare: bool) -> None:
+    index = FilterIndex()
+    index.add(0, 0, keys)
+    assert list(index.bare) == ([0] if is_bare else [])

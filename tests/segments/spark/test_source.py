@@ -201,6 +201,13 @@ def test_chunks_by_several_filter_properties(spark: SparkSession, tmp_path: Path
     assert read("kind = 'late' AND kind = 'early'", "region,kind") == ([], 0)
     scanned = scan(spark, str(folder), sql=strict, value_property="region,kind")
     assert [row.offset for row in scanned.collect()] == [0, 4]
+    for properties in ("", "`a,b` string, `x y` bigint"):  # a comma in a name separates nothing
+        scanned = scan(
+            spark, str(folder), values=["z"], value_property="[a,b]", properties=properties
+        )
+        assert "a,b" in scanned.columns
+        assert ("x y" in scanned.columns) == bool(properties)
+        assert not scanned.collect()
     for names, reason in (("a,,b", "one is missing"), ("a,properties.z", "is not a property")):
         with pytest.raises(OptionError, match=reason):
             read_options({"path": "x", "sql": "a = 'b'", "filterProperty": names}).wanted()
