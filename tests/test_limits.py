@@ -463,7 +463,7 @@ LIMITS = {
     "key properties of a stream": arguments.MAX_KEY_PROPERTIES,
     "searches at once": searches.MAX_SEARCHES,
     "searches that wait": searches.MAX_WAITING,
-    "searches of a connection": 1,  # tests/connections has it
+    "searches of a connection": 1,  # the next one ends it
     "keys of a search": search_request.MAX_KEYS,
     "key that is looked for": f"{search_request.MAX_KEY_BYTES:,} bytes",
     "parameters of a search": searches._MOST_WORDS,

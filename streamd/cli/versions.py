@@ -3,7 +3,11 @@
 They change apart from each other. Files of every earlier version can be read.
 """
 
-from segments.format_constants import FILE_VERSION, FILTER_INDEX_VERSION
+from segments.format_constants import (
+    FILE_VERSION,
+    FILTER_INDEX_VERSION,
+    KEY_TABLE_VERSION,
+)
 from streamd import __version__
 from streamd.broker.catalog_schema import VERSION as CATALOG_VERSION
 from streamd.connections.stream.login import COMPATIBLE_VERSION
@@ -14,6 +18,6 @@ def versions() -> str:
     return (
         f"streamd {__version__}\n"
         f"files: log {FILE_VERSION}, filter index {FILTER_INDEX_VERSION}, "
-        f"catalog {CATALOG_VERSION}\n"
+        f"key index {KEY_TABLE_VERSION}, catalog {CATALOG_VERSION}\n"
         f"protocols: streams as RabbitMQ {COMPATIBLE_VERSION}, AMQP 0-9-1"
     )
