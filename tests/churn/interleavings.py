@@ -23,18 +23,27 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from segments.disk import OsDisk
+from segments.keys import schedule
+from segments.keys.files import KeyJob, make_table
+from segments.keys.worker import Answer
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog
+from streamd.broker.key_worker import WorkerDied
 from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS
 from tests.churn.innocents import Innocents
 from tests.churn.network import Memory
+from tests.churn.seekers import WAYS, Seekers
 from tests.churn.server_log import is_unexplained
 from tests.support.server import Harness, harness
 from tests.support.syncs import work_beside
 
 _CLIENTS = (3, 6)  # from, to: the seed decides
 _STEPS = (2, 8)
+_SEEKERS = (1, 3)
+_SEEKER_STEPS = (3, 10)
+_DIES = 0.1  # how often the process that makes key tables does, at a job
 _INNOCENT_STEPS = 8
 _INNOCENT_SECONDS = 0.012
 _SIZES = Sizes(streams=2, routes=1, realms=1, messages=40)
@@ -67,7 +76,10 @@ class Interleaving:
 
     Attributes:
         world: what its clients share.
+        seekers: those that find.
     """
+
+    seekers: Seekers
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
@@ -93,6 +105,7 @@ class Interleaving:
         with trio.move_on_after(_SECONDS) as limit:
             async with harness(self._folder) as server:
                 threads.in_thread = self._in_thread  # the harness puts the real one back
+                server.server.broker._resources.keys.worker.make = self._make  # type: ignore
                 await self._act(server)
         if limit.cancelled_caught:
             self._faults.append("the run does not end")
@@ -106,12 +119,27 @@ class Interleaving:
             finally:
                 await trio.sleep(self._chance.choice(_DELAYS))
 
+    async def _make(self, job: KeyJob) -> Answer:
+        """What the process that makes key tables does."""
+        if self._chance.random() < _DIES:
+            await trio.sleep(self._chance.choice(_DELAYS))
+            raise WorkerDied("it was killed")
+        await self._in_thread(make_table, OsDisk(), job)
+        return Answer()
+
     async def _act(self, server: Harness) -> None:
         network = Memory(server)
         innocents = Innocents(network, 40, _INNOCENT_SECONDS)
         await innocents.fill()
+        self.seekers = seekers = Seekers(network, self._seed, WAYS, streams=2)
+        await seekers.fill()
+        chance = Random(f"{self._seed}/steps")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(innocents.live, range(_INNOCENT_STEPS))
+            number = chance.randint(*_SEEKERS)
+            nursery.start_soon(
+                seekers.live, number, lambda _: range(chance.randint(*_SEEKER_STEPS))
+            )
             for number in range(self._chance.randint(*_CLIENTS)):
                 door = DOORS[number % len(DOORS)](network)
                 chance = Random(f"{self._seed}/{number}")
@@ -120,8 +148,10 @@ class Interleaving:
         await trio.sleep(_SETTLE_SECONDS)
         await wait_all_tasks_blocked()
         self._faults += innocents.faults
+        self._faults += seekers.faults
         self._faults += _disagreements(server)
         await innocents.check()
+        await seekers.check(keys=2)
 
 
 # -- what must hold
@@ -208,6 +238,8 @@ def _prepared() -> Iterator[_Log]:
     """Nothing waits for the device, and an ear for the log."""
     root, log = logging.getLogger(), _Log()
     originals = os.fsync, os.fdatasync
+    limits = schedule.MUCH_BYTES, schedule.FEW_BYTES
+    schedule.MUCH_BYTES, schedule.FEW_BYTES = 4_000, 1
     os.fsync = os.fdatasync = lambda _fd: None  # type: ignore[assignment]
     root.addHandler(log)
     try:
@@ -215,6 +247,7 @@ def _prepared() -> Iterator[_Log]:
     finally:
         root.removeHandler(log)
         os.fsync, os.fdatasync = originals
+        schedule.MUCH_BYTES, schedule.FEW_BYTES = limits
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> str:

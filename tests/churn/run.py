@@ -22,7 +22,9 @@ from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoor
 from tests.churn.innocents import Innocents
 from tests.churn.network import Sockets
+from tests.churn.outside import WorkerKiller, ways_to
 from tests.churn.pika_door import PikaDoor
+from tests.churn.seekers import Seekers
 from tests.churn.server_log import is_unexplained
 from tests.support.process import ServerProcess
 
@@ -72,6 +74,8 @@ class Churn:
         self._seed = seed
         self._world = World(Sizes())
         self._innocents = Innocents(self._network, 1_000, 0.02)
+        self._seekers = Seekers(self._network, seed, ways_to(self._server))
+        self._killer = WorkerKiller(self._server, Random(seed))
         self._faults: list[str] = []
         self._busy = 0.0
         self._warm = 0
@@ -106,17 +110,22 @@ class Churn:
         before = self._left()
         await warm.close()
         await self._innocents.fill()
+        await self._seekers.fill()
         began = time.monotonic()
         end = began + self._seconds
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._innocents.live, self._until(end))
             nursery.start_soon(self._look_at_memory)
+            seekers = max(2, self._num_clients // 4)
+            nursery.start_soon(self._seekers.live, seekers, lambda _: self._until(end))
+            nursery.start_soon(self._killer.run, self._until(end))
             for number in range(self._num_clients):
                 client = self._client(number)
                 nursery.start_soon(client.run, self._until(end))
         self._busy = time.monotonic() - began
-        if self._world.has_failed:
+        if self._world.has_failed or self._seekers.has_failed:
             return  # what is left says nothing then
+        await self._seekers.check()
         await self._innocents.check()
         await self._delete_all()
         await self._settle(before._replace(memory=self._warm))
@@ -126,7 +135,9 @@ class Churn:
         self._warm = self._server.resident_bytes()
 
     def _until(self, end: float) -> Iterator[None]:
-        while time.monotonic() < end and not self._world.has_failed:
+        while time.monotonic() < end:
+            if self._world.has_failed or self._seekers.has_failed:
+                break
             yield
 
     def _client(self, number: int) -> Client:
@@ -183,12 +194,14 @@ class Churn:
         faults, undecided = self._world.judge()
         lines = self._server.log.read_text().splitlines()
         said = [line for line in lines if is_unexplained(line)]
-        faults += [*self._innocents.faults, *self._faults]
+        faults += [*self._innocents.faults, *self._seekers.faults, *self._faults]
         faults += [f"the server's log: {line}" for line in said[:_SHOWN]]
-        counts = self._world.counts
+        counts = self._world.counts + self._seekers.counts
         total = sum(counts.values())
         text = [f"{total:,} operations in {self._busy:.0f} s, {total / max(1, self._busy):.0f}/s"]
         text += _table(counts, self._busy)
+        text.append(self._seekers.summary())
+        text.append(f"the process that makes key tables was killed {self._killer.num_killed} times")
         if undecided:
             text.append(f"undecided, too many cases: {', '.join(undecided)}")
         if hasattr(self, "_memory"):

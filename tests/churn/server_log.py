@@ -10,9 +10,24 @@ _EXPLAINED = (
     re.compile(r"a consumer asks for filter values, but no message in the .* chunks .* has one"),
     # A client enters a virtual host that another one has just deleted.
     re.compile(r"login refused, user 'guest', virtual host 'v\d+': virtual host access failure"),
+    # The process that makes key tables was killed at the same segment three times.
+    re.compile(r"WARNING no key index for .*: (the process has ended with -9|it was killed)"),
+)
+_MENDED = (
+    # What a kill leaves behind: files that were being made, and those before a truncation.
+    re.compile(r"WARNING stream \S+: removed .*: the file that it was to replace is the valid one"),
+    re.compile(r"WARNING stream \S+: removed .*: the log was told to begin behind it"),
+    # It was killed between deleting a stream and moving its folder.
+    re.compile(r"WARNING \S+ belongs to no stream; it is now"),
 )
 
 
-def is_unexplained(line: str) -> bool:
-    """Whether a line says that something has gone wrong that should not."""
-    return bool(_BAD.search(line)) and not any(known.search(line) for known in _EXPLAINED)
+def is_unexplained(line: str, *, is_killed: bool = False) -> bool:
+    """Whether a line says that something has gone wrong that should not.
+
+    Args:
+        line: of the log.
+        is_killed: the server was killed, so what it mends when it starts is no surprise.
+    """
+    explained = _EXPLAINED + _MENDED if is_killed else _EXPLAINED
+    return bool(_BAD.search(line)) and not any(known.search(line) for known in explained)

@@ -50,6 +50,10 @@ class ServerProcess:
         return f"amqp://guest:guest@localhost:{self.amqp_port}/"
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
