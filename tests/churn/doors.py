@@ -7,10 +7,10 @@ is dropped before the answer has come.
 import base64
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from random import Random
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import trio
@@ -32,6 +32,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     "age": {"stream-max-segment-size-bytes": 1_000, "max-age": "1s"},
     "filter": {"stream-max-segment-size-bytes": 2_500, "stream-filter-size-bytes": 32},
 }
+KEYS = "stream-key-properties"
 _SIZES = {str(a["stream-max-segment-size-bytes"]): name for name, a in ARGUMENTS.items()}
 
 
@@ -94,6 +95,14 @@ class Door:
     async def consume(self, name: str, value: str) -> list[bytes]:
         """Read some of a stream from its beginning, with a filter if there is a value."""
         raise NotImplementedError
+
+    async def search(self, name: str, value: str) -> list[bytes] | None:  # noqa: ARG002
+        """Find the messages of a stream whose kind is a value, all where there is none.
+
+        Returns:
+            None where it cannot.
+        """
+        return None
 
 
 def _judged(code: int, expected: Mapping[int, Outcome]) -> Outcome:
@@ -274,6 +283,30 @@ class StreamDoor(Door):
         await self.ask(c.Unsubscribe, 1)
         return found
 
+    async def search(self, name: str, value: str) -> list[bytes] | None:
+        found: list[bytes] = []
+        after = ""
+        while True:
+            answer = await self.ask(c.Find, name, tuple(_search_words(value, after)))
+            if answer.code != ResponseCode.OK:
+                if answer.code not in _LOOKED_AT:
+                    raise Broken(f"a search in {name} was answered {answer.code} {answer.reason}")
+                return None  # it is gone, or another one
+            found += [message.raw for message in answer.messages]
+            if not answer.cut:
+                return found
+            after = answer.after
+
+
+def _search_words(value: str, after: str) -> Iterator[Pair]:
+    """What a search is asked for, page by page."""
+    if value:
+        yield Pair("key", value)
+        yield Pair("property", "kind")
+    yield Pair("limit", "50")
+    if after:
+        yield Pair("after", after)
+
 
 # Requests that are answered in one of two ways, whether there is a stream or not. A setting leaves
 # the arguments that a stream was declared with as they are.
@@ -288,6 +321,12 @@ _OTHERS: tuple[tuple[type[Any], Callable[[str], tuple[Any, ...]]], ...] = (
     (c.Manage, lambda name: _operation("selector.delete", name, group="g")),
     (c.Manage, lambda name: _operation("selector.list", name)),
     (c.Manage, lambda name: _operation("stream.set", name, **{"max-length-bytes": "4000"})),
+    (c.Manage, lambda name: _operation("stream.set", name, **{KEYS: "kind"})),
+    (c.Manage, lambda name: _operation("stream.set", name, **{KEYS: ""})),
+    (c.Manage, lambda name: _operation("stream.truncate", name, offset="20")),
+    (c.Manage, lambda name: _operation("offset.set", name, name="app", offset="30")),
+    (c.Manage, lambda name: _operation("offset.list", name)),
+    (c.Manage, lambda name: _operation("offset.delete", name, name="app")),
 )
 _LOOKED_AT = (1, 2, 17)  # done; no such stream; no such selector
 
@@ -481,6 +520,7 @@ class AmqpDoor(Door):
 # -- HTTP
 
 _HOST = "%2F"
+_CUTS = 0.15  # of what is looked at
 _SALT = b"salt"
 
 
@@ -550,13 +590,37 @@ class HttpDoor(Door):
             raise Broken(f"{method} {path} was answered {answer.status_code}: {answer.text[:300]}")
         return expected[answer.status_code]
 
-    async def look(self, _name: str, chance: Random) -> str:
+    async def look(self, name: str, chance: Random) -> str:
+        if chance.random() < _CUTS:
+            await self.see(f"stream/{_HOST}/{name}/tracking?details=true", _DONE)
+            await self.see(f"stream/{_HOST}/{name}/truncate", _DONE, {"offset": 20})
+            return "cut"
         await self.see(chance.choice(LISTS))
         return "list"
 
-    async def see(self, path: str) -> None:
-        """Look at something that is always there."""
-        await self._outcome({200: OK}, "GET", path)
+    async def see(
+        self, path: str, expected: Mapping[int, Outcome] | None = None, body: Any = None
+    ) -> None:
+        """Look at something, which is always there unless more is expected; or post a body."""
+        method = "GET" if body is None else "POST"
+        await self._outcome(expected or {200: OK}, method, path, body)
+
+    async def search(self, name: str, value: str) -> list[bytes] | None:
+        found: list[bytes] = []
+        after = ""
+        while True:
+            words = urlencode(list(_search_words(value, after)))
+            answer = await self.ask("GET", f"stream/{_HOST}/{name}/messages?{words}")
+            if answer.status_code in (404, 429) or (answer.status_code == 400 and after):
+                return None  # it is gone, another one searches, or it is another stream now
+            if answer.status_code != 200:
+                text = answer.text[:300]
+                raise Broken(f"a search in {name} was answered {answer.status_code} {text}")
+            page = answer.json()
+            found += [row["body"].encode() for row in page["messages"]]
+            if page["complete"]:
+                return found
+            after = page["next"]
 
     # -- streams
 

@@ -66,17 +66,19 @@ class Ledger:
         name: of the stream.
         has_retention: it may lose its oldest messages at any time.
         sent: what was published to it, by body.
+        next_offset: all messages that were published until now are below it.
+        cut_to: without retention it does not begin behind this.
     """
 
     name: str
     has_retention: bool = False
     sent: dict[bytes, Sent] = field(default_factory=dict)
+    next_offset: int = 0
+    cut_to: int = 0
     _number: int = 0
     _epoch: int = 0
     _num_deletes: int = 0
-    _next_offset: int = 0  # all messages that were published until now are below it
     _first: int = 0  # it begins here, or behind it
-    _cut_to: int = 0  # it does not begin behind this, without retention
     _at: dict[int, bytes] = field(default_factory=dict)
 
     # -- what happens to it
@@ -92,7 +94,7 @@ class Ledger:
 
     def _begin_epoch(self) -> None:
         self._epoch += 1
-        self._next_offset = self._first = self._cut_to = 0
+        self.next_offset = self._first = self.cut_to = 0
         self._at.clear()
 
     @contextmanager
@@ -108,7 +110,7 @@ class Ledger:
 
     def note_sent(self, identity: str, key: str, region: str, body: bytes) -> Sent:
         """A message is about to be published."""
-        found = Sent(identity, key, region, body, self.epoch, self._next_offset)
+        found = Sent(identity, key, region, body, self.epoch, self.next_offset)
         self.sent[body] = found
         return found
 
@@ -120,7 +122,7 @@ class Ledger:
 
     def note_cutting(self, offset: int) -> None:
         """It is about to be truncated before an offset."""
-        self._cut_to = max(self._cut_to, offset)
+        self.cut_to = max(self.cut_to, offset)
 
     def note_cut(self, epoch: int | None, wanted: int, first: int) -> None:
         """It was.
@@ -130,7 +132,7 @@ class Ledger:
         """
         if epoch is None or epoch != self.epoch:
             return
-        if first > self._cut_to and not self.has_retention:
+        if first > self.cut_to and not self.has_retention:
             raise Broken(f"{self.name}: cut before {wanted}, it begins at {first}")
         self._first = max(self._first, first)
 
@@ -186,8 +188,8 @@ class Ledger:
             raise Broken(f"{what}: {min(offsets)} is found, cut before {moment.begins_at}")
         if first is None:
             raise Broken(f"{what}: there is no stream, and nobody has deleted it")
-        if first > self._cut_to and not self.has_retention:
-            raise Broken(f"{what}: it begins at {first}, and was never cut behind {self._cut_to}")
+        if first > self.cut_to and not self.has_retention:
+            raise Broken(f"{what}: it begins at {first}, and was never cut behind {self.cut_to}")
         self._first = max(self._first, first)
         there = set(messages)
         missing = [
@@ -248,4 +250,4 @@ class Ledger:
             if offset < sent.floor and sent.epoch == self.epoch:
                 raise Broken(f"{what}: {sent} is found at {offset}, before what was there already")
             sent.offset = offset
-            self._next_offset = max(self._next_offset, offset + 1)
+            self.next_offset = max(self.next_offset, offset + 1)

@@ -290,7 +290,9 @@ class Seeker:
         if answer.code != _OK:
             return None
         stats = {item.name: item.value for item in answer.statistics}
-        return max(0, stats["first_chunk_id"])
+        if stats["first_chunk_id"] >= 0:
+            return stats["first_chunk_id"]
+        return self.all.ledgers[name].cut_to  # it is empty, or was cut before its end
 
     async def _manage(self, operation: str, stream: str, /, **arguments: str) -> Any:
         pairs = tuple(Pair(*item) for item in ({"stream": stream} | arguments).items())
@@ -318,7 +320,7 @@ class Seeker:
     async def _cut(self, name: str) -> None:
         ledger = self.all.ledgers[name]
         moment = ledger.moment()
-        first, end = moment.begins_at, ledger._next_offset
+        first, end = moment.begins_at, ledger.next_offset
         offset = first + round(max(0, end - first) * self.chance.random() ** 2)
         ledger.note_cutting(offset)
         try:
@@ -363,6 +365,7 @@ class Seeker:
 
     async def _publish(self, name: str) -> None:
         ledger = self.all.ledgers[name]
+        self.peer.unasked.clear()
         code = await self.peer.code(c.DeclarePublisher, 1, "", name)
         if code in _MISSING:
             raise Missing
@@ -376,8 +379,8 @@ class Seeker:
             values = [sent.region.encode() for sent in some]
             await self.peer.send(frame([_encoded(sent) for sent in some], at, 1, values))
         await self._until_settled(name, messages, epoch)
-        self.peer.unasked.clear()
         await self.peer.ask(c.DeletePublisher, 1)
+        self.peer.unasked.clear()
 
     async def _until_settled(self, name: str, messages: list[Sent], epoch: int | None) -> None:
         left = len(messages)
@@ -554,7 +557,7 @@ class Seeker:
 
     async def _store(self, name: str) -> None:
         ledger = self.all.ledgers[name]
-        epoch, offset = ledger.epoch, self.chance.randrange(ledger._next_offset + 20)
+        epoch, offset = ledger.epoch, self.chance.randrange(ledger.next_offset + 20)
         self._note(name, epoch, {*self._known(name), offset})
         if self.chance.random() < 0.5:
             answer = await self._manage("offset.set", name, name=self.name, offset=str(offset))

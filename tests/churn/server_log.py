@@ -17,6 +17,7 @@ _MENDED = (
     # What a kill leaves behind: files that were being made, and those before a truncation.
     re.compile(r"WARNING stream \S+: removed .*: the file that it was to replace is the valid one"),
     re.compile(r"WARNING stream \S+: removed .*: the log was told to begin behind it"),
+    re.compile(r"WARNING stream \S+: removed .*: its segment file is missing"),
     # It was killed between deleting a stream and moving its folder.
     re.compile(r"WARNING \S+ belongs to no stream; it is now"),
 )
