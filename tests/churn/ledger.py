@@ -26,6 +26,7 @@ class Sent:
         region: a few values.
         body: of the message.
         epoch: in which it was sent; None while a delete was going on.
+        life: how many deletes had been carried out; None while one was going on.
         floor: its offset is not lower than this.
         is_confirmed: the server has said that it is stored.
         confirmed_at: and when, as a number of events.
@@ -37,6 +38,7 @@ class Sent:
     region: str
     body: bytes
     epoch: int | None
+    life: int | None
     floor: int
     is_confirmed: bool = False
     confirmed_at: int = 0
@@ -78,6 +80,7 @@ class Ledger:
     _number: int = 0
     _epoch: int = 0
     _num_deletes: int = 0
+    _life: int = 0
     _first: int = 0  # it begins here, or behind it
     _at: dict[int, bytes] = field(default_factory=dict)
 
@@ -99,18 +102,20 @@ class Ledger:
 
     @contextmanager
     def deleting(self) -> Iterator[None]:
-        """A delete that is going on; whether it has an effect is not known."""
+        """A delete that is going on; where it raises, whether it has an effect is not known."""
         self._num_deletes += 1
         self._begin_epoch()
         try:
             yield
+            self._life += 1
         finally:
             self._num_deletes -= 1
             self._begin_epoch()
 
     def note_sent(self, identity: str, key: str, region: str, body: bytes) -> Sent:
         """A message is about to be published."""
-        found = Sent(identity, key, region, body, self.epoch, self.next_offset)
+        life = None if self._num_deletes else self._life
+        found = Sent(identity, key, region, body, self.epoch, life, self.next_offset)
         self.sent[body] = found
         return found
 
@@ -178,9 +183,9 @@ class Ledger:
         offsets = [one.offset for one in found]
         if offsets != sorted(set(offsets), reverse=newest):
             raise Broken(f"{what}: the order is {offsets}")
-        epochs = sorted({sent.epoch for sent in messages if sent.epoch is not None})
-        if len(epochs) > 1:
-            raise Broken(f"{what}: messages of before and after a delete, {epochs}: {offsets}")
+        lives = sorted({sent.life for sent in messages if sent.life is not None})
+        if len(lives) > 1:
+            raise Broken(f"{what}: messages of before and after a delete, {lives}: {offsets}")
         if not self._is_calm(moment):
             return
         self._learn(what, messages, found)
