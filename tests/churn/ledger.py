@@ -249,9 +249,11 @@ class Ledger:
     def _learn(self, what: str, messages: list[Sent], found: list[Found]) -> None:
         """Where messages stand, which never changes."""
         for sent, (offset, body) in zip(messages, found, strict=True):
-            if sent.offset not in (None, offset) or self._at.setdefault(offset, body) != body:
-                there = self._at[offset][:80]
-                raise Broken(f"{what}: {sent} is found at {offset}, where {there!r} was")
+            there = self._at.setdefault(offset, body)
+            if there != body:
+                raise Broken(f"{what}: {sent} is found at {offset}, where {there[:80]!r} was")
+            if sent.offset not in (None, offset):
+                raise Broken(f"{what}: {sent} is found at {offset}")
             if offset < sent.floor and sent.epoch == self.epoch:
                 raise Broken(f"{what}: {sent} is found at {offset}, before what was there already")
             sent.offset = offset
