@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from segments import ChunkBuilder, Log, LogPolicy
+from segments import ChunkBuilder, Log, LogPolicy, at_offset
 from segments.codec import walk_entries
 from segments.keys import schedule
 from segments.keys.files import KeyJob, make_table
@@ -53,7 +53,9 @@ class Life:
         bodies: what was appended, by offset.
         offset_of: where a publisher's message stands.
         confirms: offsets that were confirmed, each as the highest so far.
-        firsts: first offsets, as retention went on.
+        firsts: first offsets, as retention and truncation went on.
+        cutting: offset before which it was being truncated, 0 while it was not.
+        cut: first offsets that truncation had promised.
         stored: offsets that a consumer stored.
         known: of these, which were as safe as a confirm.
         flushes: flushes that were completed; the value is when they began.
@@ -66,6 +68,8 @@ class Life:
     offset_of: dict[tuple[bytes, int], int] = field(default_factory=dict)
     confirms: list[Mark] = field(default_factory=list)
     firsts: list[Mark] = field(default_factory=list)
+    cutting: list[Mark] = field(default_factory=list)
+    cut: list[Mark] = field(default_factory=list)
     stored: list[Mark] = field(default_factory=list)
     known: list[Mark] = field(default_factory=list)
     flushes: list[Mark] = field(default_factory=list)
@@ -217,8 +221,8 @@ class Run:
     async def _step(self, nursery: trio.Nursery) -> None:
         random = self._random
         kind = random.choices(
-            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask", "index"),
-            (10, 2, 3, 4, 2, 0.4, 1, 6),
+            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask", "index", "cut"),
+            (10, 2, 3, 4, 2, 0.4, 1, 6, 1),
         )[0]
         if kind == "publish":
             with self._rounds.open() if self._in_rounds else nullcontext():
@@ -245,14 +249,30 @@ class Run:
 
     async def _keep_up(self, kind: str, nursery: trio.Nursery) -> None:
         if kind == "index":
-            for segment in self._stream.take_index_requests():
-                await self._stream.build_index(segment)
-            while await self._stream.index_keys(self) is Progress.MADE:
-                pass
+            await self._index()
+        elif kind == "cut":
+            async with trio.open_nursery() as both:  # beside the making of key tables, perhaps
+                if self._random.random() < 0.5:
+                    both.start_soon(self._index)
+                await self._cut()
         elif kind == "expire":
             await self._stream.expire()
         else:
             await self._reopen(nursery)
+
+    async def _index(self) -> None:
+        for segment in self._stream.take_index_requests():
+            await self._stream.build_index(segment)
+        while await self._stream.index_keys(self) is Progress.MADE:
+            pass
+
+    async def _cut(self) -> None:
+        log = self._stream.log
+        offset = self._random.randint(log.first_offset, log.next_offset)
+        self.note(self.life.cutting, offset)
+        self.note(self.life.cut, await self._stream.truncate(at_offset(offset)))
+        self.note(self.life.firsts, log.first_offset)
+        self.note(self.life.cutting, 0)
 
     async def make(self, job: KeyJob) -> Answer:
         """What the process that makes key tables does."""

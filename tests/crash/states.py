@@ -3,8 +3,9 @@
     python -m tests.crash.states --states 100000 --seed 1
 
 A run publishes (with names, without, again what was published before), rolls over, drops what is
-old, stores offsets, closes, deletes the stream and creates it again. It goes over a disk that
-records, so that a crash can be tried at any point of it, see tests/crash/recorder.py.
+old, is truncated, has its keys indexed, stores offsets, closes, deletes the stream and creates it
+again. It goes over a disk that records, so that a crash can be tried at any point of it, see
+tests/crash/recorder.py.
 """
 
 import argparse
@@ -86,7 +87,9 @@ def _check_messages(run: Run, life: Life, log: Log, at: int, *, is_killed: bool)
     safe = _safe_until(run, life, at, is_killed=is_killed)
     confirmed = max((mark.value for mark in life.confirms if mark.at <= safe), default=-1)
     assert log.next_offset > confirmed, f"confirmed up to {confirmed}, found {log.next_offset}"
-    assert log.first_offset <= _last(life.firsts, at, 0), "what is kept is gone"
+    most = max(_last(life.firsts, at, 0), _last(life.cutting, at, 0))
+    assert log.first_offset <= most, "what is kept is gone"
+    assert log.first_offset >= _last(life.cut, at, 0), "what was truncated is there"
 
 
 def _check_filters(log: Log) -> None:
