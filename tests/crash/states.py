@@ -29,6 +29,9 @@ from tests.crash.recorder import RecordingDisk, Tree
 from tests.crash.runs import FOLDER, KEY, Life, Mark, Run, bodies_in, filter_value_of
 from tests.support.logs import entry
 
+_NEAR_CUTS = 0.2  # of the states: shortly before a truncation is done
+_CUT_OPERATIONS = 12
+
 
 def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> str:
     """Open what a crash after `at` operations left; fails unless it is as promised.
@@ -183,8 +186,11 @@ def try_states(mode: FlushMode, seed: int, states: int) -> Counter[str]:
     """Record one run and check so many states of it; how many there were of each kind."""
     run, random = Run(mode, seed), Random(seed)
     kinds: Counter[str] = Counter()
+    cuts = [mark.at for life in run.lives for mark in life.cut]
     for number in range(states):
         at = random.randint(0, len(run.disk.operations))
+        if cuts and random.random() < _NEAR_CUTS:  # of which there are few
+            at = max(0, random.choice(cuts) - random.randint(0, _CUT_OPERATIONS))
         is_killed = random.random() < 0.25
         tree = (
             run.disk.killed(at, random.randint(0, 2_000))
