@@ -102,7 +102,9 @@ class Client(Administration):
         Args:
             stream: the stream to read.
             offset: where to begin: "first", "last" (the last chunk), "next", an offset, a time,
-                or "stored": after the offset that `name` has stored, else with the first.
+                or "stored": after the offset that `name` has stored, else with the first. With a
+                time come messages that were stored then or later; of the first chunk those are
+                left out whose `properties.creation_time` is before it.
             name: a durable name, under which `Consumer.store_offset` remembers.
             filter_values: deliver only chunks in which some message may have one of these.
             match_unfiltered: with `filter_values`, also messages without a filter value.

@@ -5,11 +5,22 @@ holds at most `credit` chunks in memory. With a filter the server sends whole ch
 message may match; a consumer that knows how to find a message's filter value hands out only the
 messages that do.
 
+A consumer that begins with a time gets the first chunk that was stored then or later. Some of its
+messages may have been created before: those that say so, in their property creation_time, are not
+handed out. All that is stored behind that chunk is, whenever it was created.
+
 When a lost connection is back, reading continues after the last chunk that arrived.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Set as AbstractSet,
+)
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,8 +39,10 @@ from clients.filters import (
 )
 from clients.reconnecting import ReconnectingConnection
 from clients.signals import Signal
+from segments import compression
 from segments.checksum import crc32
-from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
+from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
+from segments.creation_time import was_created_before, whole_ms
 from segments.errors import FormatError
 from streamd.wire.stream import ResponseCode, codec, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import OffsetSpecification, Pair
@@ -62,11 +75,36 @@ class SingleActiveGroup(NamedTuple):
     super_stream: str
 
 
+class _Since(NamedTuple):
+    """A time that was asked for, until a chunk has come.
+
+    Attributes:
+        time_ms: in ms since 1970.
+        chunk_id: of the first chunk that was stored then or later; None where the server does not
+            tell: it is the first that comes.
+    """
+
+    time_ms: int
+    chunk_id: int | None
+
+    def left_out(self, header: ChunkHeader, data: bytes) -> AbstractSet[int]:
+        """The places of messages that were created before.
+
+        None where the chunk is another one, because a filter has skipped the first, say; or where
+        it is older, because there was none so late, and the next new messages were given instead.
+        """
+        if self.chunk_id not in (None, header.chunk_id) or header.timestamp_ms < self.time_ms:
+            return frozenset()
+        bodies = enumerate(compression.bodies(data))
+        return {place for place, raw in bodies if was_created_before(raw, self.time_ms)}
+
+
 class _Arrived(NamedTuple):
-    """A chunk, and the first offset in it that was asked for."""
+    """A chunk, and the first offset in it, and the time, that was asked for."""
 
     chunk: bytes
     first_offset: int
+    since: _Since | None
 
 
 @dataclass(slots=True)
@@ -75,7 +113,7 @@ class ConsumerCounts:
 
     Attributes:
         chunks, bytes: delivered by the server; bytes of their data.
-        messages: in those chunks, without those before the offset asked for.
+        messages: in those chunks, without those before the offset or time asked for.
         matched: of them, handed to the program.
         false_chunks: chunks in which no message matched.
     """
@@ -123,6 +161,7 @@ class Consumer:
         self._was_open = False
         self._credit = credit
         self._first_offset = 0
+        self._since: _Since | None = None
         self._end_offset = end_offset
         self._has_ended = False
         self._subscription_id = -1
@@ -261,8 +300,10 @@ class Consumer:
     async def open(self, connection: ClientConnection, number: int) -> None:
         """See reconnecting.ConnectionListener."""
         self._subscription_id = number
-        self._start = await self._resolved(connection)
-        self._begin_at(self._start)
+        asked = self._start
+        if self._group is None:
+            self._start = await self._resolved(connection, asked)
+        self._begin_at(asked, self._start)
         if self._to_store is not None:
             await self._store_again(connection, self._to_store)
         if self._was_open:
@@ -292,13 +333,15 @@ class Consumer:
                 if code != ResponseCode.STREAM_DOES_NOT_EXIST:
                     self._wanted.learn(Declared.by(dict(arguments)))
 
-    async def _resolved(self, connection: ClientConnection) -> OffsetSpecification:
+    async def _resolved(
+        self, connection: ClientConnection, start: OffsetSpecification
+    ) -> OffsetSpecification:
         """Where to begin, as an offset: "next" would be another place after an interruption."""
-        is_fixed = self._start.type in (FIRST.type, _AT_OFFSET)
-        if is_fixed or self._group is not None or not connection.knows(c.ResolveOffsetSpec):
-            return self._start
-        answer = await connection.request(c.ResolveOffsetSpec, self.stream, self._start, ())
-        return self._start if answer.code != OK else cast("OffsetSpecification", answer.offset)
+        is_fixed = start.type in (FIRST.type, _AT_OFFSET)
+        if is_fixed or not connection.knows(c.ResolveOffsetSpec):
+            return start
+        answer = await connection.request(c.ResolveOffsetSpec, self.stream, start, ())
+        return start if answer.code != OK else cast("OffsetSpecification", answer.offset)
 
     async def _store_again(self, connection: ClientConnection, offset: int) -> None:
         """Store what may have been lost on the way, unless another consumer has got further."""
@@ -331,7 +374,8 @@ class Consumer:
     def received(self, command: c.ServerCommand) -> None:
         """See reconnecting.ConnectionListener."""
         if isinstance(command, c.Deliver | c.DeliverCommitted):
-            self._chunks.append(_Arrived(command.chunk, self._first_offset))
+            self._chunks.append(_Arrived(command.chunk, self._first_offset, self._since))
+            self._since = None
             self.arrived.set()
             with suppress(FormatError):  # reported when it is opened
                 header = decode_chunk_header(command.chunk)
@@ -360,8 +404,12 @@ class Consumer:
             self._step_down()
         self.arrived.set()
 
-    def _begin_at(self, start: OffsetSpecification) -> None:
-        self._first_offset = start.value if start.type == _AT_OFFSET else 0
+    def _begin_at(self, asked: OffsetSpecification, start: OffsetSpecification) -> None:
+        """Reading begins where was asked, which is `start` as far as the server tells."""
+        is_known = start.type == _AT_OFFSET
+        self._first_offset = start.value if is_known else 0
+        if asked.type == _AT_TIME:
+            self._since = _Since(asked.value, start.value if is_known else None)
 
     async def _answer_all(self) -> None:
         """Answer the server's questions in their order; of several the last one counts."""
@@ -382,9 +430,11 @@ class Consumer:
         """It is this consumer's turn, or another's; where to begin."""
         if not command.active or self._group is None:
             return _NOT_SAID
-        start = await self._group.resume()
+        asked = start = await self._group.resume()
+        if asked.type == _AT_TIME:
+            start = await self._resolved(connection, asked)
         if command is self._turn and connection is self._connection:
-            self._begin_at(start)
+            self._begin_at(asked, start)
             self.is_active = True
         return start
 
@@ -439,7 +489,7 @@ class Consumer:
             data = chunk[CHUNK_HEADER_SIZE:]
             if len(data) != header.data_size or crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
-            end = self._end_offset
+            since = arrived.since
             asked, wanted = self._wanted.pick(
                 ArrivedChunk(
                     self.stream,
@@ -447,7 +497,8 @@ class Consumer:
                     header.timestamp_ms,
                     data,
                     arrived.first_offset,
-                    end,
+                    self._end_offset,
+                    frozenset() if since is None else since.left_out(header, data),
                 )
             )
         except FormatError as error:
@@ -472,7 +523,7 @@ def offset_specification(offset: Offset) -> OffsetSpecification:
     if isinstance(offset, datetime):
         if offset.tzinfo is None:
             offset = offset.astimezone()
-        return OffsetSpecification(_AT_TIME, round(offset.timestamp() * 1000))
+        return OffsetSpecification(_AT_TIME, whole_ms(offset))
     if isinstance(offset, str):
         if offset in _NAMED:
             return _NAMED[offset]

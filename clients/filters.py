@@ -5,7 +5,7 @@ stream has declared which property they are the values of; messages are then tes
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
@@ -113,6 +113,7 @@ class ArrivedChunk(NamedTuple):
         timestamp_ms: when the chunk was written.
         data: the chunk's data section.
         first_offset, end_offset: messages from here, and before there, were asked for.
+        left_out: places of messages that were not.
     """
 
     stream: str
@@ -121,6 +122,7 @@ class ArrivedChunk(NamedTuple):
     data: bytes
     first_offset: int
     end_offset: int
+    left_out: AbstractSet[int] = frozenset()
 
     def message(self, place: int, body: bytes) -> ReceivedMessage:
         """One of its messages."""
@@ -128,7 +130,14 @@ class ArrivedChunk(NamedTuple):
 
     def holds(self, place: int) -> bool:
         """Whether the message at a place was asked for."""
-        return self.first_offset <= self.chunk_id + place < self.end_offset
+        is_within = self.first_offset <= self.chunk_id + place < self.end_offset
+        return is_within and place not in self.left_out
+
+    def num_asked(self, count: int) -> int:
+        """How many of its messages, `count` in all, were asked for."""
+        first = max(0, self.first_offset - self.chunk_id)
+        last = min(count, self.end_offset - self.chunk_id)
+        return max(0, last - first) - sum(first <= place < last for place in self.left_out)
 
     def bodies(self) -> Sequence[bytes]:
         """Its messages, sub-batches unpacked."""
@@ -139,7 +148,8 @@ class Picked(NamedTuple):
     """What is in a chunk for a consumer.
 
     Attributes:
-        asked: how many messages are neither before the offset it asked for nor after its end.
+        asked: how many messages are neither before the offset or time it asked for nor after its
+            end.
         wanted: of those, the ones it gets.
     """
 
@@ -292,10 +302,8 @@ class SelectorFilter:
             places = self.matcher.select_in(data, ends)
             found = [(n, body_at(data, ends, n)) for n in places]
             count = len(ends)
-        first = max(0, chunk.first_offset - chunk.chunk_id)
-        last = min(count, chunk.end_offset - chunk.chunk_id)
         wanted = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
-        return Picked(max(0, last - first), wanted)
+        return Picked(chunk.num_asked(count), wanted)
 
     def explain(self) -> list[str]:
         """See Filter."""

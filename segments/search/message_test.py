@@ -3,25 +3,22 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeAlias
 
-from segments.errors import FormatError
+from segments.creation_time import creation_time_ms
 from segments.keys import KeyReader, forms_of_key
 from segments.search.key_screen import key_screen
 from segments.search.request import SearchRequest
 from segments.selector import (
     NumberRule,
     Property,
-    RowReader,
     WantedValues,
     parse_property,
     property_value_reader,
 )
 from segments.selector.cost import Cost
-from segments.selector.nodes import PropertySection
 from segments.selector.prefilter import Screen, screen_of
 
 _Test: TypeAlias = Callable[[bytes], bool]
 
-_CREATION_TIME = Property(PropertySection.PROPERTIES, "creation_time")
 _PARTS = 3  # what reading a property costs, in units of selector/cost.py
 _SCANS = 1
 
@@ -137,15 +134,11 @@ def _filter_test(prop: Property, values: Collection[bytes]) -> _Test:
 
 
 def _creation_test(from_ms: int | None, to_ms: int | None) -> _Test:
-    read = RowReader([_CREATION_TIME]).read
     first = -(1 << 63) if from_ms is None else from_ms
     last = 1 << 63 if to_ms is None else to_ms
 
     def is_within(raw: bytes) -> bool:
-        try:
-            (found,) = read(raw)
-        except FormatError:
-            return False
-        return type(found) is int and first <= found <= last
+        created = creation_time_ms(raw)
+        return created is not None and first <= created <= last
 
     return is_within

@@ -16,6 +16,7 @@ import mmh3
 import trio
 
 from segments import StorageError
+from segments.creation_time import whole_ms
 from segments.search import (
     BadSearch,
     BadToken,
@@ -350,7 +351,7 @@ def _time(one: Mapping[str, str], name: str) -> int | None:
     try:
         found = datetime.fromisoformat(text)
         if found.tzinfo is not None:
-            return round(found.timestamp() * 1000)
+            return whole_ms(found)
     except (ValueError, OverflowError):
         pass
     expected = "a number of ms since 1970, or a time as in 2026-11-21T09:00:00Z"

@@ -38,7 +38,8 @@ _NAMED = ("first", "last", "next")
     show_default=True,
     metavar="first|last|next|N|TIME",
     help="Where to begin: the oldest message, the last chunk, the next new message, an offset, "
-    "or a time as in 2026-11-20T10:00:00Z.",
+    "or a time as in 2026-11-20T10:00:00Z: messages stored since then, without those of the first "
+    "chunk whose creation_time is before it.",
 )
 @click.option(
     "--filter",

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from segments import FIRST, LAST, NEXT, ChunkMatcher, OffsetSpec, Start, at_offset, at_time
 from segments.amqp10 import find_in_map
 from segments.amqp10_codes import Section
+from segments.creation_time import was_created_before
 from segments.errors import FormatError
 from segments.message import find_section
 from segments.pushed_down import matcher_of
@@ -20,6 +21,7 @@ from segments.selector import (
     MessageMatcher,
     Selector,
     SelectorError,
+    body_at,
     parse_sql,
     parse_tags,
 )
@@ -54,6 +56,7 @@ Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
 
 
 _EXACT_COST = Cost(10, 1)  # of ExactValues
+_CREATED_COST = Cost(4, 1)  # of Created
 
 
 class ConsumerArguments(NamedTuple):
@@ -72,6 +75,12 @@ class ConsumerArguments(NamedTuple):
     matcher: ChunkMatcher | None
     choices: tuple[Choice, ...]
     cost: Cost
+
+    def of_first_chunk(self) -> "ConsumerArguments":
+        """The same for the first chunk that was stored at the time asked for, or later."""
+        created = _Created(self.start.value)
+        cost = Cost(*(own + more for own, more in zip(self.cost, _CREATED_COST, strict=True)))
+        return self._replace(choices=(*self.choices, created.places), cost=cost)
 
 
 def read_offset(field: Field | None, now_ms: int) -> OffsetSpec:
@@ -219,6 +228,21 @@ class _Selection:
         """See Choice."""
         self._matcher.clock.now_ms = self._now_ms()
         return self._matcher.select_in(data, ends)
+
+
+class _Created:
+    """The messages that do not say that they were created before a time."""
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+
+    def places(self, data: bytes, ends: list[int]) -> list[int]:
+        """See Choice."""
+        return [
+            place
+            for place in range(len(ends))
+            if not was_created_before(body_at(data, ends, place), self._time_ms)
+        ]
 
 
 class ExactValues:

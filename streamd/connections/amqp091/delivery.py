@@ -4,6 +4,9 @@ One `Deliveries` per connection, asked for one turn at a time by the connection'
 answers and heartbeats get in between and consumers take turns. A consumer keeps what it has read
 and may not send yet, at most one read of small chunks or one large chunk; all of a connection keep
 HELD_BYTES, and a consumer that finds these used up reads again later.
+
+A consumer that begins with a time gets the first chunk that was stored then or later, without the
+messages in it that say that they were created before.
 """
 
 import logging
@@ -13,7 +16,7 @@ from itertools import islice
 
 import trio
 
-from segments import OffsetSpec, Reader, StorageError, StoredChunk, at_offset
+from segments import Reader, Start, StorageError, StoredChunk, at_offset
 from segments.codec import ChunkHeader, simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
@@ -23,7 +26,7 @@ from streamd.broker import threads
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream
 from streamd.connections.amqp091.channel import Channel
-from streamd.connections.amqp091.consumer_arguments import ConsumerArguments
+from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments
 from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.net.transport import Transport
@@ -76,16 +79,15 @@ class AmqpConsumer(QueuedConsumer):
         self.consumed = 0
         self.held = 0
         self._first_offset = wanted.first_offset
-        self.reader = self._reader(wanted.start)
+        begin = stream.log.find(wanted.start)
+        is_time = wanted.start.start is Start.TIMESTAMP
+        self._first_chunk_id = begin.offset if is_time else None
+        self.reader = Reader(stream.log, begin, wanted.matcher)
         self._deliveries = deliveries
         self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
         stream.hold()
-
-    def _reader(self, start: OffsetSpec) -> Reader:
-        log = self.stream.log
-        return Reader(log, log.find(start), self.wanted.matcher)
 
     @property
     def keys(self) -> Collection[bytes] | None:
@@ -161,7 +163,8 @@ class AmqpConsumer(QueuedConsumer):
             self._first_offset = self._read[0][0]
             self._forget_read()
             self.reader.close()
-            self.reader = self._reader(at_offset(self._first_offset))
+            log = self.stream.log
+            self.reader = Reader(log, log.find(at_offset(self._first_offset)), self.wanted.matcher)
 
     def _forget_read(self) -> None:
         self._read.clear()
@@ -188,13 +191,24 @@ class AmqpConsumer(QueuedConsumer):
         data = chunk.data
         raw = chunk.file.read(chunk.header.data_size, chunk.data_position) if data is None else data
         plain, ends, offsets = await self._messages(bytes(raw), chunk.header)
-        if not self.wanted.choices:
+        wanted = self.wanted
+        if self._is_first(chunk.header):
+            wanted = wanted.of_first_chunk()
+        if not wanted.choices:
             places: Collection[int] = range(len(ends))
-        elif budget.take(self.wanted.cost.units(len(plain), len(ends))):
-            places = self._chosen(plain, ends)
+        elif budget.take(wanted.cost.units(len(plain), len(ends))):
+            places = _chosen(wanted.choices, plain, ends)
         else:
-            places = await threads.compute(self._chosen, plain, ends)
+            places = await threads.compute(_chosen, wanted.choices, plain, ends)
         await self._keep(plain, ends, offsets, places)
+
+    def _is_first(self, header: ChunkHeader) -> bool:
+        """Whether it is the first chunk that is not older than the time that was asked for.
+
+        Where all that was stored was older, the next one may be as well: that is not it.
+        """
+        is_first = header.chunk_id == self._first_chunk_id
+        return is_first and header.timestamp_ms >= self.wanted.start.value
 
     async def _messages(
         self, plain: bytes, header: ChunkHeader
@@ -206,13 +220,6 @@ class AmqpConsumer(QueuedConsumer):
         if header.num_records > _MESSAGES_A_TURN:
             return await threads.compute(self._unpack, plain, header.chunk_id)
         return self._unpack(plain, header.chunk_id)
-
-    def _chosen(self, plain: bytes, ends: list[int]) -> Collection[int]:
-        places: Collection[int] = range(len(ends))
-        for number, choice in enumerate(self.wanted.choices):
-            chosen = choice(plain, ends)
-            places = chosen if not number else sorted(set(places).intersection(chosen))
-        return places
 
     async def _keep(
         self, plain: bytes, ends: list[int], offsets: Sequence[int], places: Collection[int]
@@ -273,6 +280,15 @@ class AmqpConsumer(QueuedConsumer):
             self.reader.close()
             self._forget_read()
             self._deliveries.forget(self)
+
+
+def _chosen(choices: Sequence[Choice], plain: bytes, ends: list[int]) -> Collection[int]:
+    """The places of messages that all choices agree on."""
+    places: Collection[int] = range(len(ends))
+    for number, choice in enumerate(choices):
+        chosen = choice(plain, ends)
+        places = chosen if not number else sorted(set(places).intersection(chosen))
+    return places
 
 
 class Deliveries:
