@@ -1,4 +1,4 @@
-"""`python -m benchmarks.find`: finding messages by key, and what it costs those who publish.
+"""`python -m benchmarks.find`: finding messages by key and time, and what it costs publishers.
 
 A stream of messages of 100 bytes, each with a key of its own, of which the sealed segments are
 indexed. What is looked up is random, the same in each run. "cold" means that the pages of the index
@@ -8,12 +8,14 @@ file were dropped from the page cache before each lookup.
 import json
 import os
 import random
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,10 +27,13 @@ from rich.table import Table
 
 from benchmarks.load import Load, publish
 from benchmarks.raw_connection import RawConnection
+from benchmarks.several_properties import chunks_sent, publishing
 from benchmarks.target import Target
+from segments.chunk import ChunkBuilder
 from segments.keys import forms_of_key, key_prints, keys_of
 from segments.log import Log
 from segments.message import Message
+from segments.policy import LogPolicy
 from segments.search import Search, SearchRequest, run
 from segments.segment import KEYS_SUFFIX, SEGMENT_SUFFIX, Segment
 from streamd.wire.stream import commands as c
@@ -44,6 +49,8 @@ _PROPERTY = "order_id"
 _KEYS = Pair("stream-key-properties", _PROPERTY)
 _STREAM, _SHORT = "keyed", "short"
 _LOOKUPS = 1_000
+_DAY_SEGMENT_BYTES = 20_000_000
+_ENTRY = struct.Struct(">I")
 _PATIENCE_SECONDS = 900
 
 
@@ -70,7 +77,7 @@ class Row(NamedTuple):
 @click.option("--segment-size", default=500_000_000, show_default=True, help="In bytes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 def main(messages: int, beside: int, rounds: int, segment_size: int, *, as_json: bool) -> None:
-    """Measure the key index, lookups in it, and publishing beside its making.
+    """Measure finding by key and time, the key index, and filters over several properties.
 
     \b
     Examples:
@@ -79,7 +86,11 @@ def main(messages: int, beside: int, rounds: int, segment_size: int, *, as_json:
     """
     rows = []
     with tempfile.TemporaryDirectory(prefix="streamd-bench-") as folder:
-        for row in _rows(Path(folder), messages, beside, rounds, segment_size):
+        for row in chain(
+            _rows(Path(folder, "keys"), messages, beside, rounds, segment_size),
+            _of_a_day(Path(folder, "day")),
+            _of_several_properties(Path(folder)),
+        ):
             rows.append(row)
             if as_json:
                 sys.stdout.write(json.dumps(row._asdict()) + "\n")
@@ -258,11 +269,59 @@ def _lookups(folder: Path, messages: int) -> Iterator[Row]:
             ("find the message of a key in them, warm", False, search),
             ("the same, cold", True, search),
         ):
-            goal = 0.020 if drops else 0.001
-            found = sorted(_timed(segments, key, find, drops=drops) for key in wanted)
-            p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
-            yield Row(f"{name}, p50", f"{p50 * 1e3:.3f} ms", p50, f"{goal * 1e3:.0f} ms")
-            yield Row(f"{name}, p99", f"{p99 * 1e3:.3f} ms", p99, f"{goal * 5e3:.0f} ms")
+            found = [_timed(segments, key, find, drops=drops) for key in wanted]
+            yield from _times(name, found, 0.020 if drops else 0.001)
+    with Target(folder) as target, RawConnection(target.host, target.port) as connection:
+        ask = partial(_ask, connection)
+        found = [_timed((), key, ask, drops=False) for key in (*wanted[:100], *wanted)][100:]
+        yield from _times("ask a server for it, warm", found, 0.001)
+
+
+def _times(name: str, found: Sequence[float], goal: float) -> Iterator[Row]:
+    p50, p99 = sorted(found)[len(found) // 2], sorted(found)[len(found) * 99 // 100]
+    yield Row(f"{name}, p50", f"{p50 * 1e3:.3f} ms", p50, f"{goal * 1e3:.0f} ms")
+    yield Row(f"{name}, p99", f"{p99 * 1e3:.3f} ms", p99, f"{goal * 5e3:.0f} ms")
+
+
+def _ask(connection: RawConnection, key: str) -> int:
+    return len(
+        connection.request(c.Find, _STREAM, (Pair("key", key), Pair("order", "newest"))).messages
+    )
+
+
+def _of_a_day(folder: Path) -> Iterator[Row]:
+    """The first message of one second of a day: a chunk of ten messages each second."""
+    day = 86_400
+    with closing(Log.open(str(folder), LogPolicy(max_segment_bytes=_DAY_SEGMENT_BYTES))) as log:
+        entries = b"".join(_ENTRY.pack(_SIZE) + _message(number) for number in range(10))
+        for second in range(day):
+            chunk = ChunkBuilder()
+            chunk.add(entries, 10, 10, None)
+            log.append([chunk], second * 1000)
+        chance = random.Random(2)  # noqa: S311 - the same each time
+        found = []
+        for second in (chance.randrange(day) for _ in range(_LOOKUPS)):
+            request = SearchRequest(from_ms=second * 1000, to_ms=second * 1000 + 999, limit=1)
+            began = time.perf_counter()
+            page = run(Search(log, request, 0, 0))
+            found.append(time.perf_counter() - began)
+            if [message.offset for message in page.messages] != [10 * second]:
+                raise click.ClickException(f"the messages of second {second} are not found")
+    p50, p99 = sorted(found)[_LOOKUPS // 2], sorted(found)[_LOOKUPS * 99 // 100]
+    yield Row("first message of one second of a day, p50", f"{p50 * 1e3:.3f} ms", p50, "5 ms")
+    yield Row("the same, p99", f"{p99 * 1e3:.3f} ms", p99)
+
+
+def _of_several_properties(folder: Path) -> Iterator[Row]:
+    for made in publishing(folder / "publishing", 300_000, 3):
+        goal = "0.4 M" if made.name.startswith("two") else ""
+        rate = made.messages_per_second
+        yield Row(f"publish with filters: {made.name}", f"{rate:,.0f} msg/s", rate, goal)
+    for sent in chunks_sent(folder / "sent"):
+        share = sent.chunks / sent.true
+        goal = {"sealed segments": "1", "the open segment": "1.2"}.get(sent.name, "")
+        name = f"chunks sent for a = x AND b = y, of true ones: {sent.name}"
+        yield Row(name, f"{share:.3f}", share, goal)
 
 
 def _timed(

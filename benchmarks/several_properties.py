@@ -77,7 +77,7 @@ def main(messages: int, rounds: int) -> None:
     console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="streamd-bench-") as folder:
         console.print(publishing_table(list(publishing(Path(folder, "a"), messages, rounds))))
-        console.print(sent_table(list(sent(Path(folder, "b")))))
+        console.print(sent_table(list(chunks_sent(Path(folder, "b")))))
 
 
 def publishing(folder: Path, messages: int, rounds: int) -> Iterator[Publishing]:
@@ -110,7 +110,7 @@ def publishing(folder: Path, messages: int, rounds: int) -> Iterator[Publishing]
         yield Publishing(name, median(r for r, _ in found), median(u for _, u in found))
 
 
-def sent(folder: Path) -> Iterator[Sent]:
+def chunks_sent(folder: Path) -> Iterator[Sent]:
     """Which chunks are sent: of sealed segments, of the open one, and by filters alone.
 
     Args:
@@ -140,12 +140,12 @@ def sent(folder: Path) -> Iterator[Sent]:
                 )
                 connection.request(c.Create, stream, arguments)
                 publish(connection, stream, Load(len(rows)), _frames(rows))
-            found = sum(_chunks_sent(target, stream, x, y) for x, y in pairs)
+            found = sum(_sent_for(target, stream, x, y) for x, y in pairs)
             yield Sent(name, found, true, matching)
     yield Sent("by filters alone", _by_filters(folder, pairs), true, matching)
 
 
-def _chunks_sent(target: Target, stream: str, region: str, kind: str) -> int:
+def _sent_for(target: Target, stream: str, region: str, kind: str) -> int:
     """How many chunks come for two values, besides one that ends it."""
     with RawConnection(target.host, target.port) as connection:
         last = [(region, kind)]  # of the last message, so that there is one to wait for
