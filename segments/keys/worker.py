@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 from segments.disk import OsDisk
@@ -100,5 +101,6 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
 def main() -> None:
     """Serve the process that has started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is meant for the server
-    os.nice(_NICE)
+    with suppress(OSError):  # a filter of system calls may refuse it, as that of a service manager
+        os.nice(_NICE)
     serve(sys.stdin.buffer, sys.stdout.buffer)

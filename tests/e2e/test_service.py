@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support import seccomp
 from tests.support.process import ServerProcess
 
 UNIT = Path(__file__).parent.parent.parent / "streamd" / "cli" / "streamd.service"
+LOW_PRIORITY = 12  # of the process that indexes keys
 KEYS = ["time", "level", "logger", "message"]
 
 
@@ -107,16 +109,39 @@ class TestUnit:
         wrapped = [sys.executable, "-m", "tests.support.seccomp", str(UNIT), sys.executable]
         ports = ["--stream-port", "0", "--amqp-port", "0", "--http-port", "0"]
         command = [*wrapped, "-m", "streamd", "serve", "--data", str(tmp_path / "data"), *ports]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            port = re.findall(r"stream=\S+:(\d+)", server.stdout.readline())[0]
-            uri = f"rabbitmq-stream://guest:guest@localhost:{port}"
-            said = subprocess.run(
-                [sys.executable, hello, uri], capture_output=True, text=True, check=False
-            )
-            assert said.stdout == "0 HA aloha\n2 HA aloha\n", said
-            server.terminate()
+        log = tmp_path / "log"
+        with (
+            log.open("w") as stderr,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
+        ):
+            try:
+                assert server.stdout is not None
+                port = re.findall(r"stream=\S+:(\d+)", server.stdout.readline())[0]
+                uri = f"rabbitmq-stream://guest:guest@localhost:{port}"
+                said = subprocess.run(
+                    [sys.executable, hello, uri], capture_output=True, text=True, check=False
+                )
+                assert said.stdout == "0 HA aloha\n2 HA aloha\n", said
+                self.index_keys(
+                    server.pid, uri, tmp_path / "data" / "streams" / "%2F" / "orders", log
+                )
+            finally:
+                server.terminate()
         assert server.returncode == 0
+
+    def index_keys(self, server: int, uri: str, folder: Path, log: Path) -> None:
+        """In the process that the server starts for it, which others go before."""
+        create = ("--key-property", "id", "--segment-size", "1", "--uri", uri)
+        streamd("stream", "create", "orders", *create)
+        for number in range(2):
+            (folder.parents[2] / "order").write_text(json.dumps({"id": number}))
+            streamd("publish", "orders", str(folder.parents[2] / "order"), "--uri", uri)
+        while not list(folder.glob("*.keys")):
+            assert "no key index" not in log.read_text()
+            time.sleep(0.01)
+        tasks = Path(f"/proc/{server}/task").iterdir()
+        (worker,) = " ".join((task / "children").read_text() for task in tasks).split()
+        assert os.getpriority(os.PRIO_PROCESS, int(worker)) == LOW_PRIORITY
 
 
 class TestPing:

@@ -1,6 +1,9 @@
 """Messages over HTTP: what is found, what is refused, and that nobody searches for nobody."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -310,3 +313,22 @@ async def test_large_and_damaged_messages(http: Http, peer: Peer) -> None:
     assert len(found[0]["properties"]) == 5_000
     assert found[1]["encoding"] == "base64"
     assert [m["offset"] for m in found] == [0, 1, 2]
+
+
+async def test_the_command_of_the_page(server: Harness, peer: Peer) -> None:
+    """What curl would send, without curl, to a stream as the page has it."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "find.md").read_text()
+    rows = [json.loads(row) for row in re.findall(r"^ +'(\{.*?\})'", text, re.MULTILINE)]
+    await peer.create("orders", stream_key_properties="order_id,customer")
+    await peer.declare("orders")
+    await peer.store(
+        [Message(row.pop("body").encode(), Properties(), row).encode() for row in rows], 1
+    )
+    (command,) = re.findall(r"^curl (.*)$", text, re.MULTILINE)
+    found = await Http(server).get(shlex.split(command)[-1].partition("/api/")[2])
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    shown = json.loads(block)
+    for answer in (found, shown):
+        assert answer["next"]
+        del answer["next"], answer["messages"][0]["timestamp"]
+    assert found == shown

@@ -40,12 +40,13 @@ def calls_of(name: str) -> set[str]:
     return found.union(*(calls_of(word) for word in words if word.startswith("@")))
 
 
-def filter_of(unit: str) -> tuple[set[str], set[str]]:
-    """The system calls that a unit allows, and those that it takes away from these."""
-    found: tuple[set[str], set[str]] = (set(), set())
+def filter_of(unit: str) -> set[str]:
+    """The system calls that a unit allows; a later line wins."""
+    found: set[str] = set()
     for line in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
-        for name in line.removeprefix("~").split():
-            found[line.startswith("~")].update(calls_of(name))
+        names = line.removeprefix("~").split()
+        calls = set().union(*(calls_of(name) if name[0] == "@" else {name} for name in names))
+        found = found - calls if line.startswith("~") else found | calls
     return found
 
 
@@ -56,10 +57,9 @@ def apply(unit: str) -> None:
     """
     library = ctypes.CDLL(find_library("seccomp"))
     library.seccomp_init.restype = ctypes.c_void_p
-    allowed, taken = filter_of(unit)
     context = ctypes.c_void_p(library.seccomp_init(EPERM))
     numbers = {
-        name: library.seccomp_syscall_resolve_name(name.encode()) for name in allowed - taken
+        name: library.seccomp_syscall_resolve_name(name.encode()) for name in filter_of(unit)
     }
 
     def allow(name: str, *comparisons: Comparison) -> None:

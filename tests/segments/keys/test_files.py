@@ -1,6 +1,8 @@
 """Key files of sealed segments and of one that grows, and whatever the device makes of them."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -446,3 +448,13 @@ class TestTheProcess:
         assert work(b"[1]\n").is_bug
         assert decode_answer(b'["x", true, false, false]') == Answer("x", is_temporary=True)
         log.close()
+
+    def test_a_system_that_refuses_another_priority(self) -> None:
+        program = (
+            "import os; from segments.keys import worker\n"
+            "def nice(_): raise PermissionError\n"
+            "os.nice = nice; worker.main()"
+        )
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, input=b"[1]\n", capture_output=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")
