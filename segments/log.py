@@ -97,6 +97,8 @@ class Log:
         is_closed: nothing is written into its folder any more.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
+        keys_wanted_from: bytes of the newest segment from which on there is something to index;
+            said by whoever found that there is nothing more before.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Log:
         self._ahead: dict[bytes, int] = {}
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = self.keys_requested = False
-        self.begins_at = 0
+        self.begins_at = self.keys_wanted_from = 0
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
@@ -357,7 +359,7 @@ class Log:
         if any(appended.sequences):
             self._commit_sequences(appended)
         self.committed_offset = segment.next_offset
-        if self.policy.key_properties and not self.keys_requested:
+        if segment.size >= self.keys_wanted_from:
             self.request_keys()
 
     def _show(self, writer: SegmentWriter) -> None:
@@ -365,6 +367,8 @@ class Log:
         sealed = self.segments[-1]
         self.segments.append(writer.segment)
         self._shown = writer
+        self.keys_wanted_from = 0
+        self.request_keys()  # of the sealed one
         if sealed.filters is not None:
             self.request_index(sealed)  # from memory to a file
 
@@ -491,7 +495,9 @@ class Log:
             kept.insert(0, rest)
         gone = [segment for segment in self.segments if segment.base_offset < offset]
         self.begins_at = offset
-        return self._drop(gone, kept)
+        removal = self._drop(gone, kept)
+        self.request_keys()
+        return removal
 
     @property
     def _has_tracking(self) -> bool:

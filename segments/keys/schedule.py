@@ -6,6 +6,8 @@ many, a table takes in the ones before it that are not larger: their number grow
 of the segment's size, and each pair is written as often.
 """
 
+import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from segments.codec import FILE_HEADER_SIZE
@@ -34,40 +36,59 @@ def next_task(log: Log, *, is_quiet: bool) -> Task | None:
         log: whose keys are indexed.
         is_quiet: nothing has come for a while.
     """
+    sealed = next_sealed(log, reversed(log.segments))
+    return sealed or next_growing(log, is_quiet=is_quiet)
+
+
+def next_sealed(log: Log, segments: Iterable[Segment]) -> Task | None:
+    """The table of the first of some segments that is sealed and has none."""
     properties = log.policy.key_properties
-    if not properties:
-        return None
-    for segment in reversed(log.segments):  # thousands, perhaps
+    for segment in segments if properties else ():
         known = segment.keys
         if known is not None and known.is_final and _is_usable(known, properties):
             continue
-        if _is_possible(segment) and log.is_sealed(segment):
+        if segment.num_chunks and _is_possible(segment) and log.is_sealed(segment):
             return Task(segment, _job(segment, properties, is_sealed=True))
-    newest = log.segments[-1]
-    if not _is_possible(newest) or _uncovered_bytes(log) < (FEW_BYTES if is_quiet else MUCH_BYTES):
+    return None
+
+
+def next_growing(log: Log, *, is_quiet: bool) -> Task | None:
+    """The next table of the segment that grows, if it is worth one."""
+    newest, wanted = log.segments[-1], FEW_BYTES if is_quiet else MUCH_BYTES
+    if not has_tail(log) or newest.size - _known_bytes(log) < wanted:
         return None
-    return Task(newest, _job(newest, properties, is_sealed=False))
+    return Task(newest, _job(newest, log.policy.key_properties, is_sealed=False))
 
 
 def has_tail(log: Log) -> bool:
     """There will be a table to make when nothing more comes."""
-    is_wanted = bool(log.policy.key_properties) and _is_possible(log.segments[-1])
-    return is_wanted and _uncovered_bytes(log) >= FEW_BYTES
+    return bool(log.policy.key_properties) and log.segments[-1].size >= tail_from(log)
 
 
-def _uncovered_bytes(log: Log) -> int:
-    """Bytes of the newest segment that no table knows."""
-    newest = log.segments[-1]
-    known = newest.keys
+def tail_from(log: Log) -> int:
+    """Bytes of the newest segment from which on there is a tail; more than any where none can be."""
+    return _known_bytes(log) + FEW_BYTES if _is_possible(log.segments[-1]) else sys.maxsize
+
+
+def _known_bytes(log: Log) -> int:
+    """Bytes of the newest segment that tables know."""
+    known = log.segments[-1].keys
     if known is None or not _is_usable(known, log.policy.key_properties):
-        return newest.size - FILE_HEADER_SIZE
-    return newest.size - known.end.position
+        return FILE_HEADER_SIZE
+    return known.end.position
 
 
 def next_unknown(log: Log) -> Segment | None:
     """A segment whose key file nobody has looked at yet."""
     unknown = (one for one in reversed(log.segments) if one.key_state is KeyState.UNKNOWN)
     return next((one for one in unknown if not one.damage and log.is_sealed(one)), None)
+
+
+def oldest_unknown(log: Log) -> Segment | None:
+    """The oldest sealed segment, if nobody has looked at its key file yet."""
+    oldest = log.segments[0]
+    is_unknown = oldest.key_state is KeyState.UNKNOWN and not oldest.damage
+    return oldest if is_unknown and log.is_sealed(oldest) else None
 
 
 def adopt(task: Task) -> KeyIndex:
@@ -96,7 +117,7 @@ def tidy_up(task: Task) -> None:
 
 
 def _is_possible(segment: Segment) -> bool:
-    return bool(segment.num_chunks) and not segment.damage and segment.key_state is KeyState.KNOWN
+    return not segment.damage and segment.key_state is KeyState.KNOWN
 
 
 def _is_usable(known: KeyIndex, properties: tuple[str, ...]) -> bool:

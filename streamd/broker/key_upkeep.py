@@ -17,16 +17,28 @@ from segments import Log, SegmentsError, StorageError
 from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.keys import keys_of
 from segments.keys.files import KeyJob
-from segments.keys.schedule import Task, adopt, has_tail, next_task, next_unknown, tidy_up
+from segments.keys.schedule import (
+    Task,
+    adopt,
+    has_tail,
+    next_growing,
+    next_sealed,
+    next_unknown,
+    oldest_unknown,
+    tail_from,
+    tidy_up,
+)
 from segments.keys.worker import Answer
 from segments.segment import KEYS_SUFFIX, KeyState, Segment
 from streamd.broker import threads
 from streamd.broker.key_worker import WorkerDied
 from streamd.broker.log_maintenance import LogMaintenance
+from streamd.broker.steps import in_turns
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+_A_TURN = 500  # segments that are looked at; there may be thousands
 QUIET_SECONDS = 1.0  # without a new message: what there is gets a table
 _SHORTAGE_SECONDS = 30.0  # until a job is tried again for which there was no room, say
 
@@ -64,7 +76,8 @@ class KeyUpkeep:
         self._log = log
         self._maintenance = maintenance
         self._attempts: Counter[int] = Counter()  # by base offset
-        self._reads_all = False
+        self._reads_all = self._has_begun = False
+        self._looked_at: Segment | None = None  # the newest one when all sealed ones had a table
         self._seen = (-1, 0.0)  # how far the log went, and since when
         self._not_before = 0.0
         self._has_warned = False
@@ -73,9 +86,14 @@ class KeyUpkeep:
         """Other properties are keys now: look at the files of all segments."""
         self._reads_all = True
         self._attempts.clear()
+        self.look_again()
         for segment in self._log.segments:
             if segment.key_state is KeyState.FAILED:
                 segment.key_state = KeyState.KNOWN
+
+    def look_again(self) -> None:
+        """Sealed segments may lack a table that had one."""
+        self._looked_at = None
 
     async def load(self, segment: Segment) -> None:
         """Look at the key file of a segment, so that `keys_of` need not."""
@@ -96,26 +114,57 @@ class KeyUpkeep:
             raise
         if progress is Progress.DONE:
             self._log.keys_requested = False
+            self._log.keys_wanted_from = tail_from(self._log)
+            self.look_again()
         return progress
 
     async def _step(self, maker: TableMaker) -> Progress:
         log = self._log
         if log.is_closed or self._maintenance.is_stopped:
             return Progress.DONE
-        self._say_faults()
         if trio.current_time() < self._not_before or self._maintenance.is_truncating:
             return Progress.WAITS
+        if not self._has_begun:
+            self._has_begun = True
+            await self._look_at_oldest()
         if self._reads_all:
             segment = next_unknown(log)
             if segment is not None:
                 await self.load(segment)
                 return Progress.MADE
             self._reads_all = False
-        task = next_task(log, is_quiet=self._is_quiet())
+        newest = log.segments[-1]
+        task = None if self._looked_at is newest else await self._next_sealed()
+        if task is None:
+            if log.segments[-1] is not newest:
+                return Progress.MADE  # one was sealed meanwhile
+            self._looked_at = newest
+            task = next_growing(log, is_quiet=self._is_quiet())
         if task is None:
             return Progress.WAITS if has_tail(log) else Progress.DONE
         await self._make(maker, task)
         return Progress.MADE
+
+    async def _look_at_oldest(self) -> None:
+        """Find out whether other properties became keys, and not all was indexed for them.
+
+        The oldest segment is the last one for which that is done.
+        """
+        oldest = oldest_unknown(self._log)
+        if oldest is not None:
+            await self.load(oldest)
+            known, properties = oldest.keys, self._log.policy.key_properties
+            if known is not None and known.properties != properties:
+                self._reads_all = True
+
+    async def _next_sealed(self) -> Task | None:
+        """The table of the newest sealed segment that has none; others have their turns."""
+        async for segment in in_turns(self._log.segments[::-1], _A_TURN):
+            self._say_fault(segment)
+            task = next_sealed(self._log, (segment,))
+            if task is not None:
+                return task
+        return None
 
     def _is_quiet(self) -> bool:
         """Nothing was written since the last look, a second ago."""
@@ -125,14 +174,13 @@ class KeyUpkeep:
             return False
         return now - since >= QUIET_SECONDS
 
-    def _say_faults(self) -> None:
-        for segment in self._log.segments:
-            index = segment.keys
-            fault = segment.key_fault or (index.fault if index is not None else "")
-            if fault:
-                path = segment.path(KEYS_SUFFIX) if index is None else index.path
-                logger.warning("%s is made anew: %s", path, fault)
-                segment.key_fault, segment.keys = "", None
+    def _say_fault(self, segment: Segment) -> None:
+        index = segment.keys
+        fault = segment.key_fault or (index.fault if index is not None else "")
+        if fault:
+            path = segment.path(KEYS_SUFFIX) if index is None else index.path
+            logger.warning("%s is made anew: %s", path, fault)
+            segment.key_fault, segment.keys = "", None
 
     async def _make(self, maker: TableMaker, task: Task) -> None:
         answers: list[Answer] = []  # none when it was stopped

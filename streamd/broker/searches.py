@@ -135,9 +135,9 @@ class Searches:
             try:
                 limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
                 search = Search(log, asked.request, identity, self._now_ms(), asked.after, limits)
-                if asked.request.keys:
-                    stream.want_keys()
                 await self._go_through(search, stream, seconds)
+                if asked.request.keys:  # it may have found a file that is wrong
+                    stream.want_keys()
             except (BadToken, TooLarge) as error:
                 raise _wrong(str(error)) from None
             except StreamIsGone:

@@ -687,7 +687,8 @@ class Stream:
 
     def want_keys(self) -> None:
         """Have the key indexes made that are missing, where its log is open."""
-        if self._log is not None:
+        if self._log is not None and self._upkeep is not None:
+            self._upkeep.look_again()
             self._log.request_keys()
 
     def keys_requested(self) -> None:

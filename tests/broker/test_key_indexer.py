@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from segments.keys import keys_of, schedule
 from segments.keys.files import KeyJob
 from segments.keys.worker import Answer, encode_job, work
 from segments.segment import KeyState
+from streamd.broker.key_upkeep import KeyUpkeep
 from streamd.broker.key_worker import KeyWorker, WorkerDied
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -349,3 +351,47 @@ async def test_truncating_does_not_wait_for_indexing(
     assert log.first_offset == 33
     await trio.sleep(10)
     assert [found(server, number) for number in range(33, 40)] == [1] * 7
+
+
+async def test_a_small_message_is_no_reason_to_look_at_all_segments(
+    keyed: tuple[Harness, Peer], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands of them, and as many messages each second."""
+    server, peer = keyed
+    await fill(peer, 0, 40)
+    await trio.sleep(10)
+    monkeypatch.setattr(schedule, "FEW_BYTES", 100_000)
+    async with server.host.find("s").opened() as log:
+        log.policy = replace(log.policy, max_segment_bytes=1_000_000)
+        looked = []
+        step = KeyUpkeep.step
+        monkeypatch.setattr(KeyUpkeep, "step", lambda *args: looked.append(args) or step(*args))
+        for number in range(40, 60):
+            await fill(peer, number, 1)
+            await trio.sleep(2)
+        assert len(looked) == 1
+        monkeypatch.setattr(schedule, "FEW_BYTES", 200)
+        server.host.find("s").want_keys()
+        await trio.sleep(5)
+        assert [found(server, number) for number in range(60)] == [1] * 60
+
+
+async def test_other_properties_and_a_restart_in_the_middle(worker: Worker, tmp_path: Path) -> None:
+    """All is indexed for them, although nobody asks for what is stored."""
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await create(peer)
+        await peer.declare("s")
+        await fill(peer, 0, 40)
+        await trio.sleep(10)
+        worker.takes = 10
+        await set_keys(peer, "k,other")
+        await trio.sleep(15)
+    worker.takes = 0
+    async with harness(tmp_path) as server:
+        await trio.sleep(30)
+        await server.host.find("s").ready()
+        for segment in server.host.find("s").log.segments[:-1]:
+            index = keys_of(segment)
+            assert index is not None
+            assert index.properties == ("k", "other")
