@@ -66,7 +66,7 @@ def has_tail(log: Log) -> bool:
 
 
 def tail_from(log: Log) -> int:
-    """Bytes of the newest segment from which on there is a tail; more than any where none can be."""
+    """Bytes of the newest segment from which on there is a tail; endless where none can be."""
     return _known_bytes(log) + FEW_BYTES if _is_possible(log.segments[-1]) else sys.maxsize
 
 

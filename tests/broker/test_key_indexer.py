@@ -12,6 +12,7 @@ from segments.keys import keys_of, schedule
 from segments.keys.files import KeyJob
 from segments.keys.worker import Answer, encode_job, work
 from segments.segment import KeyState
+from streamd.broker import log_keeper
 from streamd.broker.key_upkeep import KeyUpkeep
 from streamd.broker.key_worker import KeyWorker, WorkerDied
 from streamd.wire.stream import ResponseCode, commands as c
@@ -354,7 +355,7 @@ async def test_truncating_does_not_wait_for_indexing(
 
 
 async def test_a_small_message_is_no_reason_to_look_at_all_segments(
-    keyed: tuple[Harness, Peer], worker: Worker, monkeypatch: pytest.MonkeyPatch
+    keyed: tuple[Harness, Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be thousands of them, and as many messages each second."""
     server, peer = keyed
@@ -395,3 +396,28 @@ async def test_other_properties_and_a_restart_in_the_middle(worker: Worker, tmp_
             index = keys_of(segment)
             assert index is not None
             assert index.properties == ("k", "other")
+
+
+async def test_many_streams_with_keys_are_not_open_at_once(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each log takes descriptors, which connections need, too."""
+    monkeypatch.setattr(log_keeper, "LOGS_SHARE", 0)  # so that 8 are open at most
+    names = [f"s{number}" for number in range(24)]
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        for number, name in enumerate(names):
+            await create(peer, name, size="200")
+            await peer.declare(name, number)
+            for key in range(4):
+                await peer.store([message(f"key{key}")], key + 1, publisher_id=number)
+    worker.takes = 5
+    async with harness(tmp_path) as server:
+        most = 0
+        for _ in range(200):
+            await trio.sleep(3)
+            most = max(most, sum(stream.is_open for stream in server.host.streams()))
+        assert most <= 10
+        for name in names:
+            async with server.host.find(name).opened() as log:
+                assert all(keys_of(segment) for segment in log.segments[:-1])
