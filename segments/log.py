@@ -415,7 +415,11 @@ class Log:
 
     def has_outlived(self, now_ms: int) -> bool:
         """Segments have outlived the policy. Flush with a checkpoint, then `expire`."""
-        return expired(self.segments, self.policy, now_ms) > 0
+        return bool(self.outlived(now_ms))
+
+    def outlived(self, now_ms: int) -> list[Segment]:
+        """Segments that have outlived the policy."""
+        return self.segments[: expired(self.segments, self.policy, now_ms)]
 
     def expire(self, now_ms: int, busy: Collection[Segment] = ()) -> Removal:
         """Take segments that have outlived the policy out of the log.

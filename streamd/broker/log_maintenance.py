@@ -14,7 +14,7 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -65,7 +65,7 @@ class LogMaintenance:
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
         self._indexing: Counter[Segment] = Counter()
-        self._held: set[trio.CancelScope] = set()
+        self._held: dict[trio.CancelScope, Segment] = {}
         self._copied: Segment | None = None
         self._has_worked = trio.lowlevel.ParkingLot()
 
@@ -144,9 +144,9 @@ class LogMaintenance:
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits; files go in a thread.
 
-        Those whose index is being built stay until that is done, and those after them. What
-        consumers have asked for is written down as well. Flushes take turns with the parts of a
-        large removal.
+        Those whose filter index is being built stay until that is done, and those after them; work
+        on their key indexes is cancelled, as it may take long. What consumers have asked for is
+        written down as well. Flushes take turns with the parts of a large removal.
         """
         log = self._log
         if log.has_outlived(self._now_ms()):
@@ -157,7 +157,9 @@ class LogMaintenance:
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             busy = self._busy
             removal = log.expire(self._now_ms(), busy)
-            self._expires_again = bool(busy) and log.has_outlived(self._now_ms())
+            outlived = log.outlived(self._now_ms()) if busy else []
+            self._expires_again = bool(outlived)
+            self._cancel_held(outlived)
             parts = removal.parts()
             has_more = await self._remove_next(parts)
         await self._remove_rest(parts, has_more=has_more)
@@ -223,19 +225,21 @@ class LogMaintenance:
             rest = await self._copy_rest(start)
             start = start._replace(offset=start.segment.base_offset) if rest is None else start
         first: int | None = None
+        parts: Iterator[Callable[[], None]] = iter(())
         while first is None:
             while self._is_indexing_before(start.offset):
-                self._cancel_held()
+                self._cancel_held(self._log.segments)
                 await self._has_worked.park()
             async with self._turn:
                 self._check_open()
                 if not self._is_indexing_before(start.offset):
                     try:
                         check()
-                        first = await self._begin_at(start.offset, rest)
+                        first, parts = await self._begin_at(start.offset, rest)
                     finally:  # a copy that came to nothing takes no room
                         if rest is not None and not rest.may_be_there:
                             await self._carry_out(rest.discard, logging.WARNING)
+        await self._remove_rest(parts, has_more=True)
         return first
 
     def _is_indexing_before(self, offset: int) -> bool:
@@ -264,23 +268,22 @@ class LogMaintenance:
             self._has_worked.unpark_all()
         return rest
 
-    async def _begin_at(self, offset: int, rest: Rest | None) -> int:
-        """Let the log begin at a base offset, in a turn."""
+    async def _begin_at(
+        self, offset: int, rest: Rest | None
+    ) -> tuple[int, Iterator[Callable[[], None]]]:
+        """Let the log begin at a base offset, in a turn; gives its first one, and what is left."""
         log = self._log
         if not log.is_covered(offset):  # the disk had no room for what is known of publishers
             bases = [s.base_offset for s in log.segments if s.base_offset < offset]
             offset, rest = max(filter(log.is_covered, bases), default=0), None
         if offset <= log.first_offset:  # or retention was faster
-            return log.first_offset
+            return log.first_offset, iter(())
         if rest is not None:
             await threads.in_thread(rest.finish)
         parts = log.truncate(offset, rest.segment if rest is not None else None).parts()
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
-        for part in parts:
-            if not await self._carry_out(part, logging.ERROR):
-                break
-        return log.first_offset
+        return log.first_offset, parts
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index, built or opened in a thread.
@@ -310,9 +313,11 @@ class LogMaintenance:
     def _begin_indexing(self, segment: Segment) -> None:
         self._indexing[segment] += 1
 
-    def _cancel_held(self) -> None:
-        for scope in self._held:
-            scope.cancel()
+    def _cancel_held(self, segments: Collection[Segment]) -> None:
+        """Cancel work on key indexes of some segments."""
+        for scope, segment in self._held.items():
+            if segment in segments:
+                scope.cancel()
 
     @property
     def is_truncating(self) -> bool:
@@ -325,7 +330,7 @@ class LogMaintenance:
 
     @asynccontextmanager
     async def holding(self, segment: Segment) -> AsyncIterator[bool]:
-        """The files of a segment stay while the block lasts, which `stop` and `truncate` cancel.
+        """The files of a segment stay while the block lasts, which others that remove them cancel.
 
         Gives whether it may be touched at all.
         """
@@ -334,12 +339,12 @@ class LogMaintenance:
             return
         self._begin_indexing(segment)
         scope = trio.CancelScope()
-        self._held.add(scope)
+        self._held[scope] = segment
         try:
             with scope:
                 yield True
         finally:
-            self._held.discard(scope)
+            del self._held[scope]
             self._end_indexing(segment)
         if self._expires_again and not self.is_stopped:
             await self.expire()
@@ -378,7 +383,7 @@ class LogMaintenance:
     async def stop(self) -> None:
         """Return when nothing is done with the files in a thread any more, nor ever will be."""
         self.is_stopped = True
-        self._cancel_held()
+        self._cancel_held(self._held.values())
         async with self._turn:
             while self._busy:
                 await self._has_worked.park()

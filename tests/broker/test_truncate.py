@@ -153,6 +153,32 @@ async def test_while_others_publish_truncate_and_read(server: Harness, peer: Pee
     assert await all_of(server, 2) == [b"58", b"59"]
 
 
+async def test_confirms_do_not_wait_for_the_removal_of_many_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flushes have their turns between its parts."""
+    async with harness(tmp_path, flush="always") as server:
+        inline = threads.in_thread
+
+        async def slowly(work: Any, *arguments: object) -> Any:
+            if getattr(work, "__name__", "") == "_remove_some":
+                await trio.sleep(10)
+            return await inline(work, *arguments)
+
+        peer, other = await server.peer(), await server.peer()
+        await fill(peer, 70, stream_max_segment_size_bytes="1")
+        began = trio.current_time()
+        with monkeypatch.context() as patched:
+            patched.setattr(threads, "in_thread", slowly)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(truncate, other, offset=65))
+                await trio.sleep(1)
+                await peer.store([b"x"], 200)
+                assert trio.current_time() - began <= 10
+        assert trio.current_time() - began > 20
+        assert len(list(tmp_path.rglob("*.segment"))) <= 7
+
+
 @pytest.mark.parametrize("moment", ["copy", "finish"])
 async def test_a_stream_that_is_deleted_meanwhile(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, moment: str
