@@ -35,7 +35,8 @@ class ChunkTest:
             matcher = matcher_of(asked)
             if matcher is not None:
                 self.matchers.append(matcher)
-        if request.filter_values:
+        # With very many values each chunk takes longer to be asked than to be searched.
+        if 0 < len(request.filter_values) <= MAX_VALUES:
             # A number has its text as a filter value where the publisher gave it, else none.
             unfiltered = not request.is_strict or any(map(is_spelled, request.filter_values))
             self._add(frozenset(request.filter_values), match_unfiltered=unfiltered)

@@ -27,6 +27,7 @@ from streamd.http_api.messages import (
     BadRequest,
     NotFound,
     encoded,
+    encoded_in_pieces,
     error_answer,
     joined_answer,
     part,
@@ -39,6 +40,7 @@ SECONDS = 10.0  # for a page
 _PATH = "/api/stream/{vhost}/{name}/messages"
 _MESSAGES_A_TURN = 10
 _LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
+_PIECE_BYTES = 4 << 20  # of an answer, copied at once
 _TOO_MANY = 429
 _MANY = {"type": "array", "items": TEXT}
 _WORDS = {
@@ -180,7 +182,7 @@ async def _cancel_when_gone(request: Request, scope: trio.CancelScope) -> None:
 
 async def _answer(page: Page) -> Response:
     rows = [
-        _row(message) if len(message.raw) < _LARGE else await threads.compute(_row, message)
+        _row(message) if len(message.raw) < _LARGE else await threads.compute(_large_row, message)
         async for message in in_turns(page.messages, _MESSAGES_A_TURN)
     ]
     rest = {
@@ -189,8 +191,15 @@ async def _answer(page: Page) -> Response:
         "next": page.after or None,
         "looked_at": page.looked_at.as_dict(),
     }
-    return joined_answer("messages", rows, rest)
+    if sum(map(len, rows)) < _PIECE_BYTES:
+        return joined_answer("messages", rows, rest)
+    return await threads.compute(joined_answer, "messages", rows, rest)
 
 
 def _row(message: FoundMessage) -> bytes:
     return encoded(message_json(MessageView(message.raw), message.offset, message.timestamp_ms))
+
+
+def _large_row(message: FoundMessage) -> bytes:
+    found = message_json(MessageView(message.raw), message.offset, message.timestamp_ms)
+    return encoded_in_pieces(found)

@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import chain, islice, repeat
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -23,6 +24,8 @@ MAX_BODY_BYTES = 256 << 10  # JSON takes up to 50 times its size in memory
 MAX_DEFINITIONS_BYTES = 16 << 20  # of a large cluster; from administrators only
 BODY_SECONDS = 30  # a request's body has to arrive within
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
+_PIECE = 64 << 10  # characters that are written at once
+_ITEMS, _FEW = 1_000, 4  # values that are, and of those in them
 _ROWS_A_TURN = 10  # long lists are made in pieces, so that messages flow meanwhile
 _NAMES_A_TURN = 1_000
 _NO_CONTENT, _CREATED = 204, 201
@@ -97,8 +100,71 @@ def done(*, is_new: bool = False, location: str | None = None) -> Response:
 def encoded(value: object) -> bytes:
     """A value as JSON, for one of several parts of an answer."""
     # Lone surrogates are written as \\u and their number, as JSON writes them.
-    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return written.encode(errors="backslashreplace")
+    return _dumped(value).encode(errors="backslashreplace")
+
+
+def encoded_in_pieces(value: object) -> bytes:
+    """The same for a large value, in a thread: the event loop has its turn between two pieces.
+
+    What is written in C keeps the interpreter to itself, 20 ms for a MiB.
+    """
+    return b"".join(map(_piece, _pieces(value)))
+
+
+def _piece(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """The JSON of a value in pieces."""
+    match value:
+        case str() if len(value) > _PIECE:
+            yield '"'
+            for at in range(0, len(value), _PIECE):
+                yield _dumped(value[at : at + _PIECE])[1:-1]
+            yield '"'
+        case list():
+            yield from _of_many("[]", value, lambda some: some, lambda item: ("", item))
+        case dict():
+            items = list(value.items())
+            yield from _of_many("{}", items, dict, lambda item: (_dumped(item[0]) + ":", item[1]))
+        case _:
+            yield _dumped(value)
+
+
+def _of_many(
+    brackets: str,
+    items: list[Any],
+    together: Callable[[list[Any]], object],
+    apart: Callable[[Any], tuple[str, object]],
+) -> Iterator[str]:
+    """The JSON of items, many of them together where they are small."""
+    comma = brackets[0]
+    for at in range(0, len(items), _ITEMS):
+        some = items[at : at + _ITEMS]
+        if all(map(_is_small, some)):
+            yield comma + _dumped(together(some))[1:-1]
+            comma = ","
+            continue
+        for item in some:
+            before, value = apart(item)
+            yield comma + before
+            yield from _pieces(value)
+            comma = ","
+    yield brackets[1] if items else brackets
+
+
+def _is_small(value: object, depth: int = 2) -> bool:
+    """Whether it takes no time to write; of what it holds there is little, and nothing deep."""
+    if isinstance(value, str):
+        return len(value) <= _ITEMS
+    if isinstance(value, list | tuple):
+        return depth > 0 and len(value) <= _FEW and all(_is_small(v, depth - 1) for v in value)
+    return not isinstance(value, dict) or not value
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def part(request: Request, name: str) -> Name:
@@ -292,5 +358,6 @@ async def _encoded(
 
 
 def _joined(rows: Iterable[bytes], head: bytes = b"", tail: bytes = b"") -> Response:
-    data = head + b"[" + b",".join(rows) + b"]" + tail
+    commas = chain.from_iterable(zip(repeat(b","), rows))
+    data = b"".join((head, b"[", *islice(commas, 1, None), b"]", tail))
     return Response(data, media_type="application/json")

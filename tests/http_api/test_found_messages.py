@@ -9,10 +9,13 @@ from urllib.parse import quote
 
 import pytest
 import trio
+from hypothesis import given, strategies as st
 
 from segments.message import Message, Properties
 from streamd.broker import searches
 from streamd.broker.catalog_rows import PermissionRow
+from streamd.http_api import messages
+from streamd.http_api.messages import encoded, encoded_in_pieces
 from tests.support.http import Http, add_user
 from tests.support.server import Harness, Peer
 
@@ -300,6 +303,28 @@ async def test_a_right_that_is_taken_meanwhile(http: Http, server: Harness) -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
         assert await http.code("GET", PATH, user="bob") == 401
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(("", "é\ud800\x01", "x" * 90)),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abcdef\x01é"), inner),
+)
+
+
+@given(json_values)
+def test_large_messages_are_written_in_pieces(value: Any) -> None:
+    """A MiB at once would keep the event loop waiting for 20 ms and more."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in (("_PIECE", 4), ("_ITEMS", 2), ("_FEW", 2)):
+            patch.setattr(messages, name, size)
+        assert encoded_in_pieces(value) == encoded(value)
+        strings = isinstance(value, str) and len(value) > 4
+        assert not strings or max(map(len, messages._pieces(value))) <= 4 * len("\\u0001")
+
+
+def test_the_pieces_of_a_large_message_are_small() -> None:
+    for value in (["x" * 10] * 10_000, {str(n): [n, {"y": n}] for n in range(10_000)}, "z" * 10**6):
+        assert max(map(len, messages._pieces({"properties": value}))) <= 1 << 16
 
 
 async def test_large_and_damaged_messages(http: Http, peer: Peer) -> None:
