@@ -88,5 +88,6 @@ class SearchRequest:
 
     def fingerprint(self) -> int:
         """Tells requests apart but for their limit: a token goes on with one of the same."""
-        told = repr((str(self.selector), replace(self, limit=1, selector=None)))
+        dialect = None if self.selector is None else str(self.selector.dialect)
+        told = repr((str(self.selector), dialect, replace(self, limit=1, selector=None)))
         return mmh3.hash64(told.encode(errors="surrogatepass"), signed=False)[0]

@@ -30,7 +30,7 @@ from segments.search.chunk_test import ChunkTest
 from segments.search.key_screen import key_screen
 from segments.search.request import MAX_KEYS, MAX_PROPERTIES
 from segments.segment import INDEX_SUFFIX
-from segments.selector import parse_property
+from segments.selector import Dialect, parse_property, parse_sql
 from tests.segments.keys.test_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
@@ -375,6 +375,17 @@ def test_a_token_survives_that_its_place_is_removed() -> None:
     log.expire(START_MS)
     assert offsets(log, EVERYTHING, after) == list(range(log.first_offset, 30))
     assert offsets(log, ORDERS[1], "") == list(range(log.first_offset, 30))[::-1]
+
+
+def test_a_token_is_of_one_dialect() -> None:
+    """Which messages are selected depends on it."""
+    _, log = orders(22)
+    union, rocketmq = (
+        replace(EVERYTHING, selector=parse_sql("order_id <> 'x'", dialect))
+        for dialect in (Dialect.UNION, Dialect.ROCKETMQ)
+    )
+    after = token(log, union)
+    assert "another search" in refused(log, rocketmq, after)
 
 
 # -- requests
