@@ -10,9 +10,10 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
+from segments.amqp10_codes import LIST_8, MAP_8, SHORT_DESCRIPTOR, Section
 from segments.codec import simple_bodies, walk_entries
 from segments.compression import entry_bodies
 from segments.entries import ID_SIZE, Entries, pick
@@ -199,9 +200,10 @@ class _Properties:
         if self._in_map:
             sections = _sections(self._names)
             if sections.is_worth_it(len(bodies)):
-                with suppress(IndexError):  # a message of four bytes
+                with suppress(IndexError):  # a message that is cut off
+                    other = partial(self._behind_others, sections)
                     known = [
-                        sections[raw[4 : 5 + raw[4]]] if raw[:4] == SIMPLE_HEAD else self.of(raw)
+                        sections[raw[4 : 5 + raw[4]]] if raw[:4] == SIMPLE_HEAD else other(raw)
                         for raw in bodies
                     ]
                     return zip(*known, strict=True)
@@ -214,11 +216,30 @@ class _Properties:
             for head, column in zip(self._heads, zip(*rows, strict=True), strict=True)
         )
 
+    def _behind_others(self, sections: "_Sections", raw: bytes) -> tuple[bytes, ...]:
+        """The same as `of`, for a message that begins with short sections before the properties."""
+        at, head = 0, raw[:4]
+        while head in _BEFORE:
+            at += 5 + raw[at + 4]
+            head = raw[at : at + 4]
+        if head != SIMPLE_HEAD:
+            return self.of(raw)
+        return sections[raw[at + 4 : at + 5 + raw[at + 4]]]
+
+
+# How sections begin that may stand before application properties: as short lists and maps.
+_BEFORE = frozenset(
+    SHORT_DESCRIPTOR + bytes((section, code))
+    for section in range(Section.HEADER, Section.APPLICATION_PROPERTIES)
+    for code in (LIST_8, MAP_8)
+)
+
 
 class _Sections(dict[bytes, tuple[bytes, ...]]):
-    """What `_Properties.of` gives for messages that begin with a short map of properties.
+    """What `_Properties.of` gives for messages with a short map of application properties.
 
-    By what follows the first four bytes, to the end of the map: nothing behind it counts.
+    By what follows the four bytes that such a section begins with, to the end of the map. What
+    stands before that section does not count, nor what stands behind it.
     """
 
     def __init__(self, of: Callable[[bytes], tuple[bytes, ...]]) -> None:
