@@ -431,6 +431,22 @@ def test_what_cannot_be_searched_for_is_said_in_a_line(changed: dict[str, Any]) 
 # -- steps are short
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_chunks_that_only_seem_to_be_of_a_filter_property_are_searched(size: int) -> None:
+    """They were written before it was declared; small filters have the bits of its mark."""
+    log = Log.open("s", LogPolicy(filter_size=16), FaultyDisk())
+    late = Message(b"x", application_properties={"kind": "late"}).encode()
+    for n in range(30):
+        values = [b"%d-%d" % (n, value) for value in range(40)]
+        append(log, [late, *[bytes(size)] + [b""] * 38], values)
+    (segment,) = log.segments
+    segment.filters, segment.is_indexable = None, False
+    asked = SearchRequest(
+        selector=parse_sql("kind = 'late'"), filter_properties=("region", "kind"), limit=100
+    )
+    assert offsets(log, asked) == list(range(0, 1200, 40))
+
+
 def test_many_keys_are_looked_up_in_steps() -> None:
     """As many as a request may have take tens of milliseconds, and a second on a cold disk."""
     names = tuple(f"k{number}" for number in range(MAX_PROPERTIES))
