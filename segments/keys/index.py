@@ -6,7 +6,7 @@ table has yet are looked at one by one. Both files are derived: where one is mis
 another content there is no index, and one is made anew (files.py).
 """
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -61,33 +61,33 @@ class KeyIndex:
         self.properties = self.tables[0].head.properties
         self.fault = ""
 
-    def chunks_with(
-        self, prints: Collection[int], first: int = 0, last: int | None = None
-    ) -> Sequence[int] | None:
+    def chunks_with(self, prints: Collection[int]) -> Sequence[int] | None:
         """The ordinals of chunks that may have a key, in order; see `asked`."""
-        steps = self.asked(prints, first, last)
+        steps = self.asked([prints])
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                found: Sequence[int] | None = end.value
-                return found
+                return None if end.value is None else sorted(end.value)
 
     def asked(
-        self, prints: Collection[int], first: int = 0, last: int | None = None
-    ) -> Generator[None, None, Sequence[int] | None]:
-        """The same in steps of a millisecond or two: keys may be many, and stand in many chunks.
+        self, keys: Sequence[Collection[int]], first: int = 0, last: int | None = None
+    ) -> Generator[None, None, dict[int, int] | None]:
+        """Which chunks may have which of some keys.
+
+        In steps of a millisecond or two: keys may be many, and stand in many chunks.
 
         Args:
-            prints: of the key, see `key_prints`.
+            keys: the prints of each, see `key_prints`.
             first: no chunks before this ordinal.
             last: none from this ordinal on.
 
         Returns:
-            None where the file cannot be read or is damaged: then any chunk may have it.
+            By ordinal a bit for each key that the chunk may have, by its place. None where the
+            file cannot be read or is damaged: then any chunk may have any.
         """
         last = self.num_chunks if last is None else min(last, self.num_chunks)
-        found: set[int] = set()
+        found: dict[int, int] = {}
         work = 0
         try:
             file = self._disk.open(self.path, writable=False)
@@ -95,8 +95,10 @@ class KeyIndex:
                 for table in self.tables:
                     if table.head.first_chunk >= last or first >= table.head.end_chunk:
                         continue
-                    for ordinals in _pieces(table, file, prints):
-                        found.update(at for at in ordinals if first <= at < last)
+                    for bits, ordinals in _pieces(table, file, keys):
+                        for at in ordinals:
+                            if first <= at < last:
+                                found[at] = found.get(at, 0) | bits
                         work += _A_LOOKUP + len(ordinals)
                         if work >= _STEP:
                             work = 0
@@ -106,18 +108,21 @@ class KeyIndex:
         except SegmentsError as error:
             self.fault = str(error)
             return None
-        return sorted(found)
+        return found
 
 
-def _pieces(table: KeyTable, file: Readable, prints: Iterable[int]) -> Iterator[Sequence[int]]:
-    """Ordinals of the chunks of a table that may have a key, some at a time."""
+def _pieces(
+    table: KeyTable, file: Readable, keys: Sequence[Collection[int]]
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """Ordinals of chunks that may have some keys, a few at a time, and the bits of these keys."""
     for start in range(0, len(table.uncertain), _STEP):
-        yield table.uncertain[start : start + _STEP]
-    for key in prints:
-        ordinals = table.chunks_with(file, key)
-        while piece := list(islice(ordinals, _STEP)):
-            yield piece
-            if len(piece) < _STEP:
-                break
-        else:
-            yield ()
+        yield (1 << len(keys)) - 1, table.uncertain[start : start + _STEP]
+    for place, prints in enumerate(keys):
+        for one in prints:
+            ordinals = table.chunks_with(file, one)
+            while piece := list(islice(ordinals, _STEP)):
+                yield 1 << place, piece
+                if len(piece) < _STEP:
+                    break
+            else:
+                yield 1 << place, ()

@@ -27,7 +27,7 @@ That is not worth another dependency of the server, of tens of megabytes.
 import struct
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -154,10 +154,9 @@ class KeyTable:
         for leaf in range(number, levels[0][1]):
             prints, ordinals = self._pairs(file, leaf)
             at = bisect_left(prints, key)
-            while at < len(prints) and prints[at] == key:
-                yield ordinals[at]
-                at += 1
-            if at < len(prints):
+            end = bisect_right(prints, key, at)
+            yield from ordinals[at:end]
+            if end < len(prints):
                 return
 
     def check(self, file: Readable) -> None:

@@ -51,7 +51,8 @@ from segments.codec import (
 from segments.disk import File
 from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
 from segments.format_constants import USER
-from segments.keys import KeyIndex, key_prints, keys_of
+from segments.keys import KeyIndex, keys_of
+from segments.keys.extraction import KeyExtractor
 from segments.log import Log
 from segments.search.chunk_table import ChunkTable
 from segments.search.chunk_test import ChunkTest
@@ -222,6 +223,7 @@ class Search:
         self._identity = identity
         self._limits = limits or Limits()
         self._test = MessageTest(request, now_ms)
+        self._extractor: KeyExtractor | None = None
         self._chunk_test = ChunkTest(request)
         self._found: list[FoundMessage] = []
         self._size = 0
@@ -457,14 +459,18 @@ class Search:
         """Search the chunks of the segment that are left."""
         first, last = self._bounds(segment, table)
         reader = _SpanReader(segment, file, table, self.looked_at)
-        blocks = yield from self._blocks(first, last, index)
+        held = yield from self._held(first, last, index)
+        blocks = self._blocks(first, last, index, held)
         for block in reversed(blocks) if self._request.newest else blocks:
             chosen = self._choose(segment, block)
             for span in reader.spans(chosen, is_backward=self._request.newest):
+                if not self._may_hold(span, held):
+                    self.looked_at.chunks_skipped_by_keys += len(span)
+                    continue
                 yield None
                 if self._must_stop:
                     return
-                yield from self._search_span(segment, reader, span)
+                yield from self._search_span(segment, reader, span, held)
             if self._must_stop:
                 return
             self._pass_chunks(table, block)
@@ -500,23 +506,36 @@ class Search:
         self.looked_at.chunks_skipped_by_time += passed - (last - first)
         return first, last
 
-    def _blocks(
+    def _held(
         self, first: int, last: int, index: KeyIndex | None
-    ) -> Generator[None, None, Sequence[Sequence[int]]]:
+    ) -> Generator[None, None, dict[int, int] | None]:
+        """Which chunks may have which keys, as far as the index goes; None where nobody knows.
+
+        Numbers of chunks, and a bit for each key by its place in the request.
+        """
+        if index is None or first >= min(last, index.num_chunks):
+            return None
+        return (yield from index.asked(self._test.prints(), first, last))
+
+    def _blocks(
+        self, first: int, last: int, index: KeyIndex | None, held: dict[int, int] | None
+    ) -> Sequence[Sequence[int]]:
         """Numbers of chunks that may hold a key, in pieces."""
-        end, found = first, None
-        if index is not None:
-            prints = key_prints(self._request.properties, self._test.forms)
-            end = max(first, min(last, index.num_chunks))
-            found = yield from index.asked(prints, first, end)
-            if found is None:  # the file is wrong
-                end = first
+        end = first
         blocks: list[Sequence[int]] = []
-        if found is not None and end > first:
-            self.looked_at.chunks_skipped_by_keys += end - first - len(found)
+        if index is not None and held is not None:
+            end = min(last, index.num_chunks)
+            self.looked_at.chunks_skipped_by_keys += end - first - len(held)
+            found = sorted(held)
             blocks += [found[at : at + _BLOCK] for at in range(0, len(found), _BLOCK)] or [()]
         blocks += [range(at, min(last, at + _BLOCK)) for at in range(end, last, _BLOCK)]
         return blocks
+
+    def _may_hold(self, span: range, held: dict[int, int] | None) -> bool:
+        """Whether some of these chunks may have a key of which no newer message was found."""
+        if held is None:
+            return True
+        return any(ordinal not in held or self._test.has_left(held[ordinal]) for ordinal in span)
 
     def _choose(self, segment: Segment, block: Sequence[int]) -> Sequence[int]:
         """Those that may match by the filter index, as far as there is one."""
@@ -544,7 +563,9 @@ class Search:
 
     # -- chunks
 
-    def _search_span(self, segment: Segment, reader: "_SpanReader", span: range) -> Steps:
+    def _search_span(
+        self, segment: Segment, reader: "_SpanReader", span: range, held: dict[int, int] | None
+    ) -> Steps:
         test = self._chunk_test
         matchers = test if test.matchers and segment.filters is None else None
         for chunk in reader.read(span, matchers, is_backward=self._request.newest):
@@ -554,9 +575,13 @@ class Search:
             if self._is_out_of_time(header.timestamp_ms):
                 self.looked_at.chunks_skipped_by_time += 1
                 continue
+            keys = None if held is None else held.get(chunk.ordinal)
+            if keys is not None and not self._test.has_left(keys):
+                self.looked_at.chunks_skipped_by_keys += 1
+                continue
             self.looked_at.chunks_read += 1
             try:
-                yield from self._search_chunk(header, chunk.data)
+                yield from self._search_chunk(header, chunk.data, keys)
             except FormatError:  # it is damaged in itself
                 reader.lose(header)
             if self._is_cut:
@@ -569,8 +594,13 @@ class Search:
             if self._must_stop:
                 return
 
-    def _search_chunk(self, header: ChunkHeader, data: bytes) -> Steps:
+    def _search_chunk(self, header: ChunkHeader, data: bytes, keys: int | None) -> Steps:
         """Search the messages of a chunk.
+
+        Args:
+            header: its header.
+            data: its messages.
+            keys: which it may have, see `_held`; None where any may be.
 
         Raises:
             FormatError: it does not hold what its header says.
@@ -586,8 +616,10 @@ class Search:
             return
         if len(ends) != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
+        if keys is None and self._test.has_many:
+            keys = yield from self._keys_in(data)
         at: list[int] | None = None
-        screen = self._test.screen
+        screen = self._test.screen if keys is None else self._test.screen_of(keys)
         if screen is not None:
             look = screen.places, (data, len(ends) // SCREEN_SHARE)
             is_short = len(screen.patterns) * len(data) <= _STEP_SCREEN_BYTES
@@ -597,6 +629,16 @@ class Search:
             places = [place for place in holding(ends, at) if first <= place < last] if at else ()
         self.looked_at.messages_screened += last - first - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
+
+    def _keys_in(self, data: bytes) -> Generator[Work | KeysUnknown | None, Any, int | None]:
+        """Which of many keys a chunk may have; None where that is not known."""
+        if self._extractor is None:
+            self._extractor = KeyExtractor(self._request.properties)
+        prints: set[int] | None = yield from _done(self._extractor.prints, data)
+        if prints is None:
+            return None
+        wanted = enumerate(self._test.prints())
+        return sum(1 << place for place, of_key in wanted if not prints.isdisjoint(of_key))
 
     def _search_packed(self, header: ChunkHeader, data: bytes, first: int, last: int) -> Steps:
         """The same where some messages are packed: one batch is unpacked after the other.
@@ -702,8 +744,9 @@ class Search:
 
 
 class _Chunk(NamedTuple):
-    """A chunk that was read."""
+    """A chunk that was read, and its number."""
 
+    ordinal: int
     header: ChunkHeader
     data: bytes
 
@@ -779,7 +822,7 @@ class _SpanReader:
             if crc32(data) != header.data_crc:
                 self.lose(header)
                 continue
-            yield _Chunk(header, data)
+            yield _Chunk(ordinal, header, data)
 
     def lose(self, header: ChunkHeader) -> None:
         """A chunk is not what was written."""

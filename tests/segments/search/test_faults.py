@@ -472,7 +472,7 @@ def test_a_key_of_very_many_chunks_is_looked_up_in_steps(monkeypatch: pytest.Mon
         append(log, [order(4711)])
     index_keys(log)
     steps = keys_of(log.segments[0]).asked(  # type: ignore[union-attr]
-        key_prints(["order_id"], forms_of_key("4711"))
+        [key_prints(["order_id"], forms_of_key("4711"))]
     )
     assert len(list(steps)) >= 8
     assert offsets(log, KEYED) == list(range(41))

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from segments.log import Log
+from segments.message import Message
 from segments.search import (
     Cut,
     Limits,
     Search,
     SearchRequest,
+    message_test,
     run,
     search,
 )
@@ -40,6 +43,8 @@ def small_pieces() -> Iterator[None]:
         patch.setattr(search, "SPAN_BYTES", 1_500)
         patch.setattr(search, "_STEP_UNITS", 60)
         patch.setattr(search, "_STEP_RECORDS", 4)
+        patch.setattr(message_test, "_MANY", 3)
+        patch.setattr(message_test, "_MOST_SCREENS", 2)
         yield
 
 
@@ -150,3 +155,48 @@ def test_what_comes_later_is_no_part_of_a_search_that_has_begun(
             found += page.messages
             after = page.after
         assert [m.offset for m in found] == expected
+
+
+def order(key: object, body: bytes = b"") -> bytes:
+    return Message(body, application_properties={"order_id": key}).encode()
+
+
+def latest(log: Log, *keys: str) -> tuple[list[int], dict[str, int]]:
+    """Offsets of the newest message of each key, and what was looked at."""
+    asked = SearchRequest(keys=keys, properties=("order_id",), newest=True, latest=True)
+    page = run(Search(log, asked, IDENTITY, START_MS))
+    assert page.cut is None
+    return [message.offset for message in page.messages], page.looked_at.as_dict()
+
+
+class TestTheLatestOfManyKeys:
+    """What a key's newest message was found for is not looked for any more."""
+
+    def test_chunks_without_a_key_that_is_left_are_not_read(self) -> None:
+        self.check([order("rare")], [order("often")])
+        large = b"z" * 2 * search.SPAN_BYTES  # each chunk is read for itself
+        looked_at = self.check([order("rare", large)], [order("often", large)])
+        assert looked_at["bytes_read"] < 3 * len(large)
+
+    def check(self, first: list[bytes], others: list[bytes]) -> dict[str, int]:
+        plan = [ChunkPlan(0, 1, first)] + 11 * [ChunkPlan(0, 1, others)]
+        log, _ = write(plan, key_properties=("order_id",))
+        index_keys(log)
+        found, looked_at = latest(log, "often", "rare")
+        assert found == [11, 0]
+        assert looked_at["chunks_read"] == 2
+        assert looked_at["chunks_skipped_by_keys"] == 10
+        assert looked_at["segments_indexed"] == looked_at["segments"] == 3
+        return looked_at
+
+    @pytest.mark.parametrize("is_indexed", [True, False])
+    def test_of_a_chunk_only_keys_that_it_has_are_looked_for(self, is_indexed: bool) -> None:
+        numbers = range(60)
+        plan = [ChunkPlan(0, 1, [order(n), order(f"{n}")]) for n in numbers]
+        log, _ = write(plan, key_properties=("order_id",) if is_indexed else ())
+        index_keys(log)
+        keys = [str(n) for n in numbers if n % 3]
+        found, looked_at = latest(log, *keys)
+        assert found == [2 * int(key) + 1 for key in reversed(keys)]
+        assert looked_at["chunks_read"] == (len(keys) if is_indexed else 59)
+        assert looked_at["messages_tested"] <= 2 * len(keys)
