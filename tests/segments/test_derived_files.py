@@ -7,6 +7,7 @@ without, from each offset and time, and the log takes more.
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,14 @@ from segments.codec import INDEX_RECORD_SIZE
 from segments.errors import FormatError, UndecidedError
 from segments.filter_files import load, load_or_build
 from segments.filter_index import FilterFile
+from segments.message import Message
+from segments.search import Search, SearchRequest, run as search_all
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX
+from tests.segments.keys.test_files import index_keys, small_tables
 from tests.support.disk import FaultyDisk, Inode
 from tests.support.logs import append, bodies_of, read_bodies, read_chunks
+
+__all__ = ["small_tables"]  # a fixture
 
 FOLDER = "s"
 START_MS = 1_700_000_000_000
@@ -189,6 +195,95 @@ def test_whatever_the_device_gives_back_while_a_log_is_open() -> None:
             raise AssertionError(f"{lie.path}: {lie.what}") from error
         disk.files = original
         log.segments[0].filters = load_or_build(log.segments[0], 0, True)
+
+
+# -- searches, with key files beside the others
+
+KEYED = replace(POLICY, key_properties=("k",))
+ORDERS = [
+    Message(b"x", application_properties={"k": n % 5, "v": value_of(n).decode()}).encode()
+    for n in range(20)
+]
+
+
+def keyed_log() -> FaultyDisk:
+    """Two sealed segments with key and filter files, and one that grows, with a key table."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, KEYED, disk)
+    for number in range(0, len(ORDERS), 2):
+        values = [value_of(number)] * 2
+        append(log, ORDERS[number : number + 2], values, now_ms=START_MS + 10 * number)
+    index_all(log)
+    index_keys(log)
+    log.close()
+    return disk
+
+
+def sampled_lies(disk: FaultyDisk) -> Iterator[Lie]:
+    """Some of what there may be of the files that searches read; key files have large pages."""
+    paths = [path for path in derived(disk) if path.endswith((INDEX_SUFFIX, FILTER_SUFFIX, "keys"))]
+    for path in paths:
+        content = bytes(disk.files[path].content)
+        for at in (*range(0, min(len(content), 80), 7), *range(81, len(content), 997)):
+            changed = bytearray(content)
+            changed[at] ^= 1 << at % 8
+            yield Lie(path, f"byte {at} changed", bytes(changed))
+        for at in (0, 8, 50, len(content) - 1):
+            yield Lie(path, f"cut to {at} bytes", content[:at])
+        yield from page_lies(path, content, 4096)
+        yield Lie(path, "missing", None)
+        yield Lie(path, "longer", content + bytes(40))
+
+
+def check_searches(log: Log) -> None:
+    """All messages, those with a key, and those with a filter value, in both orders."""
+    wanted = {
+        SearchRequest(limit=100): range(20),
+        SearchRequest(keys=("3",), properties=("k",), limit=100): range(3, 20, 5),
+        SearchRequest(keys=("3", "4"), properties=("k",), limit=100, newest=True): [
+            n for n in range(19, -1, -1) if n % 5 > 2
+        ],
+        SearchRequest(
+            filter_values=(b"v1",), filter_properties=("v",), from_ms=START_MS + 65, limit=100
+        ): [n for n in range(8, 20) if value_of(n) == b"v1"],
+    }
+    for asked, offsets in wanted.items():
+        page = search_all(Search(log, asked, 1, START_MS))
+        assert [found.offset for found in page.messages] == list(offsets), asked
+        assert all(found.raw == ORDERS[found.offset] for found in page.messages)
+
+
+def mend_keys(log: Log) -> None:
+    """What the broker does with key files that are wrong, see KeyUpkeep."""
+    for segment in log.segments:
+        if segment.keys is not None and segment.keys.fault:
+            segment.keys = None
+    index_keys(log)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_searches_find_everything_whatever_the_device_gives_back(is_open: bool) -> None:
+    original = keyed_log()
+    assert any(path.endswith("keys") for path in derived(original))
+    for lie in sampled_lies(original):
+        disk = FaultyDisk()
+        disk.files = copy.deepcopy(original.files)
+        if not is_open:
+            lie.tell(disk.files)
+        log = Log.open(FOLDER, KEYED, disk)
+        if is_open:
+            index_all(log)
+            index_keys(log)
+            lie.tell(disk.files)
+        try:
+            check_searches(log)
+            index_all(log)
+            mend_keys(log)
+            check_searches(log)
+            assert log.num_lost == 0
+        except Exception as error:
+            raise AssertionError(f"{lie.path}: {lie.what}") from error
+        log.close()
 
 
 @pytest.fixture(scope="module")
