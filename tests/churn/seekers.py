@@ -62,7 +62,16 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "k-small": Kind({"stream-max-segment-size-bytes": "6000"}, 40, 60, 4),
+    "k-small": Kind(
+        {
+            "stream-max-segment-size-bytes": "1500",
+            "stream-chunk-max-records": "4",
+            "stream-key-properties": "order_id",
+        },
+        40,
+        60,
+        4,
+    ),
     "k-filtered": Kind(
         {
             "stream-max-segment-size-bytes": "60000",
