@@ -13,7 +13,7 @@ import trio
 
 from clients import ConnectionLost, ServerRefused, StreamDoesNotExist, connect
 from tests.churn.ledger import Found
-from tests.churn.seekers import WAYS, Missing, Refusal, Seeker, Way, Words
+from tests.churn.seekers import WAYS, Missing, Refusal, Seeker, Select, Way, Words
 from tests.support.process import ServerProcess
 
 _COMMANDS = trio.CapacityLimiter(1)  # each is a process, which takes half a second to start
@@ -90,6 +90,24 @@ def _option(word: str, value: str) -> tuple[str, ...]:
     if word == "order":
         return (f"--{value}",)
     return ("--latest",) if word == "latest" else (f"--{word}", value)
+
+
+def selecting_from(server: ServerProcess) -> Select:
+    """The client library's consumer with a selector."""
+
+    async def select(name: str, sql: str) -> list[Found]:
+        try:
+            async with (
+                connect(server.uri, retry_seconds=20) as client,
+                client.consumer(name, offset="first", sql=sql, until_end=True) as consumer,
+            ):
+                return [Found(message.offset, message.body) async for message in consumer]
+        except StreamDoesNotExist:
+            raise Missing from None
+        except ConnectionLost as lost:
+            raise trio.BrokenResourceError(str(lost)) from lost
+
+    return select
 
 
 def workers_of(pid: int) -> list[int]:

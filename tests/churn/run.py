@@ -22,7 +22,7 @@ from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoor
 from tests.churn.innocents import Innocents
 from tests.churn.network import Sockets
-from tests.churn.outside import WorkerKiller, ways_to
+from tests.churn.outside import WorkerKiller, selecting_from, ways_to
 from tests.churn.pika_door import PikaDoor
 from tests.churn.seekers import Seekers
 from tests.churn.server_log import is_unexplained
@@ -74,7 +74,8 @@ class Churn:
         self._seed = seed
         self._world = World(Sizes())
         self._innocents = Innocents(self._network, 1_000, 0.02)
-        self._seekers = Seekers(self._network, seed, ways_to(self._server))
+        select = selecting_from(self._server)
+        self._seekers = Seekers(self._network, seed, ways_to(self._server), select=select)
         self._killer = WorkerKiller(self._server, Random(seed))
         self._faults: list[str] = []
         self._busy = 0.0

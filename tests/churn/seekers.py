@@ -90,6 +90,7 @@ KINDS = {
 
 Words = Sequence[tuple[str, str]]
 Way = Callable[["Seeker", str, Words, int | None], Awaitable[list[Found]]]
+Select = Callable[[str, str], Awaitable[list[Found]]]
 
 
 @dataclass
@@ -102,6 +103,8 @@ class Seekers:
         ways: how they find, by name.
         is_killed: the server may be killed, and started again.
         streams: how many of KINDS they have.
+        select: consumes what a selector wants of a stream, from its beginning to what is its end;
+            None where nothing does.
     """
 
     network: Network
@@ -109,6 +112,7 @@ class Seekers:
     ways: dict[str, Way]
     is_killed: bool = False
     streams: int = len(KINDS)
+    select: Select | None = None
 
     def __post_init__(self) -> None:
         self.ledgers = {name: Ledger(name) for name in list(KINDS)[: self.streams]}
@@ -253,10 +257,16 @@ class Seeker:
     async def _step(self) -> None:
         names = list(self.all.ledgers)
         name = self.chance.choices(names, [KINDS[name].share for name in names])[0]
-        work = self.chance.choices(
-            (self._publish, self._find_some, self._cut, self._set_keys, self._offset, self.read),
-            (5, 8, 1.2, 1.2, 2, 0.7),
-        )[0]
+        works = {
+            self._publish: 5,
+            self._find_some: 8,
+            self._cut: 1.2,
+            self._set_keys: 1.2,
+            self._offset: 2,
+            self.read: 0.7,
+            self._select: 0.7,
+        }
+        work = self.chance.choices(list(works), list(works.values()))[0]
         if self.chance.random() < 0.012:
             work = self.delete
         self._doing = f"{work.__name__.strip('_')} {name}"
@@ -544,6 +554,29 @@ class Seeker:
         await self.peer.ask(c.Unsubscribe, 1)
         self.peer.unasked.clear()
         ledger.judge(what, moment, found, await self.first(name), lambda _sent: True)
+
+    async def _select(self, name: str) -> None:
+        """Consume with a selector over both filter properties, and compare."""
+        if self.all.select is None:
+            return
+        ledger = self.all.ledgers[name]
+        regions = self.chance.sample(_REGIONS, 2)
+        kind = self.chance.choice(("late", "early"))
+        sql = f"region IN ('{regions[0]}', '{regions[1]}') AND kind = '{kind}'"
+        moment, what = ledger.moment(), f"consuming {name} with {sql}"
+        try:
+            found = await self.all.select(name, sql)
+        except Missing:
+            self._check_gone(name, moment)
+            raise
+        first = await self.first(name)
+        ledger.judge(
+            what,
+            moment,
+            found,
+            first,
+            lambda sent: sent.region in regions and _kind_of(sent.key) == kind,
+        )
 
     # -- stored offsets
 

@@ -18,7 +18,7 @@ from random import Random
 import trio
 
 from tests.churn.network import Sockets
-from tests.churn.outside import WorkerKiller, ways_to
+from tests.churn.outside import WorkerKiller, selecting_from, ways_to
 from tests.churn.seekers import Seekers
 from tests.churn.server_log import is_unexplained
 from tests.support.process import ServerProcess
@@ -55,7 +55,11 @@ class Seeking:
         self._end = 0.0
         self.num_kills = 0
         self.seekers = Seekers(
-            Sockets(self._server), seed, ways_to(self._server), is_killed=kill_seconds > 0
+            Sockets(self._server),
+            seed,
+            ways_to(self._server),
+            is_killed=kill_seconds > 0,
+            select=selecting_from(self._server),
         )
 
     def run(self) -> list[str]:
