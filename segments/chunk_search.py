@@ -29,10 +29,16 @@ class Place(NamedTuple):
     offset: int
 
 
-def chunk_holding(segment: Segment, offset: int) -> Place:
+def chunk_holding(segment: Segment, offset: int, *, walks: bool = True) -> Place:
     """The chunk with `offset`, which the segment holds; or the damage that has it.
 
+    Args:
+        segment: the segment.
+        offset: in it.
+        walks: go through its headers where the index is wrong or missing.
+
     Raises:
+        FormatError: the index is wrong, and not to be done without.
         StorageError: the system refused to read.
     """
     if offset <= segment.base_offset:
@@ -47,13 +53,21 @@ def chunk_holding(segment: Segment, offset: int) -> Place:
             return records.damaged(offset)
         return chunk.place
 
-    return _search(segment, find)
+    return _search(segment, find, walks=walks)
 
 
-def first_chunk_at_or_after(segment: Segment, timestamp_ms: int) -> Place | None:
+def first_chunk_at_or_after(
+    segment: Segment, timestamp_ms: int, *, walks: bool = True
+) -> Place | None:
     """The first chunk whose timestamp is at least `timestamp_ms`.
 
+    Args:
+        segment: the segment.
+        timestamp_ms: the time.
+        walks: see `chunk_holding`.
+
     Raises:
+        FormatError: see `chunk_holding`.
         StorageError: the system refused to read.
     """
 
@@ -68,7 +82,7 @@ def first_chunk_at_or_after(segment: Segment, timestamp_ms: int) -> Place | None
         records.check_adjacent(before, chunk.place.offset)
         return chunk.place
 
-    return _search(segment, find)
+    return _search(segment, find, walks=walks)
 
 
 def last_user_chunk(segment: Segment) -> Place | None:
@@ -105,10 +119,21 @@ def mend_index(segment: Segment, file: File) -> Index:
         StorageError: the system refused to read the segment.
     """
     content = index_content(segment, file)
+    correct_index(segment, content)
+    num_records = (len(content) - FILE_HEADER_SIZE) // codec.INDEX_RECORD_SIZE
+    return Index(_Content(content), num_records)
+
+
+def correct_index(segment: Segment, content: bytes) -> None:
+    """Write to the index file what it should hold, where it says otherwise.
+
+    Args:
+        segment: whose; its files are there.
+        content: from `index_content`.
+    """
     num_records = (len(content) - FILE_HEADER_SIZE) // codec.INDEX_RECORD_SIZE
     if num_records == segment.num_chunks:  # else chunks that it knows are damaged
         _write(segment, content)
-    return Index(_Content(content), num_records)
 
 
 def index_content(segment: Segment, file: File) -> bytes:
@@ -158,16 +183,19 @@ def _read(index: File, size: int) -> bytes:
         return b""
 
 
-def _search(segment: Segment, find: "Callable[[_Records], _Found]") -> _Found:
+def _search(
+    segment: Segment, find: "Callable[[_Records], _Found]", *, walks: bool = True
+) -> _Found:
     file = segment.acquire()
     try:
         try:
             with segment.index() as index:
                 return find(_Records(segment, index, file))
         except FormatError:
-            pass
+            if not walks:
+                raise
         except StorageError as error:
-            if not error.is_missing:
+            if not (error.is_missing and walks):
                 raise
         try:
             return find(_Records(segment, mend_index(segment, file), None))

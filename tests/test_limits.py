@@ -465,6 +465,7 @@ LIMITS = {
     "searches that wait": searches.MAX_WAITING,
     "searches of a connection": 1,  # the next one ends it
     "keys of a search": search_request.MAX_KEYS,
+    "properties of a search": search_request.MAX_PROPERTIES,
     "key that is looked for": f"{search_request.MAX_KEY_BYTES:,} bytes",
     "parameters of a search": searches._MOST_WORDS,
     "messages of a page": search_request.MAX_LIMIT,

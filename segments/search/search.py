@@ -38,6 +38,7 @@ from segments.chunk_check import header_is_sound
 from segments.chunk_search import (
     Place,
     chunk_holding,
+    correct_index,
     first_chunk_at_or_after,
     index_content,
 )
@@ -445,6 +446,8 @@ class Search:
         filters = segment.filters
         if segment.damage or segment in self._distrusted:
             content = yield from _done(index_content, segment, file)
+            if segment in self._distrusted and self._log.keeps(segment):
+                correct_index(segment, content)
             number = (len(content) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
             return ChunkTable.of_file(segment, _Content(content), number, is_walked=True)
         if filters is not None:
@@ -493,14 +496,21 @@ class Search:
             if not table.is_certain:
                 _confirm(segment, table, last - 1, high - 1)
         request, passed = self._request, last - first
-        if not request.by_creation_time and not segment.damage:
+        is_trusted = not segment.damage and segment not in self._distrusted
+        if not request.by_creation_time and is_trusted:
             if request.from_ms is not None and _first_time(segment) < request.from_ms:
                 first = max(
-                    first, _number_at(table, first_chunk_at_or_after(segment, request.from_ms))
+                    first,
+                    _number_at(
+                        table, first_chunk_at_or_after(segment, request.from_ms, walks=False)
+                    ),
                 )
             if request.to_ms is not None and _last_time(segment) > request.to_ms:
                 last = min(
-                    last, _number_at(table, first_chunk_at_or_after(segment, request.to_ms + 1))
+                    last,
+                    _number_at(
+                        table, first_chunk_at_or_after(segment, request.to_ms + 1, walks=False)
+                    ),
                 )
         last = max(first, last)
         self.looked_at.chunks_skipped_by_time += passed - (last - first)
@@ -974,12 +984,17 @@ def _unpacked(data: bytes, entry: Entry) -> list[bytes]:
 
 
 def _chunk_at(segment: Segment, offset: int) -> tuple[Place, ChunkHeader | None]:
-    """The chunk with an offset of a segment; no header where it cannot be read.
+    """The chunk with an offset of a segment; no header where it cannot be found, or read.
 
     Raises:
         StorageError: the system refused to read.
     """
-    place = chunk_holding(segment, offset)
+    try:
+        place = chunk_holding(segment, offset, walks=False)
+    except (FormatError, StorageError) as error:
+        if isinstance(error, StorageError) and not error.is_missing:
+            raise
+        return Place(FILE_HEADER_SIZE, segment.base_offset), None
     file = segment.acquire()
     try:
         return place, read_header(file, place.position, place.offset)
@@ -1000,7 +1015,7 @@ def _is_sound(raw: bytes, header: ChunkHeader, filter_bytes: bytes, trailer: byt
 
 def _confirm(segment: Segment, table: ChunkTable, ordinal: int, offset: int) -> None:
     """Raise _WrongIndex unless a chunk of the table holds an offset."""
-    place = chunk_holding(segment, offset)
+    place = chunk_holding(segment, offset, walks=False)
     is_there = table.positions[ordinal] == place.position
     if not is_there or table.chunk_ids[ordinal] != place.offset:
         raise _WrongIndex

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
+from segments.chunk_search import index_content
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.compression import GZIP, pack
 from segments.keys import forms_of_key, index, key_prints, keys_of
@@ -447,6 +448,19 @@ def test_chunks_that_only_seem_to_be_of_a_filter_property_are_searched(size: int
     assert offsets(log, asked) == list(range(0, 1200, 40))
 
 
+def works_of(search: Search) -> list[Work]:
+    """What a search has others do; it is gone through."""
+    steps, result, found = search.steps(), None, []
+    with suppress(StopIteration):
+        while True:
+            work = steps.send(result)
+            result = None
+            if isinstance(work, Work):
+                found.append(work)
+                result = work.do(*work.arguments)
+    return found
+
+
 def test_many_keys_are_looked_up_in_steps() -> None:
     """As many as a request may have take tens of milliseconds, and a second on a cold disk."""
     names = tuple(f"k{number}" for number in range(MAX_PROPERTIES))
@@ -462,6 +476,30 @@ def test_many_keys_are_looked_up_in_steps() -> None:
     assert [m.offset for m in search.page.messages] == list(range(6))
     assert search.looked_at.segments_indexed >= 1
     assert len(steps) >= MAX_KEYS * MAX_PROPERTIES * index._A_LOOKUP // index._STEP
+
+
+@pytest.mark.parametrize(
+    "changed", [{"offset": 100}, {"from_ms": START_MS + 50}, {"to_ms": START_MS + 50}]
+)
+def test_a_wrong_index_file_is_made_anew_in_a_thread(changed: dict[str, int]) -> None:
+    """Half a second for the largest segment."""
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(), disk)
+    for number in range(200):
+        append(log, [order(number)], now_ms=START_MS + number)
+    log.segments[0].drop_filters()
+    index_file = disk.files[log.segments[0].path(INDEX_SUFFIX)].content
+    for asked in ORDERS:
+        whole = replace(asked, **changed)
+        expected = offsets(log, whole)
+        after = token(log, whole)
+        sound = bytes(index_file)
+        index_file[8:] = bytes(len(sound) - 8)
+        begun = Search(log, whole, IDENTITY, START_MS, after)
+        assert len(index_file.strip(b"\0")) < 20, "by walking, while others wait"
+        assert index_content in [work.arguments[0] for work in works_of(begun)]
+        assert bytes(index_file) == sound
+        assert [m.offset for m in begun.page.messages] == expected[1:]
 
 
 def test_a_key_of_very_many_chunks_is_looked_up_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,17 +525,7 @@ def test_large_messages_are_tested_in_a_thread(latest: bool) -> None:
     append(log, [order(1), large, order(4711), large, order(2)])
     asked = replace(KEYED, newest=True, latest=latest)
     search = Search(log, asked, IDENTITY, START_MS)
-    worked = []
-    steps, result = search.steps(), None
-    with suppress(StopIteration):
-        while True:
-            work = steps.send(result)
-            assert isinstance(work, Work | None)
-            result = None
-            if work is not None:
-                worked.append(work)
-                result = work.do(*work.arguments)
-    assert worked
+    assert works_of(search)
     assert [m.offset for m in search.page.messages] == ([3] if latest else [3, 2, 1])
 
 
