@@ -120,6 +120,9 @@ class LogMaintenance:
         if log.commits_on_flush:
             with self._rounds.open():
                 writer.settle()
+        elif log.tracking.has_pending:  # it came while the journal was rewritten
+            with self._rounds.open():
+                writer.write()
         return True
 
     def _seal(self) -> None:

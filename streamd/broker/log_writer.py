@@ -180,9 +180,10 @@ class LogWriter:
         has_written = False
         try:
             if self.failure is None:
-                has_offsets = self._log.tracking.has_pending
-                self._num_written = self.num_asked
+                has_offsets, asked = self._log.tracking.has_pending, self.num_asked
                 self._append_all(has_offsets=has_offsets)
+                if not self._log.tracking.has_pending:  # else the journal is being rewritten
+                    self._num_written = asked
                 has_written = has_offsets
             if self._log.commits_on_flush and not self._log.is_flushed:
                 self._settled.unpark_all()  # there is room in the queue

@@ -526,6 +526,18 @@ class Stream:
         self._writer.store_offset(reference.encode(), offset)
         self._work.set()
 
+    async def set_offset(self, reference: str, offset: int) -> None:
+        """Store a consumer's offset; as safe as a confirmed message on return. It is held open.
+
+        Raises:
+            ValueError: the reference cannot be stored.
+            Refused: the disk is full, or the stream has failed: it may be unknown after a restart.
+        """
+        self.store_offset(reference, offset)
+        await self.settled()
+        if self.alarm:
+            raise Refused(Reason.NOT_AVAILABLE, self.alarm)
+
     async def delete_offset(self, reference: str) -> bool:
         """Forget a stored offset; whether there was one. On the device on return. It is held open.
 

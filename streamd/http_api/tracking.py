@@ -83,10 +83,9 @@ class TrackingPaths:
         async with stream.opened():
             check()
             try:
-                stream.store_offset(reference, offset)
+                await stream.set_offset(reference, offset)
             except ValueError as error:
                 raise BadRequest(str(error)) from None
-            await stream.settled()
         return done()
 
     @described(Operation(statuses=DONE, needs="the permission to read the stream"))

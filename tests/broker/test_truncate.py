@@ -293,6 +293,52 @@ class TestStoredOffsets:
             rows = await must(peer, "offset.list", stream="s")
             assert [row["name"] for row in rows] == ["b"]
 
+    async def test_none_is_set_that_cannot_be_written(
+        self, server: Harness, peer: Peer, http: Http, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fill(peer)
+        log = server.host.find("s").log
+
+        def full() -> None:
+            raise StorageError("write", "a file", OSError(28, "No space left on device"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "write_tracking", full)
+            answer = await manage(peer, "offset.set", stream="s", name="a", offset="2")
+            assert answer.code == ResponseCode.STREAM_NOT_AVAILABLE
+            assert answer.reason == "the disk is full"
+            assert await http.code("PUT", "stream/%2F/s/tracking/b", {"offset": 4}) == 503
+        await trio.sleep(5)
+        await must(peer, "offset.set", stream="s", name="a", offset="2")
+
+    async def test_one_that_is_set_while_the_journal_is_rewritten_is_in_it(
+        self, server: Harness, peer: Peer
+    ) -> None:
+        await fill(peer)
+        for name in ("a", "b"):
+            await must(peer, "offset.set", stream="s", name=name, offset="2")
+        stream, other, goes_on = server.host.find("s"), await server.peer(), trio.Event()
+        inline = threads.in_thread
+
+        async def slowly(work: Any, *arguments: object) -> Any:
+            if getattr(work, "__name__", "") == "run":
+                await goes_on.wait()
+            return await inline(work, *arguments)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(threads, "in_thread", slowly)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(must, other, "offset.delete", stream="s", name="b"))
+                await wait_all_tasks_blocked()
+                nursery.start_soon(
+                    partial(must, peer, "offset.set", stream="s", name="a", offset="7")
+                )
+                await wait_all_tasks_blocked()
+                assert stream.log.tracking.has_pending
+                assert len(nursery.child_tasks) == 2, "the one that sets it waits, too"
+                goes_on.set()
+        assert not stream.log.tracking.has_pending
+
     async def test_those_before_the_beginning_stay(self, peer: Peer) -> None:
         """Their consumers are to go on with the first message, not as if they were new."""
         await fill(peer)

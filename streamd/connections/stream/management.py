@@ -203,8 +203,7 @@ class Management:
     async def _set_offset(self, arguments: Arguments) -> Iterable[Row]:
         reference, offset = _text(arguments, "name"), _number(arguments, "offset")
         async with self._context.readable(_name(arguments, "stream")) as (stream, _):
-            stream.store_offset(reference, offset)
-            await stream.settled()
+            await stream.set_offset(reference, offset)
         return ()
 
     async def _delete_offset(self, arguments: Arguments) -> Iterable[Row]:
