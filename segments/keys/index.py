@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from segments.disk import Disk, Readable
-from segments.errors import SegmentsError
+from segments.errors import SegmentsError, StorageError
 from segments.keys.table import KeyTable
 
 _STEP = 4_096  # ordinals in a step
@@ -106,7 +106,8 @@ class KeyIndex:
             finally:
                 file.close()
         except SegmentsError as error:
-            self.fault = str(error)
+            if not (isinstance(error, StorageError) and error.is_temporary):
+                self.fault = str(error)
             return None
         return found
 

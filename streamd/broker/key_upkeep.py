@@ -8,6 +8,7 @@ times.
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Protocol
 
@@ -101,7 +102,8 @@ class KeyUpkeep:
             return
         async with self._maintenance.holding(segment) as is_held:
             if is_held:
-                await threads.in_thread(keys_of, segment)
+                with suppress(threads.NoThread):  # made anew then
+                    await threads.in_thread(keys_of, segment)
                 if segment.key_state is KeyState.UNKNOWN:  # it cannot be opened now
                     segment.key_state = KeyState.KNOWN
 

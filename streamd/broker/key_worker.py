@@ -10,16 +10,41 @@ import sys
 
 import trio
 
+from segments import StorageError
 from segments.keys.files import KeyJob
 from segments.keys.worker import Answer, decode_answer, encode_job
+from streamd.broker import threads
 
 # It finds modules where this process does.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from segments.keys.worker import main; main()"
 _READ_BYTES = 1 << 16
+_MOST_BYTES = 1 << 20  # of an answer, with a traceback
+_GARBAGE = "the process has answered something else than was expected; restart the server"
 
 
 class WorkerDied(Exception):
     """The process has ended, or cannot be started: its job may be tried again."""
+
+
+async def _start() -> trio.Process:
+    try:
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-c", _PROGRAM, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise StorageError("start", sys.executable, error) from error
+    except RuntimeError as error:  # trio starts it in a thread
+        raise threads.NoThread from error
+
+
+def _read(line: bytes) -> Answer:
+    try:
+        return decode_answer(line)
+    except (ValueError, TypeError) as error:  # another version was installed meanwhile, say
+        raise trio.BrokenResourceError(_GARBAGE) from error
 
 
 class KeyWorker:
@@ -43,7 +68,11 @@ class KeyWorker:
             process = await self._running()
             assert process.stdin is not None  # noqa: S101 - both are pipes
             await process.stdin.send_all(encode_job(job))
-            return decode_answer(await self._line(process))
+            return _read(await self._line(process))
+        except StorageError as error:
+            if not error.is_temporary:
+                raise WorkerDied(str(error)) from error
+            return Answer(str(error), is_temporary=True)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             await self.end()
             raise WorkerDied(str(error) or type(error).__name__) from error
@@ -55,12 +84,7 @@ class KeyWorker:
         process = self._process
         if process is None:
             with trio.CancelScope(shield=True):  # or one might run that nobody knows
-                self._process = process = await trio.lowlevel.open_process(
-                    [sys.executable, "-c", _PROGRAM, *sys.path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                )
+                self._process = process = await _start()
         assert process is not None  # noqa: S101 - the scope is never cancelled
         return process
 
@@ -73,6 +97,8 @@ class KeyWorker:
                 code = await process.wait()
                 raise trio.BrokenResourceError(f"the process has ended with {code}")
             line += more
+            if len(line) > _MOST_BYTES:
+                raise trio.BrokenResourceError(_GARBAGE)
         return line
 
     async def end(self) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from errno import EAGAIN, EMFILE
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from segments.keys.files import KeyJob
 from segments.keys.index import Place
 from segments.keys.schedule import adopt, next_task
 from segments.keys.worker import Answer
+from streamd.broker import key_worker
 from streamd.broker.key_worker import KeyWorker, WorkerDied
 from tests.segments.keys.test_files import chunks_with, message
 from tests.support.logs import append
@@ -111,6 +113,35 @@ async def test_one_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerDied, match="No such file"):
         await worker.make(task_of_nowhere(tmp_path))
+
+
+@pytest.mark.parametrize("error", [OSError(EAGAIN, "x"), OSError(EMFILE, "x"), RuntimeError()])
+async def test_one_for_which_there_is_no_room_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is no fault of the job, which is tried again for as long as that lasts."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", refuse)
+    answer = await KeyWorker().make(task_of_nowhere(tmp_path))
+    assert answer.is_temporary
+    assert answer.fault
+
+
+@pytest.mark.parametrize(
+    "said", ["b'garbage'", "b'5'", "b'[1, 2, 3, 4, 5, 6]'", "b'x' * (2 << 20)", "b'\\xff'"]
+)
+async def test_one_that_answers_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    program = f"import sys; input(); sys.stdout.buffer.write({said} + b'\\n')"
+    monkeypatch.setattr(key_worker, "_PROGRAM", program)
+    worker = KeyWorker()
+    with pytest.raises(WorkerDied, match="something else"):
+        await worker.make(task_of_nowhere(tmp_path))
+    assert worker.pid is None
 
 
 _PARENT = """

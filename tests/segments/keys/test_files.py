@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from errno import EMFILE
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -131,6 +132,22 @@ class TestOfSealedSegments:
         assert [path for path in disk.files if ".keys" in path] == [
             f"{FOLDER}/{16:020d}{GROWING_KEYS_SUFFIX}"
         ]
+
+    def test_a_shortage_of_descriptors_is_no_fault_of_the_file(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or all of them would be made anew after one."""
+        disk = FaultyDisk()
+        log = filled(disk)
+        index_keys(log)
+
+        def refuse(path: str, **_: object) -> None:
+            raise StorageError("open", path, OSError(EMFILE, "Too many open files"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "open", refuse)
+            assert chunks_with(log.segments[0], 1) is None, "any chunk may have it"
+        assert chunks_with(log.segments[0], 1) == [1]
 
     def test_whatever_the_device_gives_back(self) -> None:
         original = FaultyDisk()
