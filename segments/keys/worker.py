@@ -28,6 +28,7 @@ from segments.keys.index import Place
 # Beside a process that never waits it has a sixteenth of a processor: it goes on, and publishing
 # hardly notices. With 19 it would have a seventieth, and be behind for hours on a busy machine.
 _NICE = 12
+_OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 class Answer(NamedTuple):
@@ -98,9 +99,19 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
+def yield_to_others() -> None:
+    """Take the processor, and keep memory, only where nobody else needs it.
+
+    Without it the work is the same, so where it is refused, as by a unit of systemd, it is left.
+    """
+    with suppress(OSError):
+        os.nice(_NICE)
+    with suppress(OSError), open(_OOM_SCORE, "w") as file:
+        file.write("1000")  # this process ends sooner than any other
+
+
 def main() -> None:
     """Serve the process that has started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is meant for the server
-    with suppress(OSError):  # a filter of system calls may refuse it, as that of a service manager
-        os.nice(_NICE)
+    yield_to_others()
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -67,6 +67,20 @@ def task_of_nowhere(folder: Path) -> KeyJob:
     return KeyJob(str(folder / "x"), 0, Place(1, 100, 1), ("k",), (), START, 0, is_sealed=True)
 
 
+async def test_one_that_may_not_lower_its_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the unit for systemd, which allows no call of that kind."""
+    refusing = "def refuse(*_): raise PermissionError(1, 'x')\nimport os; os.nice = refuse\n"
+    monkeypatch.setattr(key_worker, "_PROGRAM", refusing + key_worker._PROGRAM)
+    worker = KeyWorker()
+    answer = await worker.make(task_of_nowhere(tmp_path))
+    assert answer.fault
+    assert not answer.is_bug
+    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text() == "1000\n"
+    await worker.end()
+
+
 async def test_one_that_is_killed(tmp_path: Path) -> None:
     worker, job = KeyWorker(), endless(tmp_path)
     async with trio.open_nursery() as nursery:
