@@ -78,6 +78,38 @@ def _known_bytes(log: Log) -> int:
     return known.end.position
 
 
+class KeyFigures(NamedTuple):
+    """How far the key index of a log has come, as far as is known in memory.
+
+    Attributes:
+        num_sealed: segments that nothing is added to any more.
+        num_indexed: of those, with an index.
+        num_unknown: of those, whose key file nobody has looked at since the log was opened.
+        size: of key files, in bytes.
+    """
+
+    num_sealed: int
+    num_indexed: int
+    num_unknown: int
+    size: int
+
+    @classmethod
+    def of(cls, log: Log) -> "KeyFigures | None":
+        """Those of an open log; None where it has no key properties."""
+        properties = log.policy.key_properties
+        if not properties:
+            return None
+        sealed = [one for one in log.segments if one.num_chunks and log.is_sealed(one)]
+        indexed = [s for s in sealed if s.keys is not None and _is_usable(s.keys, properties)]
+        known = [segment.keys for segment in log.segments if segment.keys is not None]
+        return cls(
+            len(sealed),
+            sum(one.keys is not None and one.keys.is_final for one in indexed),
+            sum(one.key_state is KeyState.UNKNOWN and not one.damage for one in sealed),
+            sum(index.tables[-1].end for index in known),
+        )
+
+
 def next_unknown(log: Log) -> Segment | None:
     """A segment whose key file nobody has looked at yet."""
     unknown = (one for one in reversed(log.segments) if one.key_state is KeyState.UNKNOWN)

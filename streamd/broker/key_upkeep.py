@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _A_TURN = 500  # segments that are looked at; there may be thousands
+_FILES_AT_ONCE = 64  # are looked at for somebody who waits; some ms each
 QUIET_SECONDS = 1.0  # without a new message: what there is gets a table
 _SHORTAGE_SECONDS = 30.0  # until a job is tried again for which there was no room, say
 
@@ -95,6 +96,18 @@ class KeyUpkeep:
     def look_again(self) -> None:
         """Sealed segments may lack a table that had one."""
         self._looked_at = None
+
+    async def look_at_some(self) -> None:
+        """Look at the key files that nobody has looked at: at some now, at the others soon."""
+        for _ in range(_FILES_AT_ONCE):
+            segment = next_unknown(self._log)
+            if segment is None or self._log.is_closed or self._maintenance.is_stopped:
+                return
+            await self.load(segment)
+            if segment.key_state is KeyState.UNKNOWN:
+                return  # it has gone
+        self._reads_all = True
+        self.look_again()
 
     async def load(self, segment: Segment) -> None:
         """Look at the key file of a segment, so that `keys_of` need not."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from segments import FIRST, Log
+from segments.keys.schedule import KeyFigures
 
 
 class LogFigures(NamedTuple):
@@ -20,6 +21,7 @@ class LogFigures(NamedTuple):
         oldest_ends_ms: the last chunk of the oldest segment, None while that is the only one.
         raised_segment_bytes: at which new segments begin, where that is more than was declared,
             because there are so many; else 0.
+        keys: of its key index; None where it has no key properties.
     """
 
     first_offset: int
@@ -34,6 +36,7 @@ class LogFigures(NamedTuple):
     last_timestamp_ms: int
     oldest_ends_ms: int | None
     raised_segment_bytes: int
+    keys: KeyFigures | None = None
 
     @classmethod
     def of(cls, log: Log) -> "LogFigures":
@@ -53,6 +56,7 @@ class LogFigures(NamedTuple):
             log.last_timestamp_ms or 0,
             _oldest_ends_ms(log),
             log.segment_bytes if log.segment_bytes > log.policy.max_segment_bytes else 0,
+            KeyFigures.of(log),
         )
 
     @property

@@ -713,6 +713,20 @@ class Stream:
         if self._upkeep is not None:
             await self._upkeep.load(segment)
 
+    async def look_at_keys(self) -> None:
+        """Look at key files that nobody has looked at, so that `figures` can tell of them.
+
+        Raises:
+            Refused: its log cannot be opened.
+        """
+        known = self.figures
+        if known is None or known.keys is None or not known.keys.num_unknown:
+            return
+        async with self.opened():
+            if self._upkeep is not None:
+                await self._upkeep.look_at_some()
+                self.want_keys()
+
     async def index_keys(self, maker: TableMaker) -> Progress:
         """Do the next piece of work on its key indexes."""
         return Progress.DONE if self._upkeep is None else await self._upkeep.step(maker)

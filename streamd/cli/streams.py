@@ -1,6 +1,6 @@
 """`streamd stream create|set|list|info|truncate|delete`: manage streams."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_KEY_FIGURES = ("key_segments_", "key_index_")
+_SEALED = "key_segments_sealed"
 _VALUES_OF = "values."  # of a further filter property
 
 
@@ -276,11 +278,29 @@ def _info_rows(found: "StreamInfo", filters: dict[str, int]) -> Iterator[tuple[s
     yield "stream", found.name
     yield from found.arguments.items()
     for key, number in found.figures.items():
+        if key.startswith(_KEY_FIGURES):
+            continue
         is_time = key.endswith("_timestamp_ms")
         yield key.removesuffix("_ms").replace("_", " "), _time(number) if is_time else f"{number:,}"
     if not found.figures:
         yield "state", "not available; the server's log says why"
+    if _SEALED in found.figures:
+        yield "key index", _key_text(found.figures)
     yield from _filter_rows(filters)
+
+
+def _key_text(figures: Mapping[str, int]) -> str:
+    """How far the key index has come; the newest segment is searched without waiting for it."""
+    sealed, indexed = figures[_SEALED], figures["key_segments_indexed"]
+    unknown, held = figures["key_segments_unknown"], size(figures["key_index_bytes"])
+    if not sealed:
+        return f"{held}; no segment is full yet"
+    if indexed == sealed:
+        return f"{held}; all {sealed:,} full segments are indexed"
+    text = f"{held}; {indexed:,} of {sealed:,} full segments are indexed"
+    if unknown:
+        text += f", {unknown:,} have not been looked at since the server's start"
+    return f"{text}; find scans the others"
 
 
 def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:

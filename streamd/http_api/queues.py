@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segments.keys.schedule import KeyFigures
 from streamd.auth.users import Right
 from streamd.broker.arguments import Arguments, plain_arguments
 from streamd.broker.catalog_writer import Check
@@ -109,6 +110,8 @@ class QueuePaths:
         await _know_all([(host, name)])
         if not host.has_stream(name):
             raise NotFound
+        with suppress(Refused):  # its row says why
+            await host.find(name).look_at_keys()
         consumers = [
             pair
             async for pair in pairs_of(self._connections, lambda c: c.consumers())
@@ -334,7 +337,17 @@ def _figures(caller: Caller, stream: Stream) -> Row:
         "first_offset": figures.first_offset,
         "next_offset": figures.next_offset,
         "first_timestamp": figures.first_timestamp_ms,
+        **({"key_index": _key_row(figures.keys)} if figures.keys is not None else {}),
         **({"reason": shown_trouble(caller, stream.alarm)} if stream.alarm else {}),
+    }
+
+
+def _key_row(keys: KeyFigures) -> Row:
+    return {
+        "sealed_segments": keys.num_sealed,
+        "indexed_segments": keys.num_indexed,
+        "unknown_segments": keys.num_unknown,
+        "bytes": keys.size,
     }
 
 

@@ -294,6 +294,15 @@ SCHEMAS: dict[str, Schema] = {
         message_bytes=number("Bytes on the disk."),
         segments=NUMBER,
         segment_bytes_raised_to=number("The size of a segment, where there are very many."),
+        key_index=about(
+            row(
+                sealed_segments=number("Full segments."),
+                indexed_segments=number("Of those, with an index of their keys."),
+                unknown_segments=number("Of those, not looked at since the server's start."),
+                bytes=number("Of index files."),
+            ),
+            "How far the key index has come, where the stream has key properties.",
+        ),
         chunks=NUMBER,
         first_offset=about({"type": ["integer", "null"]}, "Of the oldest message."),
         next_offset=number("That the next message will have."),

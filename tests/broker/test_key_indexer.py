@@ -12,12 +12,13 @@ from segments.keys import keys_of, schedule
 from segments.keys.files import KeyJob
 from segments.keys.worker import Answer, encode_job, work
 from segments.segment import KeyState
-from streamd.broker import log_keeper
+from streamd.broker import key_upkeep, log_keeper
 from streamd.broker.key_upkeep import KeyUpkeep
 from streamd.broker.key_worker import KeyWorker, WorkerDied
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.segments.keys.test_files import chunks_with, message
+from tests.support.http import Http
 from tests.support.server import OK, Harness, Peer, harness
 from tests.support.syncs import work_beside
 
@@ -422,3 +423,60 @@ async def test_many_streams_with_keys_are_not_open_at_once(
         for name in names:
             async with server.host.find(name).opened() as log:
                 assert all(keys_of(segment) for segment in log.segments[:-1])
+
+
+async def key_figures(peer: Peer) -> dict[str, int]:
+    answer = await peer.ask(c.DescribeStreams, ("s",))
+    found = {name: number for name, number in answer.streams[0].statistics if "key_" in name}
+    return {name.removeprefix("key_"): number for name, number in found.items()}
+
+
+async def test_figures_tell_how_far_it_has_come(keyed: tuple[Harness, Peer]) -> None:
+    server, peer = keyed
+    await fill(peer, 0, 40)
+    before = await key_figures(peer)
+    assert before["segments_indexed"] < before["segments_sealed"]
+    await trio.sleep(5)
+    found = await key_figures(peer)
+    files = server.data.glob("streams/*/s/*.keys*")
+    sealed = len(server.host.find("s").log.segments) - 1
+    assert found == {
+        "segments_sealed": sealed,
+        "segments_indexed": sealed,
+        "segments_unknown": 0,
+        "index_bytes": sum(path.stat().st_size for path in files),
+    }
+    row = (await Http(server).get("queues/%2F/s"))["key_index"]
+    assert list(row.values()) == list(found.values())
+    await set_keys(peer, "")
+    assert await key_figures(peer) == {}
+    assert "key_index" not in await Http(server).get("queues/%2F/s")
+    await set_keys(peer, "other")
+    found = await key_figures(peer)
+    assert found["segments_indexed"] < found["segments_sealed"], "those are of other properties"
+
+
+@pytest.mark.parametrize("at_once", [64, 2])
+async def test_after_a_start_files_are_looked_at_for_the_figures(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(key_upkeep, "_FILES_AT_ONCE", at_once)
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await create(peer)
+        await peer.declare("s")
+        await fill(peer, 0, 40)
+        await trio.sleep(5)
+        whole = await key_figures(peer)
+    made = len(worker.jobs)
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        found = await key_figures(peer)
+        if at_once == 2:
+            await trio.sleep(5)  # the others are looked at beside everything else
+            found = await key_figures(peer)
+        assert (found["segments_unknown"], found["segments_indexed"]) == (
+            0,
+            whole["segments_sealed"],
+        )
+    assert len(worker.jobs) - made <= 1, "that of the newest segment alone"

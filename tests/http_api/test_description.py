@@ -85,7 +85,7 @@ def test_what_a_path_needs_is_said() -> None:
 async def populated(server: Harness, http: Http) -> None:
     """A server with one of everything."""
     for path, body in (
-        ("queues/%2F/s", {"arguments": {"x-stream-filter-size-bytes": 32}}),
+        ("queues/%2F/s", {"arguments": {"x-stream-key-properties": "k"}}),
         ("exchanges/%2F/x", {"type": "headers", "arguments": {"alternate-exchange": "amq.fanout"}}),
         ("stream/super-streams/%2F/super", {"partitions": 2}),
         ("users/bob", {"password": "p", "tags": "management"}),

@@ -6,6 +6,7 @@ from functools import partial
 
 from segments import SegmentsError, Start
 from segments.filter_stats import newest
+from segments.keys.schedule import KeyFigures
 from segments.segment import Segment
 from streamd.auth.users import Right
 from streamd.broker import threads
@@ -206,7 +207,7 @@ class Streams:
             n for n in host.names() if rights.allows(Right.READ, n)
         ]
         streams = [
-            await self._describe(name)
+            await self._describe(name, looks_at_keys=len(command.streams) == 1)
             async for name in in_turns(dict.fromkeys(names), _NAMES_A_TURN)
         ]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
@@ -225,12 +226,15 @@ class Streams:
             code = ResponseCode.STREAM_NOT_AVAILABLE
         self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
 
-    async def _describe(self, name: Name) -> StreamDescription:
+    async def _describe(self, name: Name, *, looks_at_keys: bool) -> StreamDescription:
         try:
             self._context.rights.require(Right.READ, name)
             stream = self._context.host.find(name)
             row = self._context.host.row(name)  # now: later it may be deleted
             figures = await stream.read_figures()
+            if looks_at_keys:
+                await stream.look_at_keys()
+                figures = await stream.read_figures()
             self._context.rights.require(Right.READ, name)
         except Refused as refused:
             return StreamDescription(name, code_of(refused), (), ())
@@ -293,6 +297,16 @@ def _description(figures: LogFigures) -> tuple[Statistic, ...]:
         Statistic("segments", figures.num_segments),
         Statistic("first_timestamp_ms", figures.first_timestamp_ms),
         Statistic("last_timestamp_ms", figures.last_timestamp_ms),
+        *(_key_statistics(figures.keys) if figures.keys is not None else ()),
         *((Statistic("segment_bytes_raised_to", raised),) if raised else ()),
         *((Statistic("lost_messages", lost),) if lost else ()),
+    )
+
+
+def _key_statistics(keys: KeyFigures) -> tuple[Statistic, ...]:
+    return (
+        Statistic("key_segments_sealed", keys.num_sealed),
+        Statistic("key_segments_indexed", keys.num_indexed),
+        Statistic("key_segments_unknown", keys.num_unknown),
+        Statistic("key_index_bytes", keys.size),
     )
