@@ -102,7 +102,9 @@ class MessagePaths:
     async def _find(self, request: Request) -> Response:
         """Single messages of a stream, found by a key, or browsed.
 
-        A user has one search at a time. It ends when its client goes away.
+        A user has one search at a time. It ends when its client goes away. Virtual hosts named
+        `connections`, `publishers`, `consumers` and `super-streams` cannot be searched here:
+        their paths are those of RabbitMQ.
         """
         user = caller_of(request).name
         if self._unsent[user] > _MOST_UNSENT_BYTES:

@@ -357,3 +357,8 @@ async def test_the_command_of_the_page(server: Harness, peer: Peer) -> None:
         assert answer["next"]
         del answer["next"], answer["messages"][0]["timestamp"]
     assert found == shown
+
+
+async def test_paths_of_rabbitmq_go_first(http: Http) -> None:
+    """So virtual hosts with these names cannot be searched, as the documentation says."""
+    assert await http.get("stream/publishers/%2F/messages") == []
