@@ -542,12 +542,14 @@ class Stream:
         """Forget a stored offset; whether there was one. On the device on return. It is held open.
 
         Raises:
-            Refused: the disk is full, or the stream has failed: it may be known again after a
-                restart.
+            Refused: the stream was deleted meanwhile; or the disk is full, or the stream has
+                failed: it may be known again after a restart.
         """
         if not self.log.delete_offset(reference.encode()):
             return False
         await self.flush()
+        if self.state is StreamState.GONE:
+            raise Refused(Reason.NOT_FOUND, self.name)
         if self.failed or self._log is None or self._log.awaits_flush:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")
         return True

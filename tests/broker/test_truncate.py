@@ -339,6 +339,22 @@ class TestStoredOffsets:
                 goes_on.set()
         assert not stream.log.tracking.has_pending
 
+    async def test_their_stream_is_deleted_meanwhile(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That is said, and not that the disk refuses."""
+        await fill(peer)
+        await must(peer, "offset.set", stream="s", name="a", offset="2")
+        stream, other = server.host.find("s"), await server.peer()
+
+        async def flush() -> None:
+            """It waits for its turn, and then there is nothing to flush any more."""
+            assert await other.code(c.Delete, "s") == OK
+
+        monkeypatch.setattr(stream, "flush", flush)
+        answer = await manage(peer, "offset.delete", stream="s", name="a")
+        assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+
     async def test_those_before_the_beginning_stay(self, peer: Peer) -> None:
         """Their consumers are to go on with the first message, not as if they were new."""
         await fill(peer)

@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import trio
 
 from tests.churn.doors import ANSWER_SECONDS, ARGUMENTS, Broken, Door, Dropped, HttpDoor
-from tests.churn.history import LOST, Call, History, Outcome, Request
-from tests.churn.models import RealmModel, RoutingModel, StreamModel
+from tests.churn.history import LOST, Call, History, Model, Outcome, Request
+from tests.churn.models import RealmModel, RoutingModel, ShelfModel, StreamModel
 
 LOST_SECONDS = 10  # after which a request whose connection was dropped can have no effect any more
 VALUES = (b"red", b"green", b"blue", None)
@@ -27,22 +27,29 @@ class Sizes:
         routes: names of exchanges and super streams.
         realms: names of virtual hosts, each with a user.
         messages: published at once, at most.
+        shelves: names of streams without messages, where offsets are stored and keys are changed.
     """
 
     def __init__(
-        self, streams: int = 4, routes: int = 2, realms: int = 2, messages: int = 150
+        self,
+        streams: int = 4,
+        routes: int = 2,
+        realms: int = 2,
+        messages: int = 150,
+        shelves: int = 2,
     ) -> None:
         self.streams = streams
         self.routes = routes
         self.realms = realms
         self.messages = messages
+        self.shelves = shelves
 
 
 class World:
     """What all clients of a run share, and what has come of it.
 
     Attributes:
-        streams, routes, realms: the histories of each kind.
+        streams, routes, realms, shelves: the histories of each kind.
         faults: what must not have happened.
         counts: how many operations there were, by protocol, kind and outcome.
     """
@@ -52,6 +59,7 @@ class World:
         self.streams = [self._history(f"s{n}", StreamModel()) for n in range(sizes.streams)]
         self.routes = [self._history(f"x{n}", RoutingModel()) for n in range(sizes.routes)]
         self.realms = [self._history(f"v{n}", RealmModel()) for n in range(sizes.realms)]
+        self.shelves = [self._history(f"t{n}", ShelfModel()) for n in range(sizes.shelves)]
         self.faults: list[str] = []
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self._lost: deque[tuple[float, History, Request]] = deque()
@@ -60,13 +68,13 @@ class World:
 
     @property
     def histories(self) -> list[History]:
-        return [*self.streams, *self.routes, *self.realms]
+        return [*self.streams, *self.routes, *self.realms, *self.shelves]
 
     @property
     def has_failed(self) -> bool:
         return len(self.faults) >= _MOST_FAULTS
 
-    def _history(self, name: str, model: StreamModel | RoutingModel | RealmModel) -> History:
+    def _history(self, name: str, model: Model) -> History:
         return History(name, model, self._tick)
 
     def _tick(self) -> int:
@@ -96,7 +104,7 @@ class World:
 def calls_of(world: World, door: Door, chance: Random) -> tuple[History, Call]:
     """Some call that a door can make."""
     kinds = ((world.streams, _STREAM_CALLS, 5), (world.routes, _ROUTE_CALLS, 3))
-    kinds = (*kinds, (world.realms, _REALM_CALLS, 2))
+    kinds = (*kinds, (world.realms, _REALM_CALLS, 2), (world.shelves, _SHELF_CALLS, 2))
     possible = [kind for kind in kinds if any(name in door.calls for name in kind[1])]
     histories, names, _ = chance.choices(possible, [kind[2] for kind in possible])[0]
     history = chance.choice(histories)
@@ -118,24 +126,32 @@ _REALM_CALLS = (
     "delete_inside",
 )  # fmt: skip
 
+_SHELF_CALLS = (
+    "build", "build", "tear", "store", "store", "forget", "forget_it", "stored", "set_keys", "keys",
+)  # fmt: skip
+
 
 _SUPER_ONLY = ("x0", "x2", "x4")
 _INSTEAD = {"declare_exchange": "remove_unused", "put_exchange": "make_super"}
 _INSTEAD |= {"remove_exchange": "bind", "remove_stream": "unbind", "create_stream": "make_super"}
 
+_CHOICES: dict[str, Sequence[object]] = {
+    **{kind: list(ARGUMENTS) for kind in ("create", "declare", "put")},
+    **dict.fromkeys(("declare_exchange", "put_exchange"), ("fanout", "topic")),
+    "route": "01k",
+    "store": range(100),
+    "set_keys": ("", "a", "a,b"),
+}
+
 
 def _arguments(name: str, kind: str, chance: Random) -> tuple[object, ...]:
     stream = f"{name}-{chance.choice('01')}"
-    if kind in ("create", "declare", "put"):
-        return (chance.choice(list(ARGUMENTS)),)
+    if kind in _CHOICES:
+        return (chance.choice(_CHOICES[kind]),)
     if kind == "make_super":
         return (tuple((key, f"{name}-{key}") for key in "01"),)
-    if kind in ("declare_exchange", "put_exchange"):
-        return (chance.choice(("fanout", "topic")),)
     if kind in ("bind", "unbind", "drop_binding"):
         return chance.choice("01k"), stream
-    if kind == "route":
-        return (chance.choice("01k"),)
     return (stream,) if kind.endswith("_stream") else ()
 
 

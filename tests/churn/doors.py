@@ -18,7 +18,7 @@ import trio
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
-from tests.churn.history import CONFLICT, EXISTS, MISSING, NEW, OK, SAME, Outcome
+from tests.churn.history import CONFLICT, EXISTS, MISSING, NEW, NONE, OK, SAME, Outcome
 from tests.support.amqp import STREAM, AmqpPeer, Delivery, declare, exchange, fields
 from tests.support.server import FIRST, Peer, frame
 
@@ -137,6 +137,13 @@ class StreamDoor(Door):
             "enter_host": self._enter_host,
             "add_user": self._add_user,
             "delete_user": self._delete_user,
+            "build": self._build,
+            "tear": self._delete,
+            "store": self._store,
+            "forget": self._forget,
+            "stored": self._stored,
+            "set_keys": self._set_keys,
+            "keys": self._keys,
         }
 
     @property
@@ -180,6 +187,35 @@ class StreamDoor(Door):
 
     async def _delete_one(self, _name: str, stream: str) -> Outcome:
         return await self._code(_FOUND, c.Delete, stream)
+
+    # -- what is kept beside messages
+
+    async def _build(self, name: str) -> Outcome:
+        return await self._code({1: OK, 5: EXISTS}, c.Create, name, ())
+
+    async def _beside(self, expected: Mapping[int, Outcome], *asked: Any, **words: str) -> Any:
+        answer = await self.ask(c.Manage, *_operation(*asked, **words))
+        return _judged(answer.code, expected), answer.rows
+
+    async def _store(self, name: str, offset: int) -> Outcome:
+        words = {"name": "app", "offset": str(offset)}
+        return (await self._beside(_FOUND, "offset.set", name, **words))[0]
+
+    async def _forget(self, name: str) -> Outcome:
+        return (await self._beside({**_FOUND, 17: NONE}, "offset.delete", name, name="app"))[0]
+
+    async def _stored(self, name: str) -> Outcome:
+        found, rows = await self._beside(_FOUND, "offset.list", name)
+        offsets = [int(dict(row)["offset"]) for row in rows]
+        return (OK, *(offsets or [None])) if found == OK else found
+
+    async def _set_keys(self, name: str, keys: str) -> Outcome:
+        return (await self._beside(_FOUND, "stream.set", name, **{KEYS: keys}))[0]
+
+    async def _keys(self, name: str) -> Outcome:
+        (stream,) = (await self.ask(c.DescribeStreams, (name,))).streams
+        found = _judged(stream.code, _FOUND)
+        return (OK, dict(stream.arguments).get(KEYS, "")) if found == OK else found
 
     # -- super streams
 
@@ -331,7 +367,7 @@ _OTHERS: tuple[tuple[type[Any], Callable[[str], tuple[Any, ...]]], ...] = (
 _LOOKED_AT = (1, 2, 17)  # done; no such stream; no such selector
 
 
-def _operation(operation: str, stream: str, **arguments: str) -> tuple[Any, ...]:
+def _operation(operation: str, stream: str, /, **arguments: str) -> tuple[Any, ...]:
     return operation, tuple(Pair(*item) for item in ({"stream": stream} | arguments).items())
 
 
@@ -558,6 +594,11 @@ class HttpDoor(Door):
             "find_permission": self._find_permission,
             "put_inside": self._put_inside,
             "delete_inside": self._delete_inside,
+            "build": self._build,
+            "tear": self._delete,
+            "store": self._store,
+            "forget_it": self._forget,
+            "stored": self._stored,
         }
 
     async def open(self) -> None:
@@ -639,6 +680,22 @@ class HttpDoor(Door):
             return found
         size = answer.json()["arguments"]["x-stream-max-segment-size-bytes"]
         return OK, _SIZES[str(size)]
+
+    async def _build(self, name: str) -> Outcome:
+        expected = {201: OK, 204: EXISTS}
+        return await self._outcome(expected, "PUT", f"queues/{_HOST}/{name}", {})
+
+    async def _store(self, name: str, offset: int) -> Outcome:
+        path = f"stream/{_HOST}/{name}/tracking/app"
+        return await self._outcome(_DONE, "PUT", path, {"offset": offset})
+
+    async def _forget(self, name: str) -> Outcome:
+        return await self._outcome(_DONE, "DELETE", f"stream/{_HOST}/{name}/tracking/app")
+
+    async def _stored(self, name: str) -> Outcome:
+        answer = await self.ask("GET", f"stream/{_HOST}/{name}/tracking")
+        found = _judged(answer.status_code, _DONE)
+        return (OK, answer.json()["offsets"].get("app")) if found == OK else found
 
     # -- exchanges and super streams
 

@@ -17,8 +17,15 @@ _MOST_CASES = 30_000  # that are looked at for one answer
 _SHOWN = 14  # requests before one that cannot be explained
 
 LOST = "lost"  # the outcome of a request whose connection was dropped
-_HARMLESS = ("same", "exists", "conflict", "missing")  # answers of requests that have no effect
+_HARMLESS = (
+    "same",
+    "exists",
+    "conflict",
+    "missing",
+    "none",
+)  # answers of requests that have no effect
 OK, NEW, SAME, EXISTS, CONFLICT, MISSING = "ok", "new", "same", "exists", "conflict", "missing"
+NONE = "none"  # there is a stream, without what was asked for
 Outcome = Hashable
 State = Any
 

@@ -46,7 +46,7 @@ _SEEKER_STEPS = (3, 10)
 _DIES = 0.1  # how often the process that makes key tables does, at a job
 _INNOCENT_STEPS = 8
 _INNOCENT_SECONDS = 0.012
-_SIZES = Sizes(streams=2, routes=1, realms=1, messages=40)
+_SIZES = Sizes(streams=2, routes=1, realms=1, messages=40, shelves=1)
 _DELAYS = (0, 0, 0, 0.001, 0.004, 0.02)  # seconds that work in a thread takes
 _SETTLE_SECONDS = 5
 _AT_ONCE = 20  # given to a process

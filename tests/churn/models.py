@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tests.churn.history import CONFLICT, EXISTS, MISSING, NEW, OK, SAME, Call, Outcome
+from tests.churn.history import CONFLICT, EXISTS, MISSING, NEW, NONE, OK, SAME, Call, Outcome
 
 _Steps = Iterable[tuple[Outcome, "object"]]
 
@@ -38,6 +38,55 @@ def _created(
     if state is None:
         return new, wanted
     return (same if state == wanted else CONFLICT), state
+
+
+class Shelf(NamedTuple):
+    """What is kept beside the messages of a stream.
+
+    Attributes:
+        offset: that a consumer has stored, None for none.
+        keys: the properties whose values are keys.
+    """
+
+    offset: int | None = None
+    keys: str = ""
+
+
+class ShelfModel:
+    """A stream without messages; its state is a Shelf, None while there is none."""
+
+    initial: Shelf | None = None
+    reads = frozenset(("stored", "keys"))
+
+    def step(self, state: Shelf | None, call: Call) -> _Steps:
+        if call.kind == "build":
+            yield (OK, Shelf()) if state is None else (EXISTS, state)
+        elif state is None:
+            yield MISSING, None
+        elif call.kind == "tear":
+            yield OK, None
+        else:
+            step: Callable[..., tuple[Outcome, Shelf]] = getattr(self, f"_{call.kind}")
+            yield step(state, *call.arguments)
+
+    def _store(self, state: Shelf, offset: int) -> tuple[Outcome, Shelf]:
+        return OK, state._replace(offset=offset)
+
+    def _forget(self, state: Shelf) -> tuple[Outcome, Shelf]:
+        return (NONE if state.offset is None else OK), state._replace(offset=None)
+
+    def _forget_it(self, state: Shelf) -> tuple[Outcome, Shelf]:
+        """As HTTP does it: there is no telling what is missing."""
+        return (MISSING if state.offset is None else OK), state._replace(offset=None)
+
+    def _stored(self, state: Shelf) -> tuple[Outcome, Shelf]:
+        return (OK, state.offset), state
+
+    def _set_keys(self, state: Shelf, keys: str) -> tuple[Outcome, Shelf]:
+        return OK, state._replace(keys=keys)
+
+    def _keys(self, state: Shelf) -> tuple[Outcome, Shelf]:
+        return (OK, state.keys), state
 
 
 class Routes(NamedTuple):

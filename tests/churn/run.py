@@ -162,7 +162,7 @@ class Churn:
         stream, amqp, http = (kind(self._network) for kind in (StreamDoor, AmqpDoor, HttpDoor))
         for door in (stream, amqp, http):
             await door.open()
-        for history in self._world.streams:
+        for history in (*self._world.streams, *self._world.shelves):
             await amqp.calls["remove"](history.name)
         for history in self._world.routes:
             await stream.calls["delete_super"](history.name)

@@ -30,7 +30,7 @@ _RARE = 0.05  # of what takes long
 _MOST_FAULTS = 5
 _READ_SECONDS = 30
 _KEYS = ("order_id", "order_id,id", "id", "", "count,order_id,id,properties.message_id", "KEYS")
-_OK, _MISSING = 1, (2, 6)  # no such stream; it is not available, as it is being deleted
+_OK, _MISSING = 1, (2,)
 
 
 class Missing(Exception):
