@@ -67,6 +67,7 @@ class LogMaintenance:
         self._indexing: Counter[Segment] = Counter()
         self._held: dict[trio.CancelScope, Segment] = {}
         self._copied: Segment | None = None
+        self._goes_before = 0  # base offset: segments before it are about to go
         self._has_worked = trio.lowlevel.ParkingLot()
 
     async def flush(
@@ -281,9 +282,13 @@ class LogMaintenance:
             offset, rest = max(filter(log.is_covered, bases), default=0), None
         if offset <= log.first_offset:  # or retention was faster
             return log.first_offset, iter(())
-        if rest is not None:
-            await threads.in_thread(rest.finish)
-        parts = log.truncate(offset, rest.segment if rest is not None else None).parts()
+        self._goes_before = offset
+        try:
+            if rest is not None:
+                await threads.in_thread(rest.finish)
+            parts = log.truncate(offset, rest.segment if rest is not None else None).parts()
+        finally:
+            self._goes_before = 0
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
         return log.first_offset, parts
@@ -297,8 +302,7 @@ class LogMaintenance:
         Returns:
             Whether it has the index of a file now.
         """
-        log = self._log
-        if self.is_stopped or not log.keeps(segment):
+        if not self._may_work_on(segment):
             segment.index_done()
             return False
         self._begin_indexing(segment)
@@ -312,6 +316,11 @@ class LogMaintenance:
         if self._expires_again and not self.is_stopped:
             await self.expire()
         return is_loaded
+
+    def _may_work_on(self, segment: Segment) -> bool:
+        """Its files are there, and are not about to go."""
+        is_kept = self._log.keeps(segment) and segment.base_offset >= self._goes_before
+        return is_kept and not self.is_stopped
 
     def _begin_indexing(self, segment: Segment) -> None:
         self._indexing[segment] += 1
@@ -337,7 +346,7 @@ class LogMaintenance:
 
         Gives whether it may be touched at all.
         """
-        if self.is_stopped or not self._log.keeps(segment):
+        if not self._may_work_on(segment):
             yield False
             return
         self._begin_indexing(segment)

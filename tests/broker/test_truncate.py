@@ -260,6 +260,27 @@ async def test_no_room_for_what_is_known_of_publishers(
     assert await all_of(server, 10 - begins[1]) == bodies[begins[1] :]
 
 
+async def test_no_index_of_what_is_about_to_go_is_begun(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the rest of its segment takes its name: the files would be missed, and one be left."""
+    await fill(peer)
+    stream, in_thread = server.host.find("s"), threads.in_thread
+    (old,) = stream.log.segments
+    built: list[bool] = []
+
+    async def at_last(work: Any, *arguments: object) -> Any:
+        if work.__name__ == Rest.finish.__name__:
+            built.append(await stream.build_index(old))
+        return await in_thread(work, *arguments)
+
+    monkeypatch.setattr(threads, "in_thread", at_last)
+    assert await truncate(peer, offset=4) == 4
+    assert built == [False]
+    built = [await stream.build_index(segment) for segment in stream.log.segments[:-1]]
+    assert built == [True]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"offset": "x"}, {"offset": "-1"}, {"timestamp": "1e3"}, {"offset": str(1 << 63)}],
