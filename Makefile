@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz churn crashes kills soak interop check format docs dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop check format docs dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -15,6 +15,7 @@ help:
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
 	@echo "make fuzz       search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another"
 	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
+	@echo "make seek       searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
@@ -60,6 +61,12 @@ churn: SECONDS := 60
 churn: CLIENTS := 12
 churn: $(VENV)/.test
 	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) $(if $(SEED),--seed $(SEED))
+
+# Searches, truncations and changes of keys while the server is killed every few seconds.
+seek: SECONDS := 60
+seek: KILL_SECONDS := 5
+seek: $(VENV)/.test
+	$(BIN)/python -m tests.churn.seeking --seconds $(SECONDS) --kill-seconds $(KILL_SECONDS) $(if $(SEED),--seed $(SEED))
 
 # States that a kill or a power failure can leave of a run; another SEED makes other runs.
 crashes: STATES := 30000

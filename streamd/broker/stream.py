@@ -682,6 +682,8 @@ class Stream:
         except Stopped:
             raise Refused(Reason.NOT_FOUND, self.name) from None
         except StorageError as error:
+            if self.state is StreamState.GONE:  # and so are its files
+                raise Refused(Reason.NOT_FOUND, self.name) from None
             raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
 
     def take_index_requests(self) -> list[Segment]:

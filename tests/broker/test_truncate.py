@@ -281,6 +281,21 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
     assert built == [True]
 
 
+async def test_the_stream_is_deleted_before_it_begins(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are missing then, which is no fault of the disk."""
+    await fill(peer)
+    stream, other = server.host.find("s"), await server.peer()
+
+    async def settled() -> None:
+        assert await other.code(c.Delete, "s") == OK
+
+    monkeypatch.setattr(stream, "settled", settled)
+    answer = await manage(peer, "stream.truncate", stream="s", offset="4")
+    assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"offset": "x"}, {"offset": "-1"}, {"timestamp": "1e3"}, {"offset": str(1 << 63)}],

@@ -178,7 +178,7 @@ class Churn:
     def _left(self) -> _Left:
         data = self._server.data
         descriptors = Counter(_descriptors(self._server.pid))
-        files = frozenset(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file())
+        files = _files(data)
         return _Left(descriptors, files, self._server.resident_bytes())
 
     async def _settle(self, before: _Left) -> None:
@@ -211,6 +211,14 @@ class Churn:
         text += [f"FAULT: {fault}" for fault in faults]
         text.append("FAILED" if faults else "every answer is explained, nothing is left")
         return Report("\n".join(text), faults, total)
+
+
+def _files(data: Path) -> frozenset[str]:
+    """The files of a folder, by their paths in it."""
+    while True:
+        with suppress(FileNotFoundError):  # a folder went meanwhile
+            found = (path for path in data.rglob("*") if path.is_file())
+            return frozenset(str(path.relative_to(data)) for path in found)
 
 
 def _descriptors(pid: int) -> Iterator[str]:

@@ -7,8 +7,9 @@ import pytest
 
 from tests.churn.interleavings import Interleaving, try_seeds
 from tests.churn.run import Churn
+from tests.churn.seeking import Seeking
 
-SEEDS = range(1, 61)
+SEEDS = range(1, 46)
 
 
 # httpx leaves a generator behind where a request is cancelled; the collector finds it here.
@@ -22,6 +23,14 @@ def test_every_answer_is_explained_while_many_act(tmp_path: Path) -> None:
         logging.disable(logging.NOTSET)
     assert not report.faults, report.text
     assert report.num_operations > 100
+
+
+@pytest.mark.slow
+def test_what_was_confirmed_is_found_after_kills(tmp_path: Path) -> None:
+    run = Seeking(tmp_path, seconds=4, seekers=2, seed=1, kill_seconds=2.5)
+    assert run.run() == []
+    assert run.num_kills
+    assert run.seekers.num_found
 
 
 def test_every_answer_is_explained_in_any_order() -> None:
