@@ -5,21 +5,20 @@ tested. It goes on where it was cut, by a token, and as of the moment at which i
 and in short steps; see search.py.
 """
 
-from segments.search.request import BadSearch, SearchRequest
-from segments.search.search import (
+from segments.search.page import (
     Cut,
     FoundMessage,
     KeysUnknown,
     Limits,
     LookedAt,
     Page,
-    Search,
     Steps,
     StreamIsGone,
     TooLarge,
     Work,
-    run,
 )
+from segments.search.request import BadSearch, SearchRequest
+from segments.search.search import Search, run
 from segments.search.token import BadToken
 
 __all__ = [

@@ -24,17 +24,14 @@ the log may grow, lose segments, or be deleted; the segment that is searched is 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from segments import codec, compression
 from segments.checksum import crc32
-from segments.chunk_check import header_is_sound
 from segments.chunk_search import (
     Place,
     chunk_holding,
@@ -43,28 +40,38 @@ from segments.chunk_search import (
     index_content,
 )
 from segments.codec import (
-    CHUNK_HEADER_SIZE,
     FILE_HEADER_SIZE,
     INDEX_RECORD_SIZE,
     ChunkHeader,
     Entry,
 )
 from segments.disk import File
-from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
-from segments.format_constants import USER
+from segments.errors import FormatError, SegmentsError, StorageError
 from segments.keys import KeyIndex, keys_of
 from segments.keys.extraction import KeyExtractor
 from segments.log import Log
 from segments.search.chunk_table import ChunkTable
 from segments.search.chunk_test import ChunkTest
 from segments.search.message_test import MessageTest
+from segments.search.page import (
+    Cut,
+    FoundMessage,
+    KeysUnknown,
+    Limits,
+    LookedAt,
+    Page,
+    Steps,
+    StreamIsGone,
+    TooLarge,
+    Work,
+)
 from segments.search.request import SearchRequest
+from segments.search.span_reader import SpanReader, WrongIndex
 from segments.search.token import NO_CHUNK, BadToken, Token, read_token
 from segments.segment import INDEX_SUFFIX, KeyState, Segment, read_header
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
 
-SPAN_BYTES = 1 << 16  # read at once, while chunks are small
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
 _LARGE = 32 << 10  # bytes of a message that is tested in a thread: it may have many properties
 _WORK_UNITS = 100_000  # of messages that are tested there together
@@ -73,119 +80,6 @@ _STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once
 _BLOCK = 256  # chunks that are chosen at once
 _SEGMENTS_A_STEP = 100
 _MESSAGE_BYTES = 128  # counted for each that is found besides its own
-
-
-class TooLarge(SegmentsError):
-    """A message is wanted that is too large for a page; says which, and what to do."""
-
-
-class StreamIsGone(SegmentsError):
-    """The stream was deleted while it was searched."""
-
-
-class Work(NamedTuple):
-    """Something that may take long; its result is to be sent back."""
-
-    do: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-class KeysUnknown(NamedTuple):
-    """Nobody has looked at the key index of a segment yet; nothing is to be sent back."""
-
-    segment: Segment
-
-
-class Cut(StrEnum):
-    """Why a page is not all."""
-
-    LIMIT = "limit"
-    SIZE = "size"
-    BUDGET = "budget"
-
-
-class FoundMessage(NamedTuple):
-    """A message that was found.
-
-    Attributes:
-        offset: of it.
-        timestamp_ms: when its chunk was written.
-        raw: its bytes.
-    """
-
-    offset: int
-    timestamp_ms: int
-    raw: bytes
-
-
-class Limits(NamedTuple):
-    """What a page may cost.
-
-    Attributes:
-        page_bytes: of what is found; one message may be larger.
-        message_bytes: of each message; a batch may be unpacked to one that is larger.
-        read_bytes: that are read for it.
-    """
-
-    page_bytes: int = 1 << 20
-    message_bytes: int = 16 << 20
-    read_bytes: int = 256 << 20
-
-
-@dataclass(slots=True)
-class LookedAt:
-    """What a search has looked at.
-
-    Attributes:
-        segments: that were searched.
-        segments_indexed: of those, with an index of the keys.
-        chunks_skipped_by_time, chunks_skipped_by_keys, chunks_skipped_by_filter: not looked into.
-        chunks_read: looked into.
-        chunks_damaged: not searched, because what they hold is not what was written.
-        messages_lost: of those, as far as is known, and of damage known before.
-        messages_screened: ruled out by their bytes.
-        messages_tested: one by one.
-        bytes_read: from segment files.
-    """
-
-    segments: int = 0
-    segments_indexed: int = 0
-    chunks_skipped_by_time: int = 0
-    chunks_skipped_by_keys: int = 0
-    chunks_skipped_by_filter: int = 0
-    chunks_read: int = 0
-    chunks_damaged: int = 0
-    messages_lost: int = 0
-    messages_screened: int = 0
-    messages_tested: int = 0
-    bytes_read: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """By name."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-
-class Page(NamedTuple):
-    """What a search has found.
-
-    Attributes:
-        messages: in the order in which they are wanted.
-        cut: why there may be more; None when this is all.
-        after: the token to go on with, empty when this is all.
-        looked_at: see LookedAt.
-    """
-
-    messages: list[FoundMessage]
-    cut: Cut | None
-    after: str
-    looked_at: LookedAt
-
-
-Steps: TypeAlias = Generator[Work | KeysUnknown | None, Any, None]
-
-
-class _WrongIndex(Exception):
-    """The index file of the segment is wrong, or there is damage that was not known."""
 
 
 class Search:
@@ -423,7 +317,7 @@ class Search:
                     yield from self._walk(segment, file, table, index)
                     self.looked_at.segments_indexed += index is not None
                     return
-                except _WrongIndex:
+                except WrongIndex:
                     self._distrusted.add(segment)
                 except (FormatError, StorageError) as error:
                     is_index = isinstance(error, FormatError) or error.is_missing
@@ -461,7 +355,7 @@ class Search:
     ) -> Steps:
         """Search the chunks of the segment that are left."""
         first, last = self._bounds(segment, table)
-        reader = _SpanReader(segment, file, table, self.looked_at)
+        reader = SpanReader(segment, file, table, self.looked_at)
         held = yield from self._held(first, last, index)
         blocks = self._blocks(first, last, index, held)
         for block in reversed(blocks) if self._request.newest else blocks:
@@ -574,7 +468,7 @@ class Search:
     # -- chunks
 
     def _search_span(
-        self, segment: Segment, reader: "_SpanReader", span: range, held: dict[int, int] | None
+        self, segment: Segment, reader: SpanReader, span: range, held: dict[int, int] | None
     ) -> Steps:
         test = self._chunk_test
         matchers = test if test.matchers and segment.filters is None else None
@@ -753,180 +647,6 @@ class Search:
         return self._cut is not None or self._test.is_done
 
 
-class _Chunk(NamedTuple):
-    """A chunk that was read, and its number."""
-
-    ordinal: int
-    header: ChunkHeader
-    data: bytes
-
-
-class _SpanReader:
-    """Reads chunks of a segment, several at once where they are small.
-
-    Args:
-        segment: whose.
-        file: its file.
-        table: where its chunks are.
-        looked_at: is counted up.
-    """
-
-    def __init__(
-        self, segment: Segment, file: File, table: ChunkTable, looked_at: LookedAt
-    ) -> None:
-        self._segment = segment
-        self._file = file
-        self._table = table
-        self._looked_at = looked_at
-
-    def spans(self, ordinals: Sequence[int], *, is_backward: bool) -> Iterator[range]:
-        """Pieces of chunks that follow each other and are read at once, in the order wanted."""
-        table, step = self._table, -1 if is_backward else 1
-        at = len(ordinals) - 1 if is_backward else 0
-        while 0 <= at < len(ordinals):
-            first = last = ordinals[at]
-            at += step
-            while not table.is_sparse and 0 <= at < len(ordinals):
-                following = ordinals[at]
-                low, high = min(first, following), max(last, following)
-                is_next = high - low == last - first + 1
-                if not is_next or table.end(high) - table.positions[low] > SPAN_BYTES:
-                    break
-                first, last = low, high
-                at += step
-            yield range(first, last + 1)
-
-    def read(
-        self, span: range, matchers: ChunkTest | None, *, is_backward: bool
-    ) -> Iterator[_Chunk]:
-        """The chunks of a span with messages, in the order wanted.
-
-        Args:
-            span: from `spans`.
-            matchers: rules chunks out by their own filters; None for all.
-            is_backward: the last one first.
-
-        Raises:
-            _WrongIndex: a chunk is not where the table has it.
-            StorageError: the system refused to read.
-        """
-        table = self._table
-        start, end = table.positions[span[0]], table.end(span[-1])
-        raw: bytes | None
-        if len(span) == 1 and (table.is_sparse or end - start > SPAN_BYTES):
-            raw = self._read_one(span[0], matchers)
-            if raw is None:
-                return
-        else:
-            raw = self._read_bytes(start, end - start)
-        for ordinal in reversed(span) if is_backward else span:
-            at = table.positions[ordinal] - start
-            header = self._header(raw, at, ordinal)
-            if header.chunk_type != USER:
-                continue
-            if matchers is not None and not self._may_match(raw, at, header, matchers):
-                self._looked_at.chunks_skipped_by_filter += 1
-                continue
-            data_at = at + header.data_start
-            data = raw[data_at : data_at + header.data_size]
-            if crc32(data) != header.data_crc:
-                self.lose(header)
-                continue
-            yield _Chunk(ordinal, header, data)
-
-    def lose(self, header: ChunkHeader) -> None:
-        """A chunk is not what was written."""
-        self._looked_at.chunks_damaged += 1
-        self._looked_at.messages_lost += header.num_records
-
-    def _read_bytes(self, position: int, size: int) -> bytes:
-        self._looked_at.bytes_read += size
-        return self._file.read(size, position)
-
-    def _read_one(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
-        """A large chunk, or one beside damage; None when its filter rules it out.
-
-        Raises:
-            _WrongIndex, StorageError: see `read`.
-        """
-        try:
-            return self._read_large(ordinal, matchers)
-        except FormatError:  # the device cannot read it
-            self._is_damaged(ordinal)
-            raise _WrongIndex from None
-
-    def _read_large(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
-        position, size = self._table.positions[ordinal], CHUNK_HEADER_SIZE + 255
-        if matchers is None and not self._table.is_sparse:
-            size = self._table.end(ordinal) - position
-        try:
-            raw = self._read_bytes(position, size)
-        except UnreadableError:  # what follows it, perhaps
-            raw = self._read_bytes(position, CHUNK_HEADER_SIZE)
-            return self._read_bytes(position, self._header(raw, 0, ordinal).total_size)
-        header = self._header(raw, 0, ordinal)
-        if matchers is not None:
-            filter_bytes = raw[CHUNK_HEADER_SIZE : CHUNK_HEADER_SIZE + header.filter_size]
-            if not matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
-                behind = position + header.data_start + header.data_size
-                trailer = self._read_bytes(behind, header.trailer_size)
-                is_sound = _is_sound(raw, header, filter_bytes, trailer)
-                if is_sound and not matchers.is_doubtful(filter_bytes, trailer):
-                    self._looked_at.chunks_skipped_by_filter += 1
-                    return None
-        size = header.total_size
-        if size <= len(raw):
-            return raw
-        return raw + self._read_bytes(position + len(raw), size - len(raw))
-
-    def _header(self, raw: bytes, at: int, ordinal: int) -> ChunkHeader:
-        """The header of a chunk, which is where the table has it.
-
-        Raises:
-            _WrongIndex: it is not.
-            StorageError: the system refused to read.
-        """
-        table = self._table
-        is_damaged = table.is_certain
-        try:
-            header = codec.decode_chunk_header(raw, at)
-        except FormatError:
-            pass  # or no chunk begins here
-        else:
-            size = table.end(ordinal) - table.positions[ordinal]
-            is_there = header.chunk_id == table.chunk_ids[ordinal]
-            if is_there and (table.is_sparse or header.total_size == size):
-                return header
-            if is_there:  # the header is wrong, or where the next one is
-                head = raw[at : at + CHUNK_HEADER_SIZE]
-                position = table.positions[ordinal]
-                is_damaged = not header_is_sound(self._file, position, header, head)
-        if is_damaged:
-            self._is_damaged(ordinal)
-        raise _WrongIndex
-
-    def _is_damaged(self, ordinal: int) -> None:
-        """A chunk cannot be read, which is where it should be: readers step over it from now on."""
-        position, offset = self._table.positions[ordinal], self._table.chunk_ids[ordinal]
-        try:
-            self._segment.mark_damaged(self._file, position, offset)
-        except UnreadableError as error:  # nothing can be read
-            cause = OSError(error.errno, error.reason)
-            raise StorageError("read", error.path, cause) from error
-
-    def _may_match(self, raw: bytes, at: int, header: ChunkHeader, matchers: ChunkTest) -> bool:
-        """The filter test of a chunk that was read; one that is not sound is not trusted."""
-        filter_at = at + CHUNK_HEADER_SIZE
-        filter_bytes = raw[filter_at : filter_at + header.filter_size]
-        if matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
-            return True
-        behind = at + header.data_start + header.data_size
-        trailer = raw[behind : behind + header.trailer_size]
-        if not _is_sound(raw[at : at + CHUNK_HEADER_SIZE], header, filter_bytes, trailer):
-            return True
-        return matchers.is_doubtful(filter_bytes, trailer)
-
-
 class _Content:
     """What an index file should hold."""
 
@@ -1008,17 +728,12 @@ def _check_of(header: ChunkHeader) -> int:
     return crc32(repr(told).encode())
 
 
-def _is_sound(raw: bytes, header: ChunkHeader, filter_bytes: bytes, trailer: bytes) -> bool:
-    checked = raw[: codec.CHECKED_HEADER_SIZE]
-    return codec.header_check(checked, filter_bytes, trailer) == header.header_check
-
-
 def _confirm(segment: Segment, table: ChunkTable, ordinal: int, offset: int) -> None:
-    """Raise _WrongIndex unless a chunk of the table holds an offset."""
+    """Raise WrongIndex unless a chunk of the table holds an offset."""
     place = chunk_holding(segment, offset, walks=False)
     is_there = table.positions[ordinal] == place.position
     if not is_there or table.chunk_ids[ordinal] != place.offset:
-        raise _WrongIndex
+        raise WrongIndex
 
 
 def _number_at(table: ChunkTable, place: Place | None) -> int:
@@ -1027,7 +742,7 @@ def _number_at(table: ChunkTable, place: Place | None) -> int:
         return table.num_chunks
     number = table.at(place.position)
     if number == table.num_chunks or table.chunk_ids[number] != place.offset:
-        raise _WrongIndex
+        raise WrongIndex
     return number
 
 

@@ -16,6 +16,7 @@ from segments.search import (
     message_test,
     run,
     search,
+    span_reader,
 )
 from segments.selector import parse_sql, parse_tags
 from tests.segments.keys.test_files import index_keys, small_tables
@@ -40,7 +41,7 @@ def small_pieces() -> Iterator[None]:
     """Few chunks at once, so that there are many places where a search may be cut."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_BLOCK", 2)
-        patch.setattr(search, "SPAN_BYTES", 1_500)
+        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
         patch.setattr(search, "_STEP_UNITS", 60)
         patch.setattr(search, "_STEP_RECORDS", 4)
         patch.setattr(message_test, "_MANY", 3)
@@ -174,7 +175,7 @@ class TestTheLatestOfManyKeys:
 
     def test_chunks_without_a_key_that_is_left_are_not_read(self) -> None:
         self.check([order("rare")], [order("often")])
-        large = b"z" * 2 * search.SPAN_BYTES  # each chunk is read for itself
+        large = b"z" * 2 * span_reader.SPAN_BYTES  # each chunk is read for itself
         looked_at = self.check([order("rare", large)], [order("often", large)])
         assert looked_at["bytes_read"] < 3 * len(large)
 

@@ -1,0 +1,118 @@
+"""What a search gives, step by step and at its end, and what it may cost."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from segments.errors import SegmentsError
+from segments.segment import Segment
+
+
+class TooLarge(SegmentsError):
+    """A message is wanted that is too large for a page; says which, and what to do."""
+
+
+class StreamIsGone(SegmentsError):
+    """The stream was deleted while it was searched."""
+
+
+class Work(NamedTuple):
+    """Something that may take long; its result is to be sent back."""
+
+    do: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class KeysUnknown(NamedTuple):
+    """Nobody has looked at the key index of a segment yet; nothing is to be sent back."""
+
+    segment: Segment
+
+
+class Cut(StrEnum):
+    """Why a page is not all."""
+
+    LIMIT = "limit"
+    SIZE = "size"
+    BUDGET = "budget"
+
+
+class FoundMessage(NamedTuple):
+    """A message that was found.
+
+    Attributes:
+        offset: of it.
+        timestamp_ms: when its chunk was written.
+        raw: its bytes.
+    """
+
+    offset: int
+    timestamp_ms: int
+    raw: bytes
+
+
+class Limits(NamedTuple):
+    """What a page may cost.
+
+    Attributes:
+        page_bytes: of what is found; one message may be larger.
+        message_bytes: of each message; a batch may be unpacked to one that is larger.
+        read_bytes: that are read for it.
+    """
+
+    page_bytes: int = 1 << 20
+    message_bytes: int = 16 << 20
+    read_bytes: int = 256 << 20
+
+
+@dataclass(slots=True)
+class LookedAt:
+    """What a search has looked at.
+
+    Attributes:
+        segments: that were searched.
+        segments_indexed: of those, with an index of the keys.
+        chunks_skipped_by_time, chunks_skipped_by_keys, chunks_skipped_by_filter: not looked into.
+        chunks_read: looked into.
+        chunks_damaged: not searched, because what they hold is not what was written.
+        messages_lost: of those, as far as is known, and of damage known before.
+        messages_screened: ruled out by their bytes.
+        messages_tested: one by one.
+        bytes_read: from segment files.
+    """
+
+    segments: int = 0
+    segments_indexed: int = 0
+    chunks_skipped_by_time: int = 0
+    chunks_skipped_by_keys: int = 0
+    chunks_skipped_by_filter: int = 0
+    chunks_read: int = 0
+    chunks_damaged: int = 0
+    messages_lost: int = 0
+    messages_screened: int = 0
+    messages_tested: int = 0
+    bytes_read: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """By name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+class Page(NamedTuple):
+    """What a search has found.
+
+    Attributes:
+        messages: in the order in which they are wanted.
+        cut: why there may be more; None when this is all.
+        after: the token to go on with, empty when this is all.
+        looked_at: see LookedAt.
+    """
+
+    messages: list[FoundMessage]
+    cut: Cut | None
+    after: str
+    looked_at: LookedAt
+
+
+Steps: TypeAlias = Generator[Work | KeysUnknown | None, Any, None]
