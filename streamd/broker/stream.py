@@ -531,10 +531,12 @@ class Stream:
 
         Raises:
             ValueError: the reference cannot be stored.
-            Refused: the disk is full, or the stream has failed: it may be unknown after a restart.
+            Refused: the stream was deleted meanwhile; or the disk is full, or the stream has
+                failed: it may be unknown after a restart.
         """
         self.store_offset(reference, offset)
         await self.settled()
+        self._check_there()
         if self.alarm:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm)
 
@@ -548,11 +550,14 @@ class Stream:
         if not self.log.delete_offset(reference.encode()):
             return False
         await self.flush()
-        if self.state is StreamState.GONE:
-            raise Refused(Reason.NOT_FOUND, self.name)
+        self._check_there()
         if self.failed or self._log is None or self._log.awaits_flush:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")
         return True
+
+    def _check_there(self) -> None:
+        if self.state is StreamState.GONE:
+            raise Refused(Reason.NOT_FOUND, self.name)
 
     # -- writing
 
@@ -674,6 +679,7 @@ class Stream:
             Refused: it is not allowed, the stream has failed or is deleted, or the disk refuses.
         """
         maintenance = self._maintenance
+        self._check_there()
         if self.failed is not None or maintenance is None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
         await self.settled()

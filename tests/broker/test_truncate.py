@@ -391,6 +391,19 @@ class TestStoredOffsets:
         answer = await manage(peer, "offset.delete", stream="s", name="a")
         assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
 
+    async def test_their_stream_is_deleted_before_they_are_set(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fill(peer)
+        stream, other = server.host.find("s"), await server.peer()
+
+        async def settled() -> None:
+            assert await other.code(c.Delete, "s") == OK
+
+        monkeypatch.setattr(stream, "settled", settled)
+        answer = await manage(peer, "offset.set", stream="s", name="a", offset="2")
+        assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+
     async def test_those_before_the_beginning_stay(self, peer: Peer) -> None:
         """Their consumers are to go on with the first message, not as if they were new."""
         await fill(peer)
