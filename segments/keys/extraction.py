@@ -26,7 +26,7 @@ from segments.selector.nodes import PropertySection
 
 # Beyond these a chunk is not worth indexing: it is always looked at. No program that means well
 # gets there.
-_MAX_UNPACKED = 64 << 20  # bytes of its sub-batches together
+_MAX_UNPACKED = 16 << 20  # bytes of its sub-batches together: some 300 MB for two million keys
 _FEWEST_KEYS, _BYTES_PER_KEY = 1_000, 4
 
 

@@ -143,6 +143,8 @@ class Searches:
             except StreamIsGone:
                 raise Refused(Reason.NOT_FOUND, name) from None
             except StorageError as error:
+                if log.is_closed:  # deleted meanwhile, and its files with it
+                    raise Refused(Reason.NOT_FOUND, name) from None
                 logger.error("stream %s cannot be searched: %s", name, error)
                 raise Refused(Reason.NOT_AVAILABLE, f"{name} cannot be read") from None
             check()

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import trio
 
+from segments import StorageError
 from segments.message import Message
+from segments.search import Steps
 from streamd.broker import searches
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.wire.stream import ResponseCode, commands as c
@@ -294,3 +296,25 @@ async def test_a_stream_that_is_deleted_while_it_is_searched(reader: Peer, serve
     assert (answer.code, answer.messages) == (ResponseCode.STREAM_DOES_NOT_EXIST, ())
     assert await other.code(c.StreamStats, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
     assert not server.server.broker.supervisor.faults
+
+
+@pytest.mark.usefixtures("slowly")
+async def test_a_disk_that_refuses_because_the_stream_is_being_deleted(
+    reader: Peer, server: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = searches.Search.steps
+
+    def steps(search: searches.Search) -> Steps:
+        try:
+            yield from goes_on(search)
+        except searches.StreamIsGone:
+            raise StorageError("read", "a file", OSError(5, "Input/output error")) from None
+
+    monkeypatch.setattr(searches.Search, "steps", steps)
+    other = await server.peer()
+    await other.send(c.Find(7, "s", ()))
+    await trio.sleep(1)
+    assert await reader.code(c.Delete, "s") == OK
+    answer = await other.expect(c.FindResponse)
+    assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+    assert not caplog.messages

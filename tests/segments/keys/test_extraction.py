@@ -150,7 +150,7 @@ def test_a_place_that_is_hidden_by_the_next_one() -> None:
 
 
 def test_bombs_are_not_unpacked() -> None:
-    size = 40 << 20
+    size = 10 << 20
     body, full = compression.pack([bytes(size)], 1)
     one = sub_batch(body, 1, 1, full)
     assert KeyExtractor(["p"]).prints(one) == set()
