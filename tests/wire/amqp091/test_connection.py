@@ -291,7 +291,7 @@ def outcome(pieces: Iterable[bytes]) -> tuple[list[Event], object]:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_session_with_bytes_changed_left_out_or_put_in(data: st.DataObject) -> None:
     """Whole messages are read faster than byte by byte, and nothing else is different."""
     changed = bytearray(SESSION)

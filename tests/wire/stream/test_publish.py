@@ -33,7 +33,7 @@ def stored(messages: list[Outgoing]) -> bytes:
     return b"".join(len(m.body).to_bytes(4, "big") + m.body for m in messages)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(MESSAGES | uniform())
 def test_plain_messages(messages: list[Outgoing]) -> None:
     raw, count = publish.encode_entries(messages), len(messages)
@@ -47,7 +47,7 @@ def test_plain_messages(messages: list[Outgoing]) -> None:
     assert b"".join(declared) == raw
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(FILTERED | uniform())
 def test_messages_with_filter_values(messages: list[Outgoing]) -> None:
     raw, count = publish.encode_filtered_entries(messages), len(messages)
@@ -86,7 +86,7 @@ def test_the_fast_way_is_taken() -> None:
     assert publish._uniform_filtered(publish.encode_filtered_entries(messages), 50) is not None
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(FILTERED | uniform(), st.integers(0, 14), st.booleans(), st.data())
 def test_counts_and_cuts_that_do_not_fit(
     messages: list[Outgoing], count: int, filtered: bool, data: st.DataObject
@@ -106,7 +106,7 @@ def test_counts_and_cuts_that_do_not_fit(
         assert sum(g.num_entries for g in decoded.groups) + len(decoded.refused_ids) // 8 == count
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(FILTERED | uniform(), st.integers(1, 5), st.booleans(), st.integers(0, 40))
 def test_a_frame_in_parts(messages: list[Outgoing], most: int, filtered: bool, cut: int) -> None:
     """The parts hold what the whole holds; nobody gets any of a frame that is damaged."""
