@@ -99,6 +99,7 @@ class Log:
         keys_requested: somebody is about to index keys; it says when that is done.
         keys_wanted_from: bytes of the newest segment from which on there is something to index;
             said by whoever found that there is nothing more before.
+        appended_chunks, appended_bytes: since it was opened.
     """
 
     def __init__(
@@ -128,6 +129,8 @@ class Log:
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = self.keys_requested = False
         self.begins_at = self.keys_wanted_from = 0
+        self.begins_at = 0
+        self.appended_chunks = self.appended_bytes = 0
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
@@ -339,7 +342,10 @@ class Log:
             return
         chunks = [chunk for chunk, _ in group]
         sequences = [builder.sequences for _, builder in group]
+        before = self._writer.size
         appended = self._writer.append(chunks, sequences)
+        self.appended_bytes += appended.size - before
+        self.appended_chunks += len(chunks)
         self._last_timestamp_ms = chunks[-1].header.timestamp_ms
         if self.commits_on_flush:
             for brought in sequences:

@@ -54,6 +54,8 @@ class ReadCounts:
         skipped_chunks, skipped_bytes: ruled out by the filter.
         unfiltered_chunks: of those, chunks in which no message has a filter value.
         lost_records: offsets that were damaged, or removed by retention before they were read.
+        data_bytes: of the data of chunks handed out.
+        last_timestamp_ms: of the last chunk handed out, 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,8 @@ class ReadCounts:
         self.skipped_bytes = 0
         self.unfiltered_chunks = 0
         self.lost_records = 0
+        self.data_bytes = 0
+        self.last_timestamp_ms = 0
 
 
 class Reader:
@@ -95,6 +99,11 @@ class Reader:
     def at_end(self) -> bool:
         """Everything committed has been read."""
         return self.next_offset >= self._log.committed_offset
+
+    @property
+    def reached_ms(self) -> int:
+        """The time of the last chunk handed out, or of its segment's first one if that is later."""
+        return max(self.counts.last_timestamp_ms, self._segment.first_timestamp_ms or 0)
 
     @property
     def bytes_left(self) -> int:
@@ -131,6 +140,9 @@ class Reader:
             is_full = len(chunks) >= max_chunks or size >= max_bytes
             if is_full or (chunks and chunks[-1].data is None):
                 break
+        if chunks:
+            self.counts.data_bytes += size
+            self.counts.last_timestamp_ms = chunks[-1].header.timestamp_ms
         if self.at_end:
             self.drop_readahead()  # readers that wait at the end keep no memory
         return chunks

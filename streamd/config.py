@@ -35,6 +35,8 @@ MAX_IDS = 256  # publishers, and subscriptions, of one connection: ids are one b
 PROPERTIES_BYTES = 512 << 10  # of all subscriptions or consumers of one connection
 MAX_ASKED = 1_000  # filter values of one of them
 MAX_NAME_BYTES = 1_024  # of a stream
+METRICS_PORT = 15_692  # RabbitMQ's
+MAX_METRICS_CONNECTIONS = 32
 
 
 ALL_HOSTS = "*"
@@ -78,8 +80,19 @@ class Config:
     http_tls_port: int | None = _setting(None, "port of the HTTP API inside TLS, usually 15671")
     http_allowed_host: tuple[str, ...] = _setting(
         (),
-        "name by which the HTTP API may be asked for, besides localhost, names of this machine, "
-        "host and advertised_host, and addresses; * allows all",
+        "name by which the HTTP API and the metrics may be asked for, besides localhost, names of "
+        "this machine, host and advertised_host, and addresses; * allows all",
+    )
+    metrics_port: int | None = _setting(
+        METRICS_PORT,
+        "port of the metrics for Prometheus; while somebody else has the default, the server runs "
+        "without",
+    )
+    metrics_tls_port: int | None = _setting(None, "port of the metrics inside TLS, usually 15691")
+    metrics_login: str = _setting(
+        "off",
+        "whether metrics are for users with the tag monitoring or administrator: on, or off for "
+        "everybody who reaches the port",
     )
     http_path_prefix: str = _setting(
         "", "what all paths of the HTTP API begin with, as in /streamd"
@@ -151,6 +164,8 @@ _RANGES = (
     ("amqp_tls_port", 0, 65_535),
     ("http_port", 0, 65_535),
     ("http_tls_port", 0, 65_535),
+    ("metrics_port", 0, 65_535),
+    ("metrics_tls_port", 0, 65_535),
     ("advertised_port", 1, 65_535),
     ("advertised_tls_port", 1, 65_535),
     ("frame_max", 8_192, 1 << 30),
@@ -160,13 +175,15 @@ _RANGES = (
     ("max_streams", 0, 1 << 20),
     ("flush_ms", 10, 3_600_000),
 )
-TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port")
-PORTS = frozenset({"stream_port", "amqp_port", "http_port", *TLS_PORTS})
+TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
+PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})
+HTTP_PORTS = ("http_port", "http_tls_port", "metrics_port", "metrics_tls_port")
 LOG_FORMATS = ("text", "json")
 _CHOICES = {
     "default_queue_type": ("stream", "classic"),
     "flush": ("os", "interval", "always"),
     "log_format": LOG_FORMATS,
+    "metrics_login": ("off", "on"),
 }
 OFF = "off"
 

@@ -3,10 +3,12 @@
 Lifetimes nest: the broker with its logs outlives the connections, these outlive the listener.
 """
 
+import errno
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,13 @@ from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
-from streamd.config import DRAIN_SECONDS, TLS_PORTS, Config
+from streamd.config import (
+    DRAIN_SECONDS,
+    MAX_METRICS_CONNECTIONS,
+    METRICS_PORT,
+    TLS_PORTS,
+    Config,
+)
 from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
@@ -35,12 +43,14 @@ from streamd.net.transport import Address, SocketTransport, Transport
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from streamd.http_api import Listener
+    from streamd.http_api import Listener, Service
 
 logger = logging.getLogger(__name__)
 
 
-_OTHER_FILES = 64  # descriptors: catalog, listeners, the event loop, threads
+# Descriptors: catalog, listeners, the event loop, threads; and what asks for metrics.
+_OTHER_FILES = 64 + MAX_METRICS_CONNECTIONS
+METRICS = "metrics"  # a name of listeners
 
 
 class StartError(Exception):
@@ -114,6 +124,7 @@ class Server:
         directory.add_observer(self.connections)
         self.handshakes = 0
         self._config = config
+        self._started = time.monotonic()
         self._max_connections = _connection_budget(config)
         self._services = Services(config, broker, directory, self.connections)
         self._running: set[Connection] = set()
@@ -182,22 +193,41 @@ class Server:
         """The HTTP API over this server; `names` are those of the machine, for browsers."""
         from streamd import http_api  # noqa: PLC0415 - only where it is on
 
-        administration = Administration(self.broker, self.directory)
-        config = self._config
-        hosts = http_api.known_hosts(
-            *names, config.host, config.advertised_host, *config.http_allowed_host
-        )
         return http_api.make_app(
-            http_api.Service(
-                self.broker,
-                self.directory,
-                self.connections,
-                administration,
-                lambda: list(self.addresses.items()),
-            ),
-            hosts,
-            config.http_path_prefix,
+            self._http_service(), self._http_hosts(names), self._config.http_path_prefix
         )
+
+    def metrics_app(self, names: Iterable[str] = ()) -> "ASGIApp":
+        """The metrics of this server; `names` as for `http_app`."""
+        from streamd import http_api  # noqa: PLC0415 - only where it is on
+        from streamd.metrics.scrape import Scrapes  # noqa: PLC0415 - as above
+        from streamd.metrics.source import Source  # noqa: PLC0415 - as above
+
+        node = f"streamd@{self._config.advertised_host}"
+        scrapes = Scrapes(Source(self.broker, self.connections, node, self._started))
+        needs_login = self._config.metrics_login == "on"
+        hosts = self._http_hosts(names)
+        return http_api.make_metrics_app(
+            self._http_service(), scrapes, hosts, needs_login=needs_login
+        )
+
+    def _http_service(self) -> "Service":
+        from streamd import http_api  # noqa: PLC0415 - only where it is on
+
+        return http_api.Service(
+            self.broker,
+            self.directory,
+            self.connections,
+            Administration(self.broker, self.directory),
+            lambda: list(self.addresses.items()),
+        )
+
+    def _http_hosts(self, names: Iterable[str]) -> frozenset[str]:
+        from streamd import http_api  # noqa: PLC0415 - only where it is on
+
+        config = self._config
+        allowed = config.http_allowed_host
+        return http_api.known_hosts(*names, config.host, config.advertised_host, *allowed)
 
     async def drain(self) -> None:
         """Return once all connections have got their answers, and have ended."""
@@ -242,7 +272,7 @@ async def serve(
             server.certificates = certificates
             async with trio.open_nursery() as listening:
                 if http:
-                    await _start_http(server, config, http.values(), stop, connections)
+                    await _start_http(server, config, http, stop, connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -263,17 +293,22 @@ async def serve(
 async def _start_http(
     server: Server,
     config: Config,
-    listeners: "Iterable[Listener]",
+    listeners: "Mapping[str, Listener]",
     stop: trio.Event,
     connections: trio.Nursery,
 ) -> None:
     from streamd import http_api  # noqa: PLC0415 - only where it is on
 
-    app = server.http_app(await http_api.machine_names())
-    http_server = http_api.Server(app, config.max_http_connections)
-    for listener in listeners:
-        serve_http = partial(listener.run, http_server, stop.wait)
-        server.broker.supervisor.start("serving HTTP", serve_http, nursery=connections)
+    names, refused = await http_api.machine_names(), server.broker.traffic.http_refused
+    limit = "the setting max_http_connections"
+    most, start = config.max_http_connections, server.broker.supervisor.start
+    api = http_api.Server(server.http_app(names), most, limit, refused)
+    most = MAX_METRICS_CONNECTIONS
+    metrics = http_api.Server(server.metrics_app(names), most, "the limit for metrics", refused)
+    for name, listener in listeners.items():
+        is_metrics = name.startswith(METRICS)
+        serve_http = partial(listener.run, metrics if is_metrics else api, stop.wait)
+        start("serving metrics" if is_metrics else "serving HTTP", serve_http, nursery=connections)
 
 
 @asynccontextmanager
@@ -378,6 +413,8 @@ def _bind_http(
     for name, port, option, inside in (
         ("http", config.http_port, "--http-port", None),
         ("https", config.http_tls_port, "--http-tls-port", certificates),
+        (METRICS, config.metrics_port, "--metrics-port", None),
+        (f"{METRICS}/ssl", config.metrics_tls_port, "--metrics-tls-port", certificates),
     ):
         if port is None:
             continue
@@ -386,7 +423,11 @@ def _bind_http(
         try:
             listeners[name] = http_api.listen(config.host, port, inside)
         except OSError as error:
-            raise _cannot_listen(config.host, port, option, error) from error
+            refusal = _cannot_listen(config.host, port, option, error)
+            if error.errno == errno.EADDRINUSE and name == METRICS and port == METRICS_PORT:
+                logger.warning("%s; there are no metrics of this server", refusal)
+                continue  # nobody has asked for it: no reason to serve no messages
+            raise refusal from error
         sockets.callback(listeners[name].close)
     return listeners
 

@@ -34,7 +34,7 @@ from urllib.parse import quote
 import pytest
 
 _READY = re.compile(r"(\w+)=\S+:(\d+)")
-_FREE_PORTS = ("stream_port", "amqp_port", "http_port")
+_FREE_PORTS = ("stream_port", "amqp_port", "http_port", "metrics_port")
 _STOP_SECONDS = 10  # the server itself gives connections 5
 
 
@@ -45,7 +45,8 @@ class StreamdServer:
     Attributes:
         uri: for clients of the stream protocol: rabbitmq-stream://user:password@localhost:port/
         amqp_uri: for clients of AMQP 0-9-1, in its default virtual host.
-        stream_port, amqp_port, http_port: where it listens; 0 for one that the settings turn off.
+        stream_port, amqp_port, http_port, metrics_port: where it listens; 0 for one that the
+            settings turn off.
         data: its data folder.
         log: the file with what it says.
         user, password: of its first user, who may do everything.
@@ -54,6 +55,7 @@ class StreamdServer:
     stream_port: int
     amqp_port: int
     http_port: int
+    metrics_port: int
     data: Path
     log: Path
     user: str
@@ -104,6 +106,7 @@ def run_server(folder: Path, **settings: int | str) -> Iterator[StreamdServer]:
             stream_port=ports.get("stream", 0),
             amqp_port=ports.get("amqp", 0),
             http_port=ports.get("http", 0),
+            metrics_port=ports.get("metrics", 0),
             data=folder / "data",
             log=log,
             user=config.user,

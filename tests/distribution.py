@@ -21,7 +21,9 @@ from streamd import __version__
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("streamd", "segments", "clients")
 FILES = f"streamd_server-{__version__}"
-READY = re.compile(r"streamd ready stream=127\.0\.0\.1:\d+ amqp=off http=127\.0\.0\.1:\d+\n")
+READY = re.compile(
+    r"streamd ready stream=127\.0\.0\.1:\d+ amqp=off http=127\.0\.0\.1:\d+ metrics=\S+\n"
+)
 # As somebody uses the fixture in whose project other modules have the names of ours.
 FOREIGN_TEST = """
 import asyncio

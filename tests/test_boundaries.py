@@ -27,6 +27,7 @@ LAYERS = (
     ("streamd/auth",),
     ("streamd/connections",),
     ("streamd/connections/stream", "streamd/connections/amqp091"),
+    ("streamd/metrics",),
     ("streamd/http_api",),
     ("streamd/server.py", "streamd/service_manager.py"),
     ("clients",),  # imports of the server only its wire, see below

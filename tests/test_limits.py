@@ -23,6 +23,7 @@ from streamd.broker import arguments, checks, log_writer, searches, standing_sel
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import (
     channel,
@@ -415,8 +416,10 @@ def test_json_in_memory(unit: str) -> None:
 
 async def test_messages_that_are_not_acknowledged() -> None:
     with held(memory.UNACKED * 50_000):
-        unacked = channel.Unacked(lambda: None)
-        publisher = ChannelPublisher(1, Outbox(Wakeup(), lambda _: 0), lambda _: None)
+        unacked = channel.Unacked(lambda: None, ProtocolTraffic())
+        publisher = ChannelPublisher(
+            1, Outbox(Wakeup(), lambda _: 0), lambda _: None, ProtocolTraffic()
+        )
         one = channel.Channel(1, unacked, publisher)
         for _ in range(50_000):
             one.count_delivery(None)  # type: ignore[arg-type]

@@ -4,12 +4,15 @@ The same for all protocols.
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
 from streamd.auth.users import LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.names import Name, as_sent
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 
@@ -57,6 +60,17 @@ class AuthenticationFailed(Exception):
     def is_guess(self) -> bool:
         """The name or the password is wrong; a delayed answer slows down guessing."""
         return self.failure is Failure.WRONG_CREDENTIALS
+
+
+@contextmanager
+def counted(traffic: ProtocolTraffic) -> Iterator[None]:
+    """Count an attempt to log in, which fails when the block raises AuthenticationFailed."""
+    try:
+        yield
+    except AuthenticationFailed:
+        traffic.logins_refused += 1
+        raise
+    traffic.logins += 1
 
 
 class Authenticator:

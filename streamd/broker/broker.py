@@ -16,6 +16,7 @@ from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_writer import CatalogWriter, Turn
 from streamd.broker.errors import NoSuch
 from streamd.broker.flusher import Flusher, FlushMode
+from streamd.broker.history import History
 from streamd.broker.indexer import Indexer
 from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
@@ -25,6 +26,7 @@ from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net.poller import open_poller
@@ -60,6 +62,8 @@ class Broker:
         poller: waits for connections; None on systems without one.
         supervisor: runs background tasks, and counts their faults.
         searches: for single messages.
+        traffic: counts what goes through the server.
+        history: the same over the last hour.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Broker:
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
         self.searches = Searches(now_ms, self.rounds)
+        self.traffic = Traffic()
+        self.history = History(self.traffic, self.streams, now_ms)
         self._resources = ServerResources(
             data,
             catalog,
@@ -92,6 +98,7 @@ class Broker:
             flusher or Flusher(FlushMode.OS, 1),
             self.rounds,
             StreamQuota(max_streams),
+            self.traffic,
         )
 
     async def open(self, contents: Contents) -> None:
@@ -113,6 +120,7 @@ class Broker:
         start("indexing keys", resources.keys.run)
         start("flushing", resources.flusher.run)
         start("closing logs", resources.keeper.run)
+        start("keeping the last hour", self.history.run)
         self.supervisor.start_once("looking at all streams", self._inspect)
         empty_trash = partial(threads.in_thread, _remove_folders, trash)
         self.supervisor.start_once("emptying the old trash", empty_trash)
@@ -120,10 +128,11 @@ class Broker:
             start("polling connections", self.poller.run)
 
     async def _inspect(self) -> None:
-        await self._resources.keeper.inspect(self._streams, self.supervisor)
+        await self._resources.keeper.inspect(self.streams, self.supervisor)
         self.has_looked = True
 
-    def _streams(self) -> list[Stream]:
+    def streams(self) -> list[Stream]:
+        """All streams of all virtual hosts."""
         return [stream for host in self.virtual_hosts.values() for stream in host.streams()]
 
     def check_virtual_host(self, name: Name) -> None:

@@ -13,6 +13,7 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
 from streamd.broker.log_writer import LogWriter
+from streamd.broker.traffic import Histogram
 from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
@@ -48,19 +50,27 @@ class LogMaintenance:
         writer: paused, resumed, and notified of the outcome of a flush.
         rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.
+        flush_seconds: gets the time that each flush takes.
 
     Attributes:
         is_stopped: nothing is begun any more.
     """
 
     def __init__(
-        self, name: str, log: Log, writer: LogWriter, rounds: Rounds, now_ms: Callable[[], int]
+        self,
+        name: str,
+        log: Log,
+        writer: LogWriter,
+        rounds: Rounds,
+        now_ms: Callable[[], int],
+        flush_seconds: Histogram,
     ) -> None:
         self._name = name
         self._log = log
         self._writer = writer
         self._rounds = rounds
         self._now_ms = now_ms
+        self._flush_seconds = flush_seconds
         self.is_stopped = self._expires_again = False
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
@@ -134,11 +144,14 @@ class LogMaintenance:
 
     async def _run(self, flush: Flush) -> StorageError | None:
         """Run a flush in a thread; returns its error, None when it succeeded."""
+        began_at = time.monotonic()
         try:
             with trio.CancelScope(shield=True):  # a thread cannot be cancelled
                 await threads.in_thread(flush.run)
         except StorageError as error:
             return error
+        finally:
+            self._flush_seconds.observe(time.monotonic() - began_at)
         return None
 
     def _fail(self, reason: str) -> None:

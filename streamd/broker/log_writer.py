@@ -30,6 +30,7 @@ paused writer takes no turn in any state.
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -37,7 +38,7 @@ from enum import Enum
 import trio
 
 from segments import Log, StorageError
-from segments.entries import has_filter_values, split
+from segments.entries import ID_SIZE, has_filter_values, split
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
 from segments.selector import Budget
@@ -45,10 +46,14 @@ from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.errors import Reason
 from streamd.broker.publication import PendingEntries, Publisher, queued_size
 from streamd.broker.standing_selectors import MARK_UNITS, StandingSelectors
+from streamd.broker.traffic import StreamTraffic
 from streamd.broker.waiters import Waiters
 from streamd.config import QUEUE_BYTES
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_MS = 1_000  # without a chunk: the next one is remembered, so that lag can be told in seconds
+_PAUSES_KEPT = 4
 
 
 class WriterState(Enum):
@@ -69,6 +74,7 @@ class LogWriter:
         now_ms: the wall clock, in ms since 1970.
         standing: selectors that are evaluated for each chunk.
         waiters: woken by what is committed.
+        traffic: counts what is written.
 
     Attributes:
         state: see the table above.
@@ -85,6 +91,7 @@ class LogWriter:
         now_ms: Callable[[], int],
         standing: StandingSelectors,
         waiters: Waiters,
+        traffic: StreamTraffic,
     ) -> None:
         self.state = WriterState.WRITING
         self.failure: str | None = None
@@ -95,11 +102,15 @@ class LogWriter:
         self._now_ms = now_ms
         self._standing = standing
         self._waiters = waiters
+        self._traffic = traffic
+        self._queued_at = self._written_at = 0.0  # when the first message of those came; 0: none
+        self._pauses: list[tuple[int, int]] = []
         self._is_paused = False
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = 0
         self.num_asked = self._num_written = self._num_settled = 0
         self._told_offset = log.committed_offset
+        self._last_write_ms = log.last_timestamp_ms or 0
         self._newest = log.segments[-1]
         self._settled = trio.lowlevel.ParkingLot()
         self._limit = RecordLimit(log.policy.chunk_max_records)
@@ -119,6 +130,8 @@ class LogWriter:
             self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
             return False
         self.num_asked += 1
+        if not self._queue:
+            self._queued_at = time.monotonic()
         has_values = has_filter_values(entries)
         max_records = self._limit.current(has_filter_values=has_values)
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
@@ -139,6 +152,13 @@ class LogWriter:
     def num_queued(self) -> int:
         """Groups of entries that wait for a turn."""
         return len(self._queue)
+
+    def written_ms(self, offset: int) -> int:
+        """When a message was written at the earliest, in ms since 1970; 0 when nobody knows.
+
+        The last pauses are known: what comes after one is not older than its end.
+        """
+        return max((at_ms for first, at_ms in self._pauses if first <= offset), default=0)
 
     @property
     def is_settled(self) -> bool:
@@ -222,7 +242,10 @@ class LogWriter:
         if not self._queue:
             return
         chunks = self._assemble()
-        chunk_end = self._log.next_offset
+        log = self._log
+        first = chunk_end = log.next_offset
+        num_chunks, num_bytes = log.appended_chunks, log.appended_bytes
+        self._written_at = self._written_at or self._queued_at
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
             budget = Budget(MARK_UNITS)
@@ -231,11 +254,21 @@ class LogWriter:
                 # A consumer may come to wait while this is being flushed.
                 if self._waiters.by_key or self._log.commits_on_flush:
                     self._waiters.note(builder.keys)
-            self._log.append(builders, self._now_ms())
+            now_ms = self._now_ms()
+            if now_ms - self._last_write_ms > _PAUSE_MS and builders:
+                self._pauses.append((first, now_ms))
+                del self._pauses[:-_PAUSES_KEPT]
+            self._last_write_ms = now_ms
+            log.append(builders, now_ms)
         finally:
+            self._traffic.wrote(
+                log.next_offset - first,
+                log.appended_chunks - num_chunks,
+                log.appended_bytes - num_bytes,
+            )
             for chunk in chunks:
                 chunk_end += chunk.builder.num_records
-                if chunk_end > self._log.next_offset:
+                if chunk_end > log.next_offset:
                     break
                 self._take_off_queue(chunk)
 
@@ -279,11 +312,18 @@ class LogWriter:
     def settle(self) -> None:
         """What was written is as safe as promised: confirm it, and wake its consumers."""
         confirms, self._confirms = self._confirms, {}
+        size = 0
         for publisher, ids in confirms.items():
+            joined = b"".join(ids)
+            size += len(joined)
             try:
-                publisher.confirm(b"".join(ids))
+                publisher.confirm(joined)
             except Exception:  # a bug of its connection: it stays there
                 logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
+        if size:
+            seconds = time.monotonic() - self._written_at
+            self._traffic.server.confirm_seconds.observe(seconds, size // ID_SIZE)
+            self._written_at = 0.0
         log = self._log
         if log.committed_offset != self._told_offset:
             self._told_offset = log.committed_offset
@@ -320,6 +360,7 @@ class LogWriter:
     def refuse_written(self, reason: Reason) -> None:
         """What was written will not be flushed any more."""
         confirms, self._confirms = self._confirms, {}
+        self._written_at = 0.0
         for publisher, ids in confirms.items():
             self._refuse(publisher, b"".join(ids), reason)
 

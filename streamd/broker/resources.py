@@ -10,6 +10,7 @@ from streamd.broker.indexer import Indexer
 from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
 
 
@@ -57,6 +58,7 @@ class ServerResources(NamedTuple):
         flusher: flushes what streams write.
         rounds: streams write at the end of each.
         quota: limits the number of streams.
+        traffic: counts what goes through the server.
     """
 
     data: str
@@ -69,3 +71,4 @@ class ServerResources(NamedTuple):
     flusher: Flusher
     rounds: Rounds
     quota: StreamQuota
+    traffic: Traffic

@@ -101,6 +101,10 @@ class Searches:
     Args:
         now_ms: the wall clock.
         rounds: of the server.
+
+    Attributes:
+        num_begun, num_refused: since the start; each page of a search counts.
+        num_open: that run at the moment.
     """
 
     def __init__(self, now_ms: Callable[[], int], rounds: Rounds) -> None:
@@ -109,6 +113,7 @@ class Searches:
         self._places = trio.Semaphore(MAX_SEARCHES)
         self._turn = trio.Lock()
         self._num_waiting = 0
+        self.num_begun = self.num_refused = self.num_open = 0
 
     async def find(
         self, host: VirtualHost, name: Name, words: Words, check: Check, seconds: float
@@ -182,6 +187,7 @@ class Searches:
             Refused: too many wait already.
         """
         if self._num_waiting >= MAX_WAITING:
+            self.num_refused += 1
             details = f"{MAX_WAITING} searches wait for their turn; try again later"
             raise Refused(Reason.NOT_AVAILABLE, details)
         self._num_waiting += 1
@@ -189,9 +195,12 @@ class Searches:
             await self._places.acquire()
         finally:
             self._num_waiting -= 1
+        self.num_begun += 1
+        self.num_open += 1
 
     def leave(self) -> None:
         """Give the place back."""
+        self.num_open -= 1
         self._places.release()
 
 

@@ -103,9 +103,13 @@ class StandingSelectors:
     Args:
         rows: those that are registered already. One that cannot be read, because another version
             of this program has registered it, say, matches everything: its group misses nothing.
+
+    Attributes:
+        matches: chunks in which a selector has matched, by its token.
     """
 
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
+        self.matches: Counter[bytes] = Counter()
         self._users: Counter[str] = Counter()
         self._rows: dict[str, StandingSelector] = {}
         self._changing: dict[str, StandingSelector | None] = {}
@@ -177,6 +181,8 @@ class StandingSelectors:
         finally:
             del self._changing[group]
             self._matchers = self._compiled()
+            used = {row.token for row in self._rows.values()}
+            self.matches = Counter({t: n for t, n in self.matches.items() if t in used})
 
     def _compiled(self) -> MatcherSet[bytes] | None:
         rows = [*self._rows.values(), *filter(None, self._changing.values())]
@@ -229,3 +235,4 @@ class StandingSelectors:
             found = self._matchers.keys
         for token in found:
             builder.add_token(token)
+            self.matches[token] += 1

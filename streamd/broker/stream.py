@@ -41,7 +41,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from segments import Log, OffsetSpec, SegmentsError, StorageError
+from segments import Log, OffsetSpec, Reader, SegmentsError, StorageError
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
 from segments.segment import Segment
@@ -57,6 +57,7 @@ from streamd.broker.names import Name
 from streamd.broker.publication import PendingEntries, queued_size
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.traffic import StreamTraffic, Traffic
 from streamd.broker.waiters import Waiters
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
 from streamd.net.rounds import Rounds
@@ -131,6 +132,7 @@ class StreamServices(NamedTuple):
         keeper: hears how logs are used; None where none is ever closed.
         supervisor: runs the tasks of streams; None where somebody else does.
         keys: has keys indexed; None where nobody does.
+        traffic: of the server; None where nobody asks for it.
     """
 
     now_ms: Callable[[], int]
@@ -140,6 +142,7 @@ class StreamServices(NamedTuple):
     keeper: LogUse | None = None
     supervisor: Supervisor | None = None
     keys: KeySchedule | None = None
+    traffic: Traffic | None = None
 
 
 class Stream:
@@ -156,6 +159,7 @@ class Stream:
         state: see the table above.
         standing: the registered selectors.
         waiters: consumers at the end of it.
+        traffic: counts what goes through it.
     """
 
     def __init__(
@@ -170,6 +174,7 @@ class Stream:
         self.state = StreamState.CLOSED
         self.standing = StandingSelectors(standing)
         self.waiters = Waiters()
+        self.traffic = StreamTraffic(services.traffic or Traffic())
         self._services = services
         self._log: Log | None = None
         self._writer: LogWriter | None = None
@@ -315,9 +320,16 @@ class Stream:
         """Take a log that is open; what was published before is written."""
         services = self._services
         self._log = log
-        self._writer = LogWriter(self.name, log, services.now_ms, self.standing, self.waiters)
+        self._writer = LogWriter(
+            self.name, log, services.now_ms, self.standing, self.waiters, self.traffic
+        )
         self._maintenance = LogMaintenance(
-            self.name, log, self._writer, services.rounds, services.now_ms
+            self.name,
+            log,
+            self._writer,
+            services.rounds,
+            services.now_ms,
+            self.traffic.server.flush_seconds,
         )
         self._upkeep = KeyUpkeep(self.name, log, self._maintenance)
         if self._keys_changed:
@@ -431,9 +443,27 @@ class Stream:
         """Its size, offsets and times; None while nobody has looked since the server's start."""
         return LogFigures.of(self._log) if self._log is not None else self._figures
 
+    def lag_seconds(self, reader: Reader, next_offset: int) -> float:
+        """How old the first message is that a consumer has not reached; 0 when it has all.
+
+        An upper bound without a look at the disk: not older than the last chunk that was read, the
+        first one of its segment, and the end of the last pause in writing before it. Its log is
+        open.
+        """
+        if next_offset >= self.log.committed_offset:
+            return 0.0
+        assert self._writer is not None  # noqa: S101 - it is open
+        since_ms = max(reader.reached_ms, self._writer.written_ms(next_offset))
+        return max(0, self._services.now_ms() - since_ms) / 1_000
+
     def know_empty(self) -> None:
         """It is new: nothing was ever stored in it."""
         self._figures = NO_FIGURES
+
+    @property
+    def is_known(self) -> bool:
+        """Somebody has looked at its log since the server's start, or it is new."""
+        return self._log is not None or self._figures is not None
 
     async def read_figures(self) -> LogFigures:
         """Its size, offsets and times; its log is opened where nobody knows.
@@ -753,6 +783,7 @@ class Stream:
     def remove(self) -> None:
         """The stream is deleted: nobody waits for it any longer, its files are released."""
         self.state = StreamState.GONE
+        self.traffic.server.stream_is_gone(self.traffic)
         self._running.cancel()
         if self._writer is not None:
             self._writer.remove()

@@ -116,6 +116,7 @@ class VirtualHost:
             shared.keeper,
             shared.supervisor,
             shared.keys,
+            shared.traffic,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if not row.has_files:
@@ -352,8 +353,14 @@ class VirtualHost:
         except Refused as refused:
             logger.error("cannot create stream %s: %s", rows[0].name, refused)
             raise
+        self._resources.traffic.queues_declared += len(rows)
+        self._resources.traffic.queues_created += len(rows)
         async for row in in_turns(rows, _STREAMS_A_TURN):
             self.load_stream(row)
+
+    def declared_again(self) -> None:
+        """A client has declared a stream that was there, as it should be."""
+        self._resources.traffic.queues_declared += 1
 
     # -- deleting
 
@@ -432,6 +439,7 @@ class VirtualHost:
                 await stream.stop()
                 self._streams.remove(name)
                 self._resources.quota.count_gone()
+                self._resources.traffic.queues_deleted += 1
                 stream.remove()
                 gone.append(stream)
         return gone

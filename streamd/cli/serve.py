@@ -21,7 +21,17 @@ from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
-from streamd.config import OFF, PORTS, Config, ConfigError, Setting, Value, describe, load
+from streamd.config import (
+    HTTP_PORTS,
+    OFF,
+    PORTS,
+    Config,
+    ConfigError,
+    Setting,
+    Value,
+    describe,
+    load,
+)
 from streamd.server import Server, StartError, serve as serve_streams
 from streamd.service_manager import ServiceManager
 
@@ -89,9 +99,10 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> None:
     """Run the server until SIGINT or SIGTERM.
 
-    When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT,
-    and with TLS tls=HOST:PORT, amqp-tls=HOST:PORT and https=HOST:PORT at its end. On SIGHUP it
-    reads the certificate again. `streamd print unit` prints a unit for systemd.
+    When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT
+    metrics=HOST:PORT, and with TLS tls=HOST:PORT, amqp-tls=HOST:PORT, https=HOST:PORT and
+    metrics-tls=HOST:PORT at its end. On SIGHUP it reads the certificate again. `streamd print unit`
+    prints a unit for systemd.
 
     Settings come from the file, then from the environment (STREAMD_DATA, STREAMD_STREAM_PORT, …),
     then from options; the later wins.
@@ -128,7 +139,7 @@ def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bo
     try:
         logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
         sys.setswitchinterval(_SWITCH_SECONDS)
-        if not (settings.http_port is None and settings.http_tls_port is None):
+        if any(getattr(settings, port) is not None for port in HTTP_PORTS):
             load_to_stay("streamd.http_api")
         gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
         with closing(ServiceManager()) as manager:
@@ -188,8 +199,13 @@ def _figures(server: Server) -> str:
 def _where(server: Server) -> str:
     """The addresses of a server; a port that is off is shown as off, a TLS port not at all."""
     found = server.addresses
-    plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http")]
-    inside_tls = (("tls", "stream/ssl"), ("amqp-tls", "amqp/ssl"), ("https", "https"))
+    plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http", "metrics")]
+    inside_tls = (
+        ("tls", "stream/ssl"),
+        ("amqp-tls", "amqp/ssl"),
+        ("https", "https"),
+        ("metrics-tls", "metrics/ssl"),
+    )
     return " ".join(
         [*plain, *(f"{word}={found[name]}" for word, name in inside_tls if name in found)]
     )

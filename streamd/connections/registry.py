@@ -11,6 +11,7 @@ from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
+AMQP091 = "amqp091"  # the same in metrics
 
 
 class PublisherFacts(NamedTuple):
@@ -35,6 +36,7 @@ class ConsumerFacts(NamedTuple):
         consumed: messages sent.
         next_offset: where it is.
         lag: messages in the stream from there on.
+        lag_seconds: how old the first of them is at most, as far as that is known without reading.
         is_single_active: it is in a group in which one consumer at a time gets messages.
         is_active: it gets messages.
     """
@@ -46,6 +48,7 @@ class ConsumerFacts(NamedTuple):
     consumed: int
     next_offset: int
     lag: int
+    lag_seconds: float
     is_single_active: bool
     is_active: bool
 
@@ -120,17 +123,24 @@ class LoggedIn(Protocol):
 
 
 class ConnectionRegistry:
-    """All open connections of a server, by name."""
+    """All open connections of a server, by name.
+
+    Attributes:
+        opened, closed: connections since the start.
+    """
 
     def __init__(self) -> None:
+        self.opened = self.closed = 0
         self._open: dict[str, LiveConnection] = {}
 
     def add(self, connection: LiveConnection) -> None:
         """A connection was opened."""
+        self.opened += 1
         self._open[connection.name] = connection
 
     def discard(self, connection: LiveConnection) -> None:
         """A connection has ended."""
+        self.closed += 1
         if self._open.get(connection.name) is connection:
             del self._open[connection.name]
 

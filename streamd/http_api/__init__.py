@@ -2,6 +2,7 @@
 
 from streamd.http_api.app import make_app
 from streamd.http_api.browsers import known_hosts, machine_names
+from streamd.http_api.metrics import make_metrics_app
 from streamd.http_api.service import Service
 from streamd.http_api.serving import Listener, Server, listen
 
@@ -13,4 +14,5 @@ __all__ = [
     "listen",
     "machine_names",
     "make_app",
+    "make_metrics_app",
 ]

@@ -106,8 +106,10 @@ def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIA
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
-                backend=BasicAuthentication(service.directory),
-                on_error=_not_authenticated,
+                backend=BasicAuthentication(
+                    service.directory, service.broker.traffic.protocol("http")
+                ),
+                on_error=not_authenticated,
             )
         ],
         exception_handlers={
@@ -121,7 +123,9 @@ def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIA
     )
     app.router.redirect_slashes = False
     # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
-    return UnreadBodies(BrowserGuard(_Front(app, prefix), hosts))
+    return UnreadBodies(
+        BrowserGuard(_Front(app, prefix), hosts, service.broker.traffic.http_refused)
+    )
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:
@@ -131,7 +135,8 @@ def _sorted(routes: Iterable[Route]) -> list[Route]:
     )
 
 
-def _not_authenticated(_connection: HTTPConnection, error: Exception) -> Response:
+def not_authenticated(_connection: HTTPConnection, error: Exception) -> Response:
+    """Ask for a name and a password."""
     answer = error_answer(401, "not_authorized", str(error))
     answer.headers.update(_CHALLENGE)
     return answer

@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -65,11 +66,13 @@ class BrowserGuard:
     Args:
         app: what is guarded.
         hosts: names of this server, in small letters; see `known_hosts`.
+        refused: gets the number of requests that were refused, as "browser".
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], refused: Counter[str]) -> None:
         self._app = app
         self._hosts = hosts
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -84,6 +87,7 @@ class BrowserGuard:
 
         refusal = self._refusal(scope)
         if refusal is not None:
+            self._refused["browser"] += 1
             await refusal(scope, receive, answer)
         else:
             await self._app(scope, receive, answer)

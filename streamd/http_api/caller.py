@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import REFUSAL_SECONDS
 from streamd.http_api.health import needs_no_login
 from streamd.net.transport import is_local_address
@@ -100,10 +101,12 @@ class BasicAuthentication(AuthenticationBackend):
 
     Args:
         directory: the users.
+        traffic: counts attempts to log in.
     """
 
-    def __init__(self, directory: UserDirectory) -> None:
+    def __init__(self, directory: UserDirectory, traffic: ProtocolTraffic) -> None:
         self._directory = directory
+        self._traffic = traffic
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser] | None:  # type: ignore[override]
         """See starlette; a wrong password is answered late, which slows down guessing."""
@@ -115,11 +118,13 @@ class BasicAuthentication(AuthenticationBackend):
         account = await self._directory.authenticate(name, password, host) if password else None
         if account is None or (name == LOOPBACK_ONLY and not is_local):
             logger.warning("%s: login refused", host or "?")
+            self._traffic.logins_refused += 1
             await trio.sleep(REFUSAL_SECONDS)
             raise AuthenticationError("user or password is wrong")
         if not any(self._directory.has_tag(account, tag) for tag in _TAGS):
             raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
         getattr(conn.state, ENTERED, _nothing)()
+        self._traffic.logins += 1
         return None, Caller(self._directory, account)
 
 

@@ -6,6 +6,7 @@ Hypercorn because it speaks HTTP on trio, in the same event loop as the streams.
 import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -175,15 +176,28 @@ class Server:
     At the limit the connection goes that has waited longest for somebody to log in, or for a
     request, so that silent peers, and those that guess passwords, cannot lock others out.
 
+    Args:
+        app: answers requests.
+        max_connections: that may be open.
+        limit: what says so, for people: "the setting max_http_connections".
+        refused: gets the number of connections that were refused, as "connections".
+
     Attributes:
         context: tells Hypercorn when the server stops.
     """
 
-    def __init__(self, app: ASGIApp, max_connections: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_connections: int,
+        limit: str,
+        refused: Counter[str],
+    ) -> None:
         self.context = WorkerContext(None)
         self._app = ASGIWrapper(app)  # type: ignore[arg-type]
         self._config = _make_config()
-        self._limit = max_connections
+        self._limit, self._limit_name = max_connections, limit
+        self._num_refused = refused
         self._open = self._refused = 0
         self._free: dict[_Place, None] = {}
 
@@ -221,12 +235,13 @@ class Server:
         return True
 
     async def _refuse(self, stream: trio.SocketStream, *, is_tls: bool) -> None:
-        text = "HTTP: refused, %s connections are open, the setting max_http_connections is %s"
-        logger.warning(text, self._open, self._limit)
+        self._num_refused["connections"] += 1
+        text = "HTTP: refused, %s connections are open, %s is %s"
+        logger.warning(text, self._open, self._limit_name, self._limit)
         if not is_tls and self._refused < _REFUSALS_AT_ONCE:  # no handshake for an answer
             self._refused += 1
             try:
-                await _say_no(stream, self._limit)
+                await _say_no(stream, self._limit, self._limit_name)
             finally:
                 self._refused -= 1
         stream.socket.close()
@@ -244,8 +259,8 @@ def _make_config() -> HypercornConfig:
     return config
 
 
-async def _say_no(stream: trio.SocketStream, limit: int) -> None:
-    reason = f"{limit} connections are open; the setting max_http_connections allows no more"
+async def _say_no(stream: trio.SocketStream, limit: int, name: str) -> None:
+    reason = f"{limit} connections are open; {name} allows no more"
     body = json.dumps({"error": "too_many_connections", "reason": reason}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"

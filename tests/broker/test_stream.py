@@ -16,6 +16,7 @@ from streamd.broker.flusher import Flusher
 from streamd.broker.publication import PendingEntries
 from streamd.broker.stream import Stream, StreamServices
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.rounds import Rounds
@@ -56,7 +57,7 @@ class Bench:
         self.stream = Stream("s", services)
         self.stream.attach(self.log)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
-        self.publisher = StreamPublisher(1, reference, self.outbox)
+        self.publisher = StreamPublisher(1, reference, self.outbox, ProtocolTraffic())
         nursery.start_soon(self.stream.run)
 
     def _count_flush(self, **options: bool) -> Flush:

@@ -15,6 +15,7 @@ from streamd.broker.arguments import policy_of, read_arguments
 from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.names import folder_name
 from streamd.broker.publication import PendingEntries
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import Config, ConfigError
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
@@ -160,7 +161,7 @@ def test_batches_keep_order_and_limits(frames: list[int], records: int, size: in
     log = Log.open("s", disk=FaultyDisk())
     log.policy = policy_of({"stream-chunk-max-records": records, "stream-chunk-max-bytes": size})
     limit = RecordLimit(records)
-    publisher = StreamPublisher(1, "", Outbox(Wakeup(), lambda _frame: 0))
+    publisher = StreamPublisher(1, "", Outbox(Wakeup(), lambda _frame: 0), ProtocolTraffic())
     parts, number = [], 0
     for count in frames:
         raw = encode_entries([Outgoing(number + n, b"x" * 9) for n in range(count)])

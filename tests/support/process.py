@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 _READY = re.compile(
-    r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+)"
-    r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?\n"
+    r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+) metrics=(\S+)"
+    r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?"
+    r"(?: metrics-tls=\S+:(\d+))?\n"
 )
 _START_SECONDS = 30
 
@@ -27,6 +28,7 @@ class ServerProcess:
         tls_port: the same for TLS, 0 without.
         http_port, https_port: the same for the HTTP API, 0 unless the options ask for it.
         amqp_port, amqp_tls_port: the same for AMQP 0-9-1.
+        metrics_port, metrics_tls_port: the same for metrics, 0 unless the options ask for it.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
     """
@@ -36,6 +38,7 @@ class ServerProcess:
         self.port = 0
         self.tls_port = 0
         self.http_port = self.https_port = self.amqp_port = self.amqp_tls_port = 0
+        self.metrics_port = self.metrics_tls_port = 0
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
@@ -60,7 +63,8 @@ class ServerProcess:
 
     def start(self, *options: str) -> "ServerProcess":
         arguments = ["serve", "--data", str(self.data), "--stream-port", str(self.port)]
-        arguments += ["--amqp-port", str(self.amqp_port), "--http-port", "off", *options]
+        arguments += ["--amqp-port", str(self.amqp_port), "--http-port", "off"]
+        arguments += ["--metrics-port", "off", *options]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamd", *arguments, *self._options],
@@ -72,11 +76,9 @@ class ServerProcess:
         match = _READY.fullmatch(line)
         assert match, f"{line!r}, and in the log: {self.log.read_text()}"
         self.port = int(match[2])
-        self.tls_port = int(match[5] or 0)
-        self.http_port = int(match[4].rpartition(":")[2] if match[4] != "off" else 0)
-        self.amqp_port = int(match[3].rpartition(":")[2] if match[3] != "off" else 0)
-        self.amqp_tls_port = int(match[6] or 0)
-        self.https_port = int(match[7] or 0)
+        self.amqp_port, self.http_port, self.metrics_port = map(_port, match.group(3, 4, 5))
+        tls = [int(found or 0) for found in match.group(6, 7, 8, 9)]
+        self.tls_port, self.amqp_tls_port, self.https_port, self.metrics_tls_port = tls
         self.ready_line = line
         return self
 
@@ -123,6 +125,10 @@ class ServerProcess:
         """Memory that the process holds."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _port(address: str) -> int:
+    return 0 if address == "off" else int(address.rpartition(":")[2])
 
 
 class CountingProxy:

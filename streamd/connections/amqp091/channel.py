@@ -6,6 +6,7 @@ from typing import Protocol
 from segments import Reader
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
 
@@ -59,13 +60,16 @@ class Unacked:
 
     Args:
         on_room: called when more may be sent again.
+        traffic: counts what AMQP clients do.
 
     Attributes:
         count: the number of messages.
+        traffic: see above.
     """
 
-    def __init__(self, on_room: Callable[[], None]) -> None:
+    def __init__(self, on_room: Callable[[], None], traffic: ProtocolTraffic) -> None:
         self.count = 0
+        self.traffic = traffic
         self._on_room = on_room
 
     @property
@@ -161,6 +165,7 @@ class Channel:
             consumer = self._unacked.pop(tag, None)
             if consumer is None:
                 raise _unknown_tag(tag)
+            self._acknowledged(consumer, 1)
             self._all_unacked.settled(1)
             consumer.settled(1)
 
@@ -176,9 +181,15 @@ class Channel:
             shares[consumer] = shares.get(consumer, 0) + 1
         for number in found:
             del self._unacked[number]
+        for consumer, count in shares.items():
+            self._acknowledged(consumer, count)
         self._all_unacked.settled(len(found))
         for consumer, count in shares.items():
             consumer.settled(count)
+
+    def _acknowledged(self, consumer: Consumer, count: int) -> None:
+        self._all_unacked.traffic.messages_acknowledged += count
+        consumer.stream.traffic.messages_acknowledged += count
 
     def close(self) -> None:
         """Nothing more is sent on it, nobody waits for acknowledgements."""

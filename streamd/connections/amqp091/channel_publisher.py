@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from segments.entries import ID_SIZE
 from streamd.broker.errors import Reason
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.confirms import Confirms
 from streamd.net.outbox import Outbox
 from streamd.wire.amqp091 import methods as m
@@ -21,6 +22,7 @@ class ChannelPublisher:
         channel_number: of its channel.
         outbox: where acks go.
         fail: ends the connection.
+        traffic: counts what AMQP clients do.
 
     Attributes:
         reference: none.
@@ -29,17 +31,27 @@ class ChannelPublisher:
 
     reference = b""
 
-    def __init__(self, channel_number: int, outbox: Outbox, fail: Fail) -> None:
+    def __init__(
+        self, channel_number: int, outbox: Outbox, fail: Fail, traffic: ProtocolTraffic
+    ) -> None:
         self.confirms: Confirms | None = None
         self._number = channel_number
         self._outbox = outbox
         self._fail = fail
+        self._traffic = traffic
+        self._has_published = False
         self._is_closed = False
 
     def select_confirms(self) -> None:
         """Confirm messages from now on."""
         if self.confirms is None:
             self.confirms = Confirms()
+
+    def publishes(self) -> None:
+        """Something is published on its channel: it counts as a publisher from now on."""
+        if not self._has_published and not self._is_closed:
+            self._has_published = True
+            self._traffic.publishers += 1
 
     def confirm(self, publishing_ids: bytes) -> None:
         """See Publisher."""
@@ -53,7 +65,9 @@ class ChannelPublisher:
         confirms = self.confirms
         if confirms is None or self._is_closed:
             return
+        before = confirms.num_settled
         acks = [method_frame(self._number, ack) for ack in confirms.settle(filter(None, tags))]
+        self._traffic.messages_confirmed += confirms.num_settled - before
         if acks:
             self._outbox.put_now(b"".join(acks))
 
@@ -67,5 +81,7 @@ class ChannelPublisher:
 
     def close(self) -> None:
         """The channel is closed: nothing more is sent on it."""
+        if self._has_published and not self._is_closed:
+            self._traffic.publishers -= 1
         self._is_closed = True
         self.confirms = None

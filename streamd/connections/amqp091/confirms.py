@@ -14,10 +14,11 @@ class Confirms:
 
     Attributes:
         last: the tag of the last message; 0 before the first.
+        num_settled: messages that are stored in all their streams.
     """
 
     def __init__(self) -> None:
-        self.last = 0
+        self.last = self.num_settled = 0
         self._settled = 0  # all up to here are
         self._ahead: set[int] = set()  # and these behind it
         self._copies: dict[int, int] = {}  # streams that have to store a message, if several
@@ -33,6 +34,7 @@ class Confirms:
         """Messages are stored, in one stream each; returns the acks to send."""
         ready = sorted(tag for tag in tags if self._is_stored(tag))
         before = len(ready)
+        self.num_settled += before
         self._ahead.update(ready)
         while self._settled + 1 in self._ahead:
             self._settled += 1

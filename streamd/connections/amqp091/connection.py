@@ -12,6 +12,7 @@ import trio
 
 from streamd.auth.authentication import AuthenticationFailed
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import Traffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections.amqp091.context import Context
 from streamd.connections.amqp091.delivery import AmqpConsumer, Deliveries
@@ -21,7 +22,7 @@ from streamd.connections.amqp091.session import Session
 from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
 from streamd.connections.ready_queue import ReadyQueue
-from streamd.connections.registry import AMQP_PROTOCOL, ConnectionRegistry
+from streamd.connections.registry import AMQP091, AMQP_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
 from streamd.net.duplex import LINGER_SECONDS, Ended
 from streamd.net.rounds import Rounds
@@ -46,6 +47,7 @@ class AmqpConnection(BaseConnection):
         registry: lists it while it is open.
         default_queue_type: for queues declared without a type.
         rounds: consumers are woken at the end of each.
+        traffic: counts what goes through the server.
     """
 
     protocol = AMQP_PROTOCOL
@@ -57,11 +59,13 @@ class AmqpConnection(BaseConnection):
         registry: ConnectionRegistry,
         default_queue_type: str,
         rounds: Rounds,
+        traffic: Traffic,
     ) -> None:
         super().__init__(transport, registry, HEARTBEAT_FRAME)
         self._connection = Connection()
         self._login = login
         self._default_queue_type = default_queue_type
+        self._traffic = traffic
         self._queue: ReadyQueue[AmqpConsumer] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._session: Session | None = None
         self._pause = 0.0
@@ -131,13 +135,15 @@ class AmqpConnection(BaseConnection):
 
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
-        deliveries = Deliveries(self._queue, connection.frame_max, self._cannot_read)
+        traffic = self._traffic.protocol(AMQP091)
+        deliveries = Deliveries(self._queue, connection.frame_max, self._cannot_read, traffic)
         publishing = Publishing(
             login.host,
             login.rights,
             self._outbox,
             connection.frame_max,
             self.fail,
+            self._traffic,
             hears_of_blocking=login.can("connection.blocked"),
         )
         context = Context(
@@ -149,6 +155,7 @@ class AmqpConnection(BaseConnection):
             login.now_ms,
             self._default_queue_type,
             login.can("consumer_cancel_notify"),
+            traffic,
         )
         session = self._session = Session(context, connection.close_channel, self.end)
         await self._serve_open(
@@ -288,6 +295,12 @@ def make_connection(
     """See services.MakeConnection."""
     config = services.config
     login = Login(services.authenticator(transport), services.broker, config.heartbeat)
+    broker = services.broker
     return AmqpConnection(
-        transport, login, services.registry, config.default_queue_type, services.broker.rounds
+        transport,
+        login,
+        services.registry,
+        config.default_queue_type,
+        broker.rounds,
+        broker.traffic,
     )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamd.auth.users import Right, Rights
 from streamd.broker.names import Name, as_sent
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.delivery import Deliveries
@@ -30,6 +31,7 @@ class Context(NamedTuple):
         now_ms: the wall clock.
         default_queue_type: for queues declared without a type.
         hears_of_cancel: the client wants to know when the server ends a consumer.
+        traffic: counts what AMQP clients do.
     """
 
     host: VirtualHost
@@ -40,6 +42,7 @@ class Context(NamedTuple):
     now_ms: Callable[[], int]
     default_queue_type: str
     hears_of_cancel: bool
+    traffic: ProtocolTraffic
 
     def answer(self, channel: Channel, method: Method, *, nowait: bool = False) -> None:
         """Send a method to the client, unless it does not wait for one."""

@@ -16,7 +16,7 @@ from itertools import islice
 
 import trio
 
-from segments import Reader, Start, StorageError, StoredChunk, at_offset
+from segments import Position, Reader, Start, StorageError, StoredChunk, at_offset
 from segments.codec import ChunkHeader, simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.errors import FormatError
@@ -25,6 +25,7 @@ from segments.selector import Budget, body_at
 from streamd.broker import threads
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments
 from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
@@ -82,12 +83,17 @@ class AmqpConsumer(QueuedConsumer):
         begin = stream.log.find(wanted.start)
         is_time = wanted.start.start is Start.TIMESTAMP
         self._first_chunk_id = begin.offset if is_time else None
-        self.reader = Reader(stream.log, begin, wanted.matcher)
+        self.reader = self._reader(begin)
         self._deliveries = deliveries
         self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
         stream.hold()
+
+    def _reader(self, begin: Position) -> Reader:
+        reader = Reader(self.stream.log, begin, self.wanted.matcher)
+        self.stream.traffic.begin_reading(reader.counts)
+        return reader
 
     @property
     def keys(self) -> Collection[bytes] | None:
@@ -162,9 +168,12 @@ class AmqpConsumer(QueuedConsumer):
         if self._read:
             self._first_offset = self._read[0][0]
             self._forget_read()
-            self.reader.close()
-            log = self.stream.log
-            self.reader = Reader(log, log.find(at_offset(self._first_offset)), self.wanted.matcher)
+            self._close_reader()
+            self.reader = self._reader(self.stream.log.find(at_offset(self._first_offset)))
+
+    def _close_reader(self) -> None:
+        self.stream.traffic.end_reading(self.reader.counts)
+        self.reader.close()
 
     def _forget_read(self) -> None:
         self._read.clear()
@@ -200,6 +209,8 @@ class AmqpConsumer(QueuedConsumer):
             places = _chosen(wanted.choices, plain, ends)
         else:
             places = await threads.compute(_chosen, wanted.choices, plain, ends)
+        if not places:
+            self.stream.traffic.in_vain()
         await self._keep(plain, ends, offsets, places)
 
     def _is_first(self, header: ChunkHeader) -> bool:
@@ -277,7 +288,7 @@ class AmqpConsumer(QueuedConsumer):
         if not self.is_closed:
             self.end_state()
             self.stream.release()
-            self.reader.close()
+            self._close_reader()
             self._forget_read()
             self._deliveries.forget(self)
 
@@ -298,9 +309,10 @@ class Deliveries:
         queue: of the connection.
         frame_max: bytes that a frame may have.
         cannot_read: called with a stream that cannot be read; ends its consumers.
+        traffic: counts what AMQP clients do.
 
     Attributes:
-        queue, frame_max: see above.
+        queue, frame_max, traffic: see above.
         num_consumers: how many are not closed.
         held: what they hold together, in bytes of memory.
         properties_size: bytes counted for what they asked for.
@@ -311,9 +323,11 @@ class Deliveries:
         queue: ReadyQueue[AmqpConsumer],
         frame_max: int,
         cannot_read: Callable[[Stream], None],
+        traffic: ProtocolTraffic,
     ) -> None:
         self.queue = queue
         self.frame_max = frame_max
+        self.traffic = traffic
         self.num_consumers = 0
         self.held = self.properties_size = 0
         self._cannot_read = cannot_read
@@ -336,12 +350,14 @@ class Deliveries:
         consumer = AmqpConsumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
         self.num_consumers += 1
+        self.traffic.consumers += 1
         self.properties_size += properties_size(arguments.items())
         return consumer
 
     def forget(self, consumer: AmqpConsumer) -> None:
         """A consumer is closed."""
         self.num_consumers -= 1
+        self.traffic.consumers -= 1
         self.properties_size -= properties_size(consumer.arguments.items())
         self._delayed.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
@@ -413,4 +429,9 @@ class Deliveries:
             frame = write(count_delivery(consumer), offset, delivered(raw))
             frames.append(frame)
             size += len(frame)
+        if frames:
+            count, of_stream = len(frames), consumer.stream.traffic
+            self.traffic.messages_delivered += count
+            of_stream.messages_out_amqp += count
+            of_stream.sent(count, size)
         return frames

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from streamd import __version__
-from streamd.auth.authentication import AuthenticationFailed, Authenticator
+from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights
 from streamd.broker.broker import Broker
 from streamd.broker.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.registry import AMQP091
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import CHANNEL_MAX, FRAME_MAX, Connection
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode
@@ -83,6 +84,7 @@ class Login:
         self._authenticator = authenticator
         self._heartbeat = heartbeat
         self.now_ms = broker.now_ms
+        self._traffic = broker.traffic.protocol(AMQP091)
         self._capabilities: Table = {}
         self._method: m.Method | None = None  # the last one given to `answer`
 
@@ -142,7 +144,8 @@ class Login:
             for name, field in method.properties.items()
             if field.tag == "S"
         }
-        self._account = await self._authenticator.prove(method.mechanism, method.response)
+        with counted(self._traffic):
+            self._account = await self._authenticator.prove(method.mechanism, method.response)
         self.mechanism = method.mechanism
         return [m.ConnectionTune(CHANNEL_MAX, FRAME_MAX, self._heartbeat)]
 

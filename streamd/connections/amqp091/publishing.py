@@ -21,11 +21,13 @@ from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import Steps, Stepwise
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import MAX_NAME_BYTES
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
+from streamd.connections.registry import AMQP091
 from streamd.net.outbox import Outbox
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
@@ -110,6 +112,7 @@ class Publishing:
         outbox: where returns and acks go.
         frame_max: bytes that a frame may have.
         fail: ends the connection.
+        traffic: counts what goes through the server.
         hears_of_blocking: the client wants to know when the disk is full.
     """
 
@@ -120,6 +123,7 @@ class Publishing:
         outbox: Outbox,
         frame_max: int,
         fail: Fail,
+        traffic: Traffic,
         *,
         hears_of_blocking: bool,
     ) -> None:
@@ -135,6 +139,9 @@ class Publishing:
         self._unfinished: tuple[Stepwise[list[_Target]], _Message] | None = None
         self._written: set[Stream] = set()
         self._used: WeakSet[Stream] = WeakSet()
+        self._traffic = traffic.protocol(AMQP091)
+        self._message_bytes = traffic.message_bytes
+        self._sizes: list[int] = []  # of messages since the last `flush`
 
     def publish(self, channel: Channel, content: Content) -> int:
         """Take a message; `flush` gives it to its streams.
@@ -215,22 +222,33 @@ class Publishing:
 
     def _next_tag(self, targets: list[_Target], message: _Message) -> int:
         """The number of a message whose publisher wants to know, 0 of others."""
+        self._sizes.append(len(message.body))
+        if targets:
+            self._traffic.messages_routed += 1
         confirms = message.channel.publisher.confirms
-        return 0 if confirms is None else confirms.next_tag(len(targets))
+        if confirms is None:
+            return 0
+        self._traffic.messages_received_confirm += 1
+        return confirms.next_tag(len(targets))
 
     def _publish_nowhere(self, tag: int, message: _Message) -> None:
         channel, content, _, head = message
         if content.method.mandatory:
             self._return(channel, content, has_hidden_keys=head.has_hidden_keys)
+            self._traffic.messages_unroutable_returned += 1
+        else:
+            self._traffic.messages_unroutable_dropped += 1
         if tag:
             channel.publisher.settle((tag,))
 
     def new_publisher(self, channel_number: int) -> ChannelPublisher:
         """The publisher for a channel that is opened."""
-        return ChannelPublisher(channel_number, self._outbox, self._fail)
+        return ChannelPublisher(channel_number, self._outbox, self._fail, self._traffic)
 
     def flush(self) -> None:
         """Give the streams what was gathered."""
+        if self._sizes:
+            self._count()
         if not self._gathered:
             return
         gathered, self._gathered = self._gathered, {}
@@ -242,7 +260,14 @@ class Publishing:
                 group = stream.contract.with_property_keys(group)
             self._written.add(stream)
             self._used.add(stream)
+            channel.publisher.publishes()
             stream.publish(PendingEntries(channel.publisher, group))
+
+    def _count(self) -> None:
+        """Count the messages of a round, mostly all of similar size, at once."""
+        sizes, self._sizes = self._sizes, []
+        self._traffic.messages_received += len(sizes)
+        self._message_bytes.observe_all(sizes)
 
     async def settled(self) -> None:
         """Return when what was given to streams is stored, or cannot be for now."""

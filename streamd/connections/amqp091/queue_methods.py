@@ -73,6 +73,7 @@ class Queues:
         declaration = Declaration(name, self._host.name, method.arguments)
         if self._host.has_stream(name):
             self._check_same(name, method, declaration)
+            self._host.declared_again()
             return
         declaration.check_type(self._context.default_queue_type)
         declaration.pairs()

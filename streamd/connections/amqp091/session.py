@@ -37,7 +37,8 @@ class Session:
         self._end = end
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
-        self._unacked = Unacked(self._check_consumers)
+        self._traffic = context.traffic
+        self._unacked = Unacked(self._check_consumers, self._traffic)
         self._pacer = AckPacer()
         self._consuming = Consuming(context)
         own: Handlers = {
@@ -63,6 +64,7 @@ class Session:
         self.flush()
         if type(method) is m.ChannelOpen:
             channel = self._channels[number] = self._new_channel(number)
+            self._traffic.channels_opened += 1
             self._context.answer(channel, m.ChannelOpenOk())
             return
         # Else it is one that the server has closed already.
@@ -157,9 +159,13 @@ class Session:
         await self._context.publishing.room()
 
     def _end_channel(self, channel: Channel, fault: ChannelFault) -> None:
-        self._channels.pop(channel.number, None)
-        channel.close()
+        self._close(channel)
         self._context.outbox.put(self._close_channel(channel.number, fault))
+
+    def _close(self, channel: Channel) -> None:
+        if self._channels.pop(channel.number, None) is not None:
+            self._traffic.channels_closed += 1
+        channel.close()
 
     def _check_consumers(self) -> None:
         """More may be sent again."""
@@ -184,6 +190,7 @@ class Session:
         self._context.host.remove_observer(self)
         for channel in self._channels.values():
             channel.close()
+        self._traffic.channels_closed += len(self._channels)
         self._channels.clear()
 
     # -- see virtual_host.StreamObserver
@@ -210,8 +217,7 @@ class Session:
     # -- channels
 
     async def _close_by_client(self, channel: Channel, _method: m.ChannelClose) -> None:
-        self._channels.pop(channel.number, None)
-        channel.close()
+        self._close(channel)
         self._context.answer(channel, m.ChannelCloseOk())
 
     async def _flow(self, channel: Channel, method: m.ChannelFlow) -> None:
@@ -242,6 +248,7 @@ def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
         consumed=consumer.consumed,
         next_offset=position,
         lag=max(0, log.committed_offset - position),
+        lag_seconds=consumer.stream.lag_seconds(consumer.reader, position),
         is_single_active=False,
         is_active=True,
     )

@@ -13,6 +13,7 @@ import trio
 
 from streamd.auth.authentication import AuthenticationFailed
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
@@ -60,6 +61,7 @@ class StreamConnection(BaseConnection):
         frame_max: bytes that a frame may have.
         registry: lists it while it is open.
         rounds: consumers are woken at the end of each.
+        traffic: counts what stream clients do.
     """
 
     protocol = STREAM_PROTOCOL
@@ -71,12 +73,16 @@ class StreamConnection(BaseConnection):
         frame_max: int,
         registry: ConnectionRegistry,
         rounds: Rounds,
+        traffic: ProtocolTraffic,
     ) -> None:
         super().__init__(transport, registry, _HEARTBEAT)
         self._connection = Connection(Role.SERVER, frame_max)
         self._login = login
         queue: ReadyQueue[Subscription] = ReadyQueue(self._duplex.work, rounds, self._fail)
-        self._delivery = Delivery(queue, self._outbox, self._duplex.is_clear, self._cannot_read)
+        self._traffic = traffic
+        self._delivery = Delivery(
+            queue, self._outbox, self._duplex.is_clear, self._cannot_read, traffic
+        )
         self._session: Session | None = None
         # Received after requests that are carried out.
         self._ahead: c.ClientCommand | RemoteProtocolError | None = None
@@ -149,6 +155,7 @@ class StreamConnection(BaseConnection):
         except RemoteProtocolError as error:
             fault = error.with_traceback(None)  # which has what was received
         logger.info("%s: %s", self._transport.peer, fault)
+        self._traffic.errors[fault.code] += 1
         session.close()
         self._outbox.put(self._connection.send(c.Close(1, fault.code, fault.reason)))
         with trio.move_on_after(CLOSE_SECONDS):
@@ -286,4 +293,5 @@ def make_connection(
     config, broker, directory, registry = services
     authenticator = services.authenticator(transport)
     login = Login(config, broker, directory, announced, authenticator)
-    return StreamConnection(transport, login, config.frame_max, registry, broker.rounds)
+    traffic = broker.traffic.protocol(STREAM_PROTOCOL)
+    return StreamConnection(transport, login, config.frame_max, registry, broker.rounds, traffic)

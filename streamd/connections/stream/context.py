@@ -12,10 +12,11 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.steps import Stepwise
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
 from streamd.net.outbox import Outbox
-from streamd.wire.stream import codec, commands as c
+from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 
 # False when the command has to wait: then nothing was done.
@@ -34,6 +35,7 @@ class Context(NamedTuple):
         outbox: where answers go.
         delivery: the connection's subscriptions.
         address: host and port to announce.
+        traffic: counts what stream clients do.
     """
 
     broker: Broker
@@ -43,9 +45,13 @@ class Context(NamedTuple):
     outbox: Outbox
     delivery: Delivery
     address: tuple[str, int]
+    traffic: ProtocolTraffic
 
     def answer(self, command: c.ServerCommand) -> None:
-        """Send a command to the client."""
+        """Send a command to the client; an error is counted."""
+        code = getattr(command, "code", ResponseCode.OK)
+        if code != ResponseCode.OK:
+            self.traffic.errors[code] += 1
         self.outbox.put(codec.encode(command))
 
     async def answer_in_turns(self, command: c.ServerCommand) -> None:

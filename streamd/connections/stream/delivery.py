@@ -19,6 +19,7 @@ from segments.disk import Buffer, File
 from segments.reader import SMALL_CHUNK
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
 from streamd.net.transport import FileUnreadable, Transport
@@ -88,6 +89,7 @@ class Subscription(QueuedConsumer):
             stream.standing.add_user(interest.group)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         stream.hold()
+        delivery.traffic.consumers += 1
 
     def activate(self, start: OffsetSpec) -> None:
         """Begin to read at `start`; call `check` once the client knows.
@@ -97,11 +99,13 @@ class Subscription(QueuedConsumer):
         """
         log = self.stream.log
         self.reader = Reader(log, log.find(start), self.interest.matcher)
+        self.stream.traffic.begin_reading(self.reader.counts)
 
     def deactivate(self) -> None:
         """Send nothing more until it is activated again; credit is kept."""
         self.stop_waiting()
         if self.reader is not None:
+            self.stream.traffic.end_reading(self.reader.counts)
             self.reader.close()
             self.reader = None
 
@@ -213,6 +217,7 @@ class Subscription(QueuedConsumer):
         if not self.is_closed:
             if self.interest.group is not None:
                 self.stream.standing.remove_user(self.interest.group)
+            self._delivery.traffic.consumers -= 1
             self.deactivate()
             self.end_state()
             self.stream.release()
@@ -232,9 +237,10 @@ class Delivery:
         outbox: of the connection.
         is_clear: tells whether what is put into the outbox would be on its way at once.
         cannot_read: called with a stream that cannot be read; ends its subscriptions.
+        traffic: counts what stream clients do.
 
     Attributes:
-        queue: see above.
+        queue, traffic: see above.
         subscriptions: by id.
         with_committed: the client understands Deliver version 2.
     """
@@ -245,8 +251,10 @@ class Delivery:
         outbox: Outbox,
         is_clear: Callable[[], bool],
         cannot_read: Callable[[Stream], None],
+        traffic: ProtocolTraffic,
     ) -> None:
         self.queue = queue
+        self.traffic = traffic
         self.subscriptions: dict[int, Subscription] = {}
         self.with_committed = False
         self._outbox = outbox
@@ -303,12 +311,19 @@ class Delivery:
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
         """The next chunks of a subscription; None when they cannot be read, which ends it."""
+        counts = reader.counts
+        messages, size = counts.records, counts.data_bytes
         try:
             most = min(subscription.credit, _TURN_CHUNKS)
-            return reader.read(most, _READ_BYTES, _TURN_STEPS)
+            chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
         except StorageError as error:
             self.cannot_read(subscription, error)
             return None
+        if chunks:
+            messages = counts.records - messages
+            self.traffic.messages_delivered += messages
+            subscription.stream.traffic.sent(messages, counts.data_bytes - size)
+        return chunks
 
     def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
         """What stands before each chunk's data on the wire."""

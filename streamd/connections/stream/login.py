@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamd import __version__
-from streamd.auth.authentication import AuthenticationFailed, Authenticator
+from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
+from streamd.connections.registry import STREAM_PROTOCOL
 from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
@@ -78,6 +79,7 @@ class Login:
         self._directory = directory
         self._address = address
         self._authenticator = authenticator
+        self._traffic = broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
         self.opened_at_ms = 0
         self._command: c.ClientCommand | None = None  # the last one given to `answer`
@@ -110,6 +112,7 @@ class Login:
         """The last answer, after `answer` has raised `failed`."""
         command = self._command
         code = code_of_login(failed)
+        self._traffic.errors[code] += 1
         if isinstance(command, c.Open):
             return Refusal(c.OpenResponse(command.correlation_id, code), waits=True)
         assert isinstance(command, c.SaslAuthenticate)  # noqa: S101 - no other command can fail so
@@ -117,7 +120,8 @@ class Login:
         return Refusal(answer, waits=failed.is_guess)
 
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
-        self._account = await self._authenticator.prove(command.mechanism, command.data)
+        with counted(self._traffic):
+            self._account = await self._authenticator.prove(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
@@ -133,7 +137,14 @@ class Login:
     def context(self, outbox: Outbox, delivery: Delivery) -> Context:
         """What an open connection works with."""
         return Context(
-            self._broker, self._directory, self.host, self.rights, outbox, delivery, self._address
+            self._broker,
+            self._directory,
+            self.host,
+            self.rights,
+            outbox,
+            delivery,
+            self._address,
+            self._traffic,
         )
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:
@@ -141,7 +152,8 @@ class Login:
         if command.mechanism != self.mechanism:
             return ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
         try:
-            account = await self._authenticator.prove(command.mechanism, command.data)
+            with counted(self._traffic):
+                account = await self._authenticator.prove(command.mechanism, command.data)
         except AuthenticationFailed as failed:
             return code_of_login(failed)
         if account is not self._account:

@@ -2,6 +2,7 @@
 
 from segments.entries import ID_SIZE
 from streamd.broker.errors import Reason
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.response_codes import code_of_reason
 from streamd.net.outbox import Outbox
 from streamd.wire.stream.publish import encode_confirm, encode_refusal
@@ -18,6 +19,7 @@ class StreamPublisher:
         published: entries that arrived.
         confirmed: entries stored or found to be stored already.
         refused: entries not taken.
+        traffic: counts what stream clients do.
     """
 
     __slots__ = (
@@ -28,25 +30,44 @@ class StreamPublisher:
         "publisher_id",
         "reference",
         "refused",
+        "traffic",
     )
 
-    def __init__(self, publisher_id: int, reference: str, outbox: Outbox) -> None:
+    def __init__(
+        self, publisher_id: int, reference: str, outbox: Outbox, traffic: ProtocolTraffic
+    ) -> None:
         self.publisher_id = publisher_id
         self.reference = reference.encode()
         self.is_deleted = False
         self.published = self.confirmed = self.refused = 0
+        self.traffic = traffic
         self._outbox = outbox
+        traffic.publishers += 1
+
+    def received(self, count: int) -> None:
+        """This many entries have arrived."""
+        self.published += count
+        self.traffic.messages_received += count
+        self.traffic.messages_received_confirm += count
+
+    def delete(self) -> None:
+        """Nothing more is sent to it."""
+        if not self.is_deleted:
+            self.is_deleted = True
+            self.traffic.publishers -= 1
 
     def confirm(self, publishing_ids: bytes) -> None:
         """Tell the client that these messages are stored; 8 bytes each, as it sent them."""
-        self.confirmed += len(publishing_ids) // ID_SIZE
+        count = len(publishing_ids) // ID_SIZE
+        self.confirmed += count
+        self.traffic.messages_confirmed += count
         if not self.is_deleted:
             self._outbox.put_now(encode_confirm(self.publisher_id, publishing_ids))
 
     def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
         """Tell the client that these messages were not taken."""
         self.refused += len(publishing_ids) // ID_SIZE
+        code = code_of_reason(reason)
+        self.traffic.errors[code] += 1
         if not self.is_deleted:
-            self._outbox.put(
-                encode_refusal(self.publisher_id, publishing_ids, code_of_reason(reason))
-            )
+            self._outbox.put(encode_refusal(self.publisher_id, publishing_ids, code))

@@ -75,7 +75,7 @@ class Publishers:
         """Drop the publishers of a stream; returns whether there were any."""
         numbers = [n for n, (_, used) in self._publishers.items() if used is stream]
         for number in numbers:
-            self._publishers.pop(number)[0].is_deleted = True
+            self._publishers.pop(number)[0].delete()
         return bool(numbers)
 
     def without_right(self) -> set[Stream]:
@@ -95,7 +95,7 @@ class Publishers:
     def close(self) -> None:
         """The connection ended."""
         for publisher, _ in self._publishers.values():
-            publisher.is_deleted = True
+            publisher.delete()
         self._publishers.clear()
 
     async def publish_in_turns(self, command: c.Publish | c.PublishFiltered) -> None:
@@ -177,6 +177,9 @@ class Publishers:
                 command.entries, command.num_entries, filtered=_is_filtered(command)
             )
             code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+            traffic = self._context.traffic
+            traffic.messages_received += command.num_entries
+            traffic.errors[code] += 1
             self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
             return True
         publisher, stream = found
@@ -192,7 +195,7 @@ class Publishers:
     ) -> Decoded:
         decode = decode_filtered_entries if _is_filtered(command) else decode_entries
         decoded = decode(command.entries, command.num_entries)
-        publisher.published += command.num_entries
+        publisher.received(command.num_entries)
         return decoded
 
     def _store(self, publisher: StreamPublisher, stream: Stream, entries: Entries) -> None:
@@ -230,7 +233,10 @@ class Publishers:
         await stream.ready()
         self._context.rights.require(Right.WRITE, name)  # it may have gone meanwhile
         stream.check_writable()
-        publisher = StreamPublisher(command.publisher_id, reference, self._context.outbox)
+        context = self._context
+        publisher = StreamPublisher(
+            command.publisher_id, reference, context.outbox, context.traffic
+        )
         self._publishers[command.publisher_id] = (publisher, stream)
 
     async def _query_sequence(self, command: c.QueryPublisherSequence) -> None:
@@ -251,7 +257,7 @@ class Publishers:
         found = self._publishers.pop(command.publisher_id, None)
         code = OK if found else ResponseCode.PUBLISHER_DOES_NOT_EXIST
         if found:
-            found[0].is_deleted = True
+            found[0].delete()
         self._context.answer(c.DeletePublisherResponse(command.correlation_id, code))
 
 

@@ -370,6 +370,7 @@ def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFac
         consumed=reader.counts.records if reader else 0,
         next_offset=next_offset,
         lag=max(0, log.committed_offset - next_offset) if reader else 0,
+        lag_seconds=subscription.stream.lag_seconds(reader, next_offset) if reader else 0.0,
         is_single_active=is_single_active,
         is_active=reader is not None,
     )

@@ -1,0 +1,187 @@
+"""The last hour: rates and latencies in memory, for pictures.
+
+One task takes samples of what `Traffic` counts. It also measures how late the event loop comes to a
+task that is due, which is all that it needs to be awake for ten times a second.
+
+All of it is bounded: an hour of samples of the server, and for MOST_STREAMS streams one of coarser
+samples each. A stream has samples while something happened in it within the last hour.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import trio
+
+from streamd.broker.steps import in_turns
+from streamd.broker.stream import Stream, StreamState
+from streamd.broker.traffic import Traffic
+
+INTERVAL_SECONDS = 5
+STREAM_INTERVAL_SECONDS = 20
+MOST_STREAMS = 2_000
+_HOUR = 3_600
+_SAMPLES = _HOUR // INTERVAL_SECONDS
+_STREAM_SAMPLES = _HOUR // STREAM_INTERVAL_SECONDS
+_EVERY = STREAM_INTERVAL_SECONDS // INTERVAL_SECONDS
+_BEAT_SECONDS = 0.1
+_STREAMS_A_TURN = 500
+_RATES = 4  # numbers in a sample of a stream
+
+
+class Moment(NamedTuple):
+    """The server over a few seconds.
+
+    Attributes:
+        at_ms: when they ended, in ms since 1970.
+        messages_in, messages_out: per second: stored, and sent to consumers.
+        bytes_in, bytes_out: the same in bytes.
+        confirm_p50, confirm_p99: seconds from arrival to confirm of half of the messages, and of 99
+            in 100; None when none was confirmed.
+        loop_delay: the longest delay of the event loop that was seen, in seconds.
+    """
+
+    at_ms: int
+    messages_in: float
+    messages_out: float
+    bytes_in: float
+    bytes_out: float
+    confirm_p50: float | None
+    confirm_p99: float | None
+    loop_delay: float
+
+
+class StreamMoment(NamedTuple):
+    """A stream over some seconds; see Moment."""
+
+    at_ms: int
+    messages_in: float
+    messages_out: float
+    bytes_in: float
+    bytes_out: float
+
+
+class _Samples:
+    """Those of one stream, in as little memory as they need."""
+
+    __slots__ = ("_rates", "_times", "last_use")
+
+    def __init__(self) -> None:
+        self._times = array("q")
+        self._rates = array("f")
+        self.last_use = 0
+
+    def add(self, at_ms: int, rates: Iterable[float]) -> None:
+        self._times.append(at_ms)
+        self._rates.extend(rates)
+        if len(self._times) > _STREAM_SAMPLES:
+            del self._times[0]
+            del self._rates[:_RATES]
+
+    def shown(self) -> list[StreamMoment]:
+        rates = self._rates
+        return [
+            StreamMoment(at_ms, *rates[n * _RATES : (n + 1) * _RATES])
+            for n, at_ms in enumerate(self._times)
+        ]
+
+
+class History:
+    """The last hour of one server.
+
+    Args:
+        traffic: what is sampled.
+        streams: those that there are.
+        now_ms: the wall clock.
+    """
+
+    def __init__(
+        self, traffic: Traffic, streams: Callable[[], list[Stream]], now_ms: Callable[[], int]
+    ) -> None:
+        self._traffic = traffic
+        self._streams = streams
+        self._now_ms = now_ms
+        self._moments: deque[Moment] = deque(maxlen=_SAMPLES)
+        self._of_streams: dict[Stream, _Samples] = {}
+        self._num_samples = 0
+        self._longest_delay = 0.0
+        self._last = self._counted()
+        self._streams_at = time.monotonic()
+
+    def server(self) -> list[Moment]:
+        """The server, the oldest first."""
+        return list(self._moments)
+
+    def stream(self, stream: Stream) -> list[StreamMoment]:
+        """A stream, the oldest first; empty when nothing has happened in it."""
+        found = self._of_streams.get(stream)
+        return [] if found is None else found.shown()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        next_sample = trio.current_time() + INTERVAL_SECONDS
+        while True:
+            due = trio.current_time() + _BEAT_SECONDS
+            await trio.sleep_until(due)
+            delay = max(0.0, trio.current_time() - due)
+            self._traffic.loop_delay_seconds.observe(delay)
+            self._longest_delay = max(self._longest_delay, delay)
+            if trio.current_time() >= next_sample:
+                next_sample = trio.current_time() + INTERVAL_SECONDS
+                self.sample()
+                if self._num_samples % _EVERY == 0:
+                    await self.sample_streams()
+
+    def _counted(self) -> tuple[float, tuple[int, int, int, int], list[int]]:
+        t = self._traffic
+        totals = (t.messages_in, t.messages_out, t.bytes_in, t.bytes_out)
+        return time.monotonic(), totals, list(t.confirm_seconds.counts)
+
+    def sample(self) -> None:
+        """Take a sample of the server."""
+        then, before, confirms = self._last
+        self._last = now, totals, _ = self._counted()
+        rates = _rates(totals, before, now - then)
+        quantile = self._traffic.confirm_seconds.quantile
+        p50, p99 = quantile(0.5, confirms), quantile(0.99, confirms)
+        self._moments.append(Moment(self._now_ms(), *rates, p50, p99, self._longest_delay))
+        self._longest_delay = 0.0
+        self._num_samples += 1
+
+    async def sample_streams(self) -> None:
+        """Take a sample of each stream in which something has happened; forget those gone."""
+        now, at_ms, number = time.monotonic(), self._now_ms(), self._num_samples
+        seconds, self._streams_at = now - self._streams_at, now
+        kept = self._of_streams
+        for stream in [one for one in kept if one.state is StreamState.GONE]:
+            del kept[stream]
+        async for stream in in_turns(self._streams(), _STREAMS_A_TURN):
+            t = stream.traffic
+            totals = (t.messages_in, t.messages_out, t.bytes_in, t.bytes_out)
+            samples = kept.get(stream)
+            if totals == t.sampled:
+                if samples is not None:
+                    samples.add(at_ms, (0.0,) * _RATES)
+                    if number - samples.last_use >= _SAMPLES:
+                        del kept[stream]
+                continue
+            if (
+                samples is None
+                and len(kept) < MOST_STREAMS
+                and stream.state is not StreamState.GONE
+            ):
+                samples = kept[stream] = _Samples()
+            if samples is not None:
+                samples.add(at_ms, _rates(totals, t.sampled, seconds))
+                samples.last_use = number
+            t.sampled = totals
+
+
+def _rates(
+    now: tuple[int, int, int, int], before: tuple[int, int, int, int], seconds: float
+) -> tuple[float, float, float, float]:
+    span = max(seconds, 1e-3)
+    a, b, c, d = (max(0, n - m) / span for n, m in zip(now, before, strict=True))
+    return a, b, c, d

@@ -1,0 +1,588 @@
+"""Metrics of the server as a whole, in RabbitMQ's names and in ours.
+
+The names, types and texts of RabbitMQ are those of rabbitmq/rabbitmq-server,
+deps/rabbitmq_prometheus/src/collectors/prometheus_rabbitmq_core_metrics_collector.erl,
+deps/rabbit/src/rabbit_global_counters.erl, and
+deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl. What a server of streams never does, as
+getting single messages, is there and 0: dashboards add such metrics to others.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from streamd.broker.traffic import ProtocolTraffic
+from streamd.connections.registry import AMQP091, STREAM_PROTOCOL
+from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
+from streamd.connections.stream.response_codes import ERROR_NAMES
+from streamd.metrics.families import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Family, Number, Sample
+from streamd.metrics.source import PROTOCOLS, Process, Source
+
+STREAM_QUEUE = "rabbit_stream_queue"
+AGGREGATED, PER_OBJECT, DETAILED = "aggregated", "per-object", "detailed"
+OWN_GROUP = "streamd_server"
+
+
+class Asked(NamedTuple):
+    """What one scrape works on.
+
+    Attributes:
+        source: the server.
+        process: as the system sees it.
+        endpoint: AGGREGATED, PER_OBJECT or DETAILED.
+    """
+
+    source: Source
+    process: Process
+    endpoint: str
+
+
+Values: TypeAlias = Number | Iterable[Sample]
+
+
+class Metric(NamedTuple):
+    """A family and where its values come from."""
+
+    family: Family
+    values: Callable[[Asked], Values]
+
+    def samples(self, asked: Asked) -> Iterable[Sample]:
+        """Its values."""
+        found = self.values(asked)
+        return (Sample({}, found),) if isinstance(found, int | float) else found
+
+
+def _one(name: str, kind: str, text: str, group: str, values: Callable[[Asked], Number]) -> Metric:
+    return Metric(Family(name, kind, text, groups=(group,) if group else ()), values)
+
+
+# -- RabbitMQ's
+
+
+def _build_info(_asked: Asked) -> Iterator[Sample]:
+    labels = {
+        "rabbitmq_version": COMPATIBLE_VERSION,
+        "prometheus_plugin_version": COMPATIBLE_VERSION,
+        "prometheus_client_version": COMPATIBLE_VERSION,
+        "erlang_version": "none",
+        "product_name": PRODUCT,
+        "product_version": COMPATIBLE_VERSION,
+    }
+    yield Sample(labels, 1)
+
+
+def _identity_info(asked: Asked) -> Iterator[Sample]:
+    node = asked.source.node
+    labels = {
+        "rabbitmq_node": node,
+        "rabbitmq_cluster": node,
+        "rabbitmq_cluster_permanent_id": node,
+        "rabbitmq_endpoint": asked.endpoint,
+    }
+    yield Sample(labels, 1)
+
+
+IDENTITY = (
+    Metric(
+        Family(
+            "rabbitmq_build_info",
+            UNTYPED,
+            "The version of RabbitMQ that clients can take the server for",
+            (
+                "rabbitmq_version",
+                "prometheus_plugin_version",
+                "prometheus_client_version",
+                "erlang_version",
+                "product_name",
+                "product_version",
+            ),
+        ),
+        _build_info,
+    ),
+    Metric(
+        Family(
+            "rabbitmq_identity_info",
+            UNTYPED,
+            "The server, and the path that was asked for: dashboards join all metrics with it",
+            (
+                "rabbitmq_node",
+                "rabbitmq_cluster",
+                "rabbitmq_cluster_permanent_id",
+                "rabbitmq_endpoint",
+            ),
+        ),
+        _identity_info,
+    ),
+)
+
+
+def _protocol(asked: Asked, name: str) -> ProtocolTraffic:
+    return asked.source.broker.traffic.protocol(name)
+
+
+def _of_protocols(name: str, kind: str, text: str) -> Metric:
+    attribute = name.removesuffix("_total")
+
+    def values(asked: Asked) -> Iterator[Sample]:
+        for protocol in PROTOCOLS:
+            yield Sample({"protocol": protocol}, getattr(_protocol(asked, protocol), attribute))
+
+    return Metric(Family(f"rabbitmq_global_{name}", kind, text, ("protocol",)), values)
+
+
+def _of_queue_types(name: str, text: str, value: Callable[[str, ProtocolTraffic], int]) -> Metric:
+    def values(asked: Asked) -> Iterator[Sample]:
+        for protocol in PROTOCOLS:
+            number = value(protocol, _protocol(asked, protocol))
+            yield Sample({"protocol": protocol, "queue_type": STREAM_QUEUE}, number)
+
+    family = Family(f"rabbitmq_global_{name}", COUNTER, text, ("protocol", "queue_type"))
+    return Metric(family, values)
+
+
+def _never(_protocol: str, _traffic: ProtocolTraffic) -> int:
+    return 0
+
+
+def _delivered(_protocol: str, traffic: ProtocolTraffic) -> int:
+    return traffic.messages_delivered
+
+
+def _delivered_to_amqp(protocol: str, traffic: ProtocolTraffic) -> int:
+    return traffic.messages_delivered if protocol == AMQP091 else 0
+
+
+def _acknowledged(_protocol: str, traffic: ProtocolTraffic) -> int:
+    return traffic.messages_acknowledged
+
+
+def _stream_error(code: int, name: str) -> Metric:
+    def values(asked: Asked) -> Iterator[Sample]:
+        count = _protocol(asked, STREAM_PROTOCOL).errors[code]
+        yield Sample({"protocol": STREAM_PROTOCOL}, count)
+
+    text = f"Errors that stream clients were told: {name.replace('_', ' ')}"
+    family = Family(f"rabbitmq_global_stream_error_{name}_total", COUNTER, text, ("protocol",))
+    return Metric(family, values)
+
+
+def _message_sizes(asked: Asked) -> Iterator[Sample]:
+    yield Sample({"protocol": AMQP091}, asked.source.broker.traffic.message_bytes)
+
+
+def _login_attempts(name: str, text: str, value: Callable[[ProtocolTraffic], int]) -> Metric:
+    def values(asked: Asked) -> Iterator[Sample]:
+        for protocol in (*PROTOCOLS, "http"):
+            yield Sample({"protocol": protocol}, value(_protocol(asked, protocol)))
+
+    return Metric(Family(name, COUNTER, text, ("protocol",), ("auth_attempt_metrics",)), values)
+
+
+_CHURN, _COARSE, _NODE, _DISK = (
+    "connection_churn_metrics",
+    "node_coarse_metrics",
+    "node_metrics",
+    "node_persister_metrics",
+)
+
+RABBITMQ = (
+    _one(
+        "rabbitmq_connections",
+        GAUGE,
+        "Connections currently open",
+        "",
+        lambda a: len(a.source.connections),
+    ),
+    _one(
+        "rabbitmq_channels",
+        GAUGE,
+        "Channels currently open",
+        "",
+        lambda a: _protocol(a, AMQP091).channels_opened - _protocol(a, AMQP091).channels_closed,
+    ),
+    _one(
+        "rabbitmq_consumers",
+        GAUGE,
+        "Consumers currently connected",
+        "",
+        lambda a: sum(_protocol(a, name).consumers for name in PROTOCOLS),
+    ),
+    _one("rabbitmq_queues", GAUGE, "Queues available", "", lambda a: a.source.num_streams()),
+    _one(
+        "rabbitmq_connections_opened_total",
+        COUNTER,
+        "Total number of connections opened",
+        _CHURN,
+        lambda a: a.source.connections.opened,
+    ),
+    _one(
+        "rabbitmq_connections_closed_total",
+        COUNTER,
+        "Total number of connections closed or terminated",
+        _CHURN,
+        lambda a: a.source.connections.closed,
+    ),
+    _one(
+        "rabbitmq_channels_opened_total",
+        COUNTER,
+        "Total number of channels opened",
+        _CHURN,
+        lambda a: _protocol(a, AMQP091).channels_opened,
+    ),
+    _one(
+        "rabbitmq_channels_closed_total",
+        COUNTER,
+        "Total number of channels closed",
+        _CHURN,
+        lambda a: _protocol(a, AMQP091).channels_closed,
+    ),
+    _one(
+        "rabbitmq_queues_declared_total",
+        COUNTER,
+        "Total number of queues declared",
+        _CHURN,
+        lambda a: a.source.broker.traffic.queues_declared,
+    ),
+    _one(
+        "rabbitmq_queues_created_total",
+        COUNTER,
+        "Total number of queues created",
+        _CHURN,
+        lambda a: a.source.broker.traffic.queues_created,
+    ),
+    _one(
+        "rabbitmq_queues_deleted_total",
+        COUNTER,
+        "Total number of queues deleted",
+        _CHURN,
+        lambda a: a.source.broker.traffic.queues_deleted,
+    ),
+    _one(
+        "rabbitmq_process_open_fds",
+        GAUGE,
+        "Open file descriptors",
+        _COARSE,
+        lambda a: a.process.open_files,
+    ),
+    _one(
+        "rabbitmq_process_resident_memory_bytes",
+        GAUGE,
+        "Memory used in bytes",
+        _COARSE,
+        lambda a: a.process.resident_bytes,
+    ),
+    _one(
+        "rabbitmq_disk_space_available_bytes",
+        GAUGE,
+        "Disk space available in bytes",
+        _COARSE,
+        lambda a: a.process.disk_free,
+    ),
+    _one(
+        "rabbitmq_process_max_fds",
+        GAUGE,
+        "Open file descriptors limit",
+        _NODE,
+        lambda a: a.process.max_files,
+    ),
+    _one(
+        "rabbitmq_resident_memory_limit_bytes",
+        GAUGE,
+        "Memory of the machine, or of its container, in bytes: there is no other limit here",
+        _NODE,
+        lambda a: a.process.memory_limit,
+    ),
+    _one(
+        "rabbitmq_disk_space_available_limit_bytes",
+        GAUGE,
+        "Free disk space low watermark in bytes: 0, as publishers wait when the disk is full",
+        _NODE,
+        lambda _: 0,
+    ),
+    _one("rabbitmq_erlang_uptime_seconds", GAUGE, "Node uptime", _NODE, lambda a: a.source.uptime),
+    _one(
+        "rabbitmq_io_write_ops_total",
+        COUNTER,
+        "Total number of I/O write operations: appends to streams",
+        _DISK,
+        lambda a: a.source.broker.traffic.writes,
+    ),
+    _one(
+        "rabbitmq_io_write_bytes_total",
+        COUNTER,
+        "Total number of I/O bytes written to streams",
+        _DISK,
+        lambda a: a.source.broker.traffic.bytes_in,
+    ),
+    _one(
+        "rabbitmq_io_sync_ops_total",
+        COUNTER,
+        "Total number of I/O sync operations: flushes of streams to the device",
+        _DISK,
+        lambda a: sum(a.source.broker.traffic.flush_seconds.counts),
+    ),
+    _one(
+        "rabbitmq_io_sync_time_seconds_total",
+        COUNTER,
+        "Total I/O sync time",
+        _DISK,
+        lambda a: a.source.broker.traffic.flush_seconds.sum,
+    ),
+    _login_attempts(
+        "rabbitmq_auth_attempts_total",
+        "Total number of authentication attempts",
+        lambda t: t.logins + t.logins_refused,
+    ),
+    _login_attempts(
+        "rabbitmq_auth_attempts_succeeded_total",
+        "Total number of successful authentication attempts",
+        lambda t: t.logins,
+    ),
+    _login_attempts(
+        "rabbitmq_auth_attempts_failed_total",
+        "Total number of failed authentication attempts",
+        lambda t: t.logins_refused,
+    ),
+    _of_protocols("publishers", GAUGE, "Current number of publishers"),
+    _of_protocols("consumers", GAUGE, "Current number of consumers"),
+    _of_protocols(
+        "messages_received_total", COUNTER, "Total number of messages received from publishers"
+    ),
+    _of_protocols(
+        "messages_received_confirm_total",
+        COUNTER,
+        "Total number of messages received from publishers expecting confirmations",
+    ),
+    _of_protocols(
+        "messages_routed_total", COUNTER, "Total number of messages routed to queues or streams"
+    ),
+    _of_protocols(
+        "messages_unroutable_dropped_total",
+        COUNTER,
+        "Total number of messages published as non-mandatory into an exchange and dropped as "
+        "unroutable",
+    ),
+    _of_protocols(
+        "messages_unroutable_returned_total",
+        COUNTER,
+        "Total number of messages published as mandatory into an exchange and returned to the "
+        "publisher as unroutable",
+    ),
+    _of_protocols(
+        "messages_confirmed_total", COUNTER, "Total number of messages confirmed to publishers"
+    ),
+    _of_queue_types(
+        "messages_delivered_total", "Total number of messages delivered to consumers", _delivered
+    ),
+    _of_queue_types(
+        "messages_delivered_consume_manual_ack_total",
+        "Total number of messages delivered to consumers using basic.consume with manual "
+        "acknowledgment",
+        _delivered_to_amqp,
+    ),
+    _of_queue_types(
+        "messages_delivered_consume_auto_ack_total",
+        "Total number of messages delivered to consumers using basic.consume with automatic "
+        "acknowledgment: none, streams do not have it",
+        _never,
+    ),
+    _of_queue_types(
+        "messages_delivered_get_manual_ack_total",
+        "Total number of messages delivered to consumers using basic.get with manual "
+        "acknowledgment: none, streams do not have it",
+        _never,
+    ),
+    _of_queue_types(
+        "messages_delivered_get_auto_ack_total",
+        "Total number of messages delivered to consumers using basic.get with automatic "
+        "acknowledgment: none, streams do not have it",
+        _never,
+    ),
+    _of_queue_types(
+        "messages_get_empty_total",
+        "Total number of times basic.get operations fetched no message: none",
+        _never,
+    ),
+    _of_queue_types(
+        "messages_redelivered_total",
+        "Total number of messages redelivered to consumers: none, streams do not",
+        _never,
+    ),
+    _of_queue_types(
+        "messages_acknowledged_total",
+        "Total number of messages acknowledged by consumers",
+        _acknowledged,
+    ),
+    *(_stream_error(code, name) for code, name in ERROR_NAMES.items()),
+    Metric(
+        Family(
+            "rabbitmq_message_size_bytes",
+            HISTOGRAM,
+            "Size of messages received from AMQP publishers",
+            ("protocol",),
+        ),
+        _message_sizes,
+    ),
+    _one(
+        "rabbitmq_alarms_free_disk_space_watermark",
+        UNTYPED,
+        "is 1 if a stream waits for room on the disk",
+        "",
+        lambda a: int(a.source.is_disk_full()),
+    ),
+    _one(
+        "rabbitmq_alarms_memory_used_watermark",
+        UNTYPED,
+        "is 1 if VM memory watermark alarm is in effect: never, what clients can use is bounded",
+        "",
+        lambda _: 0,
+    ),
+    _one(
+        "rabbitmq_unreachable_cluster_peers_count",
+        GAUGE,
+        "Number of peers in the cluster the current node cannot reach: there are none",
+        "",
+        lambda _: 0,
+    ),
+)
+
+
+# -- those of a virtual host, for /metrics/detailed alone
+
+
+def _vhost_status(asked: Asked) -> Iterator[Sample]:
+    for name in asked.source.broker.virtual_hosts:
+        yield Sample({"vhost": name}, 1)
+
+
+def _exchanges(asked: Asked, *, counts: bool) -> Iterator[Sample]:
+    for host in asked.source.broker.virtual_hosts.values():
+        for row in host.exchanges.rows():
+            labels = {"vhost": host.name, "exchange": row.name, "type": str(row.type)}
+            yield Sample(labels, len(host.exchanges.bindings_from(row.name)) if counts else 1)
+
+
+CLUSTER = (
+    Metric(
+        Family(
+            "rabbitmq_cluster_vhost_status",
+            GAUGE,
+            "Whether a given vhost is running",
+            ("vhost",),
+            ("vhost_status",),
+        ),
+        _vhost_status,
+    ),
+    Metric(
+        Family(
+            "rabbitmq_cluster_exchange_bindings",
+            GAUGE,
+            "Number of bindings for an exchange",
+            ("vhost", "exchange", "type"),
+            ("exchange_bindings",),
+        ),
+        lambda a: _exchanges(a, counts=True),
+    ),
+    Metric(
+        Family(
+            "rabbitmq_cluster_exchange_name",
+            GAUGE,
+            "Enumerates exchanges without any additional info",
+            ("vhost", "exchange", "type"),
+            ("exchange_names",),
+        ),
+        lambda a: _exchanges(a, counts=False),
+    ),
+)
+
+
+# -- ours
+
+
+def _own(name: str, kind: str, text: str, values: Callable[[Asked], Number]) -> Metric:
+    return _one(f"streamd_{name}", kind, text, OWN_GROUP, values)
+
+
+def _counted(
+    name: str, text: str, label: str, values: Callable[[Asked], Iterable[tuple[str, int]]]
+) -> Metric:
+    def samples(asked: Asked) -> Iterator[Sample]:
+        for key, count in sorted(values(asked)):
+            yield Sample({label: key}, count)
+
+    return Metric(Family(f"streamd_{name}", COUNTER, text, (label,), (OWN_GROUP,)), samples)
+
+
+def _histogram(name: str, text: str) -> Metric:
+    def samples(asked: Asked) -> Iterator[Sample]:
+        yield Sample({}, getattr(asked.source.broker.traffic, name))
+
+    return Metric(Family(f"streamd_{name}", HISTOGRAM, text, (), (OWN_GROUP,)), samples)
+
+
+def _own_build_info(asked: Asked) -> Iterator[Sample]:
+    yield Sample({"version": asked.source.version}, 1)
+
+
+REFUSALS = ("browser", "connections", "scrapes")
+
+OWN = (
+    Metric(
+        Family("streamd_build_info", GAUGE, "The version of streamd", ("version",), (OWN_GROUP,)),
+        _own_build_info,
+    ),
+    _histogram(
+        "confirm_seconds",
+        "From the arrival of the first message that is written with others to the confirm of them "
+        "all; each of them counts",
+    ),
+    _histogram("flush_seconds", "What flushes of streams to the device have taken"),
+    _histogram(
+        "loop_delay_seconds",
+        "How late the event loop came to a task that was due, looked at ten times a second",
+    ),
+    _counted(
+        "background_faults_total",
+        "Failures of background tasks that were contained; see the log",
+        "task",
+        lambda a: a.source.broker.supervisor.faults.items(),
+    ),
+    _counted(
+        "http_refused_total",
+        "HTTP requests and connections that were refused: those of foreign pages (browser), for "
+        "want of room (connections), scrapes that had to wait for too many others (scrapes)",
+        "reason",
+        lambda a: [(r, a.source.broker.traffic.http_refused[r]) for r in REFUSALS],
+    ),
+    _own(
+        "searches_total",
+        COUNTER,
+        "Pages of searches for single messages that were begun",
+        lambda a: a.source.broker.searches.num_begun,
+    ),
+    _own(
+        "searches_refused_total",
+        COUNTER,
+        "Searches that were refused as too many were waiting",
+        lambda a: a.source.broker.searches.num_refused,
+    ),
+    _own(
+        "searches_running",
+        GAUGE,
+        "Searches that run at the moment",
+        lambda a: a.source.broker.searches.num_open,
+    ),
+    _own(
+        "streams_in_trouble",
+        GAUGE,
+        "Streams that accept no messages at the moment",
+        lambda a: len(a.source.troubles()),
+    ),
+    _own(
+        "streams_known",
+        GAUGE,
+        "Streams that have been looked at since the start, or are new; at the end all",
+        lambda a: sum(1 for stream in a.source.broker.streams() if stream.is_known),
+    ),
+)
+
+SERVER = (*RABBITMQ, *OWN)

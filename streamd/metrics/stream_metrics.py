@@ -1,0 +1,485 @@
+"""Metrics of streams and of consumers by name, and their totals.
+
+There may be ten thousand streams: what is known of one is put into columns of plain numbers, which
+the garbage collector need not look at, and lines are made of those, a few thousand in a turn.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from segments import Log
+from streamd.broker.log_figures import LogFigures
+from streamd.broker.names import Name
+from streamd.broker.stream import Stream, StreamState
+from streamd.broker.traffic import ReadTotals, StreamTraffic, Traffic
+from streamd.metrics.families import COUNTER, GAUGE, Family, Number, Sample
+from streamd.metrics.source import NOBODY, Clients, ReadersOf
+
+QUEUE, STREAM = ("vhost", "queue"), ("vhost", "stream")
+OWN_GROUP, CONSUMER_GROUP = "streamd_stream", "streamd_consumer"
+_COARSE, _COUNT, _QUEUES, _DELIVERIES, _CONSUMERS = (
+    "queue_coarse_metrics",
+    "queue_consumer_count",
+    "queue_metrics",
+    "queue_delivery_metrics",
+    "stream_consumer_metrics",
+)
+QUEUE_GROUPS = frozenset((_COARSE, _COUNT, _QUEUES))  # that come with queue_info
+
+
+class _LogState(NamedTuple):
+    """What is known of a log, without a look at the disk."""
+
+    messages: int
+    size: int
+    chunks: int
+    segments: int
+    first_ms: int
+    last_ms: int
+    lost: int
+    damage: int
+    key_indexes: int
+
+    @classmethod
+    def of(cls, log: Log) -> "_LogState":
+        segments = log.segments
+        times = (s.first_timestamp_ms for s in segments if s.first_timestamp_ms is not None)
+        return cls(
+            log.committed_offset - log.first_offset,
+            log.size,
+            log.num_chunks,
+            len(segments),
+            next(times, 0),
+            log.last_timestamp_ms or 0,
+            log.num_lost,
+            sum(len(segment.damage) for segment in segments),
+            sum(segment.keys is not None for segment in segments),
+        )
+
+    @classmethod
+    def known(cls, figures: LogFigures) -> "_LogState":
+        """Of a log that is not open; how many places are damaged is not known then."""
+        return cls(
+            figures.num_messages,
+            figures.size,
+            figures.num_chunks,
+            figures.num_segments,
+            figures.first_timestamp_ms,
+            figures.last_timestamp_ms,
+            figures.num_lost,
+            int(figures.num_lost > 0),
+            0,
+        )
+
+
+class _Row(NamedTuple):
+    """One stream at one moment."""
+
+    log: _LogState
+    traffic: StreamTraffic
+    read: ReadTotals
+    consumers: ReadersOf
+    publishers: int
+    is_in_trouble: bool
+    is_open: bool
+
+
+class Column(NamedTuple):
+    """A family with a value for each stream.
+
+    Attributes:
+        family: its labels are QUEUE or STREAM.
+        value: of a stream.
+        total: for the server, in place of the sum, where streams that are deleted count as well.
+        is_highest: the total is the highest value, not the sum.
+        has_total: it makes sense for all streams together.
+        is_float: values are not whole numbers.
+    """
+
+    family: Family
+    value: Callable[[_Row], Number]
+    total: Callable[[Traffic, ReadTotals], int] | None = None
+    is_highest: bool = False
+    has_total: bool = True
+    is_float: bool = False
+
+
+def _queue(
+    name: str,
+    kind: str,
+    text: str,
+    groups: Sequence[str],
+    value: Callable[[_Row], Number],
+    *,
+    is_highest: bool = False,
+    has_total: bool = True,
+) -> Column:
+    family = Family(f"rabbitmq_{name}", kind, text, QUEUE, tuple(groups))
+    return Column(family, value, is_highest=is_highest, has_total=has_total)
+
+
+def _own(
+    name: str,
+    kind: str,
+    text: str,
+    value: Callable[[_Row], Number],
+    total: Callable[[Traffic, ReadTotals], int] | None = None,
+    *,
+    is_highest: bool = False,
+    has_total: bool = True,
+    is_float: bool = False,
+) -> Column:
+    family = Family(f"streamd_{name}", kind, text, STREAM, (OWN_GROUP,))
+    return Column(family, value, total, is_highest, has_total, is_float)
+
+
+COLUMNS = (
+    _queue(
+        "queue_messages_ready",
+        GAUGE,
+        "Messages ready to be delivered to consumers: all that a stream keeps",
+        [_COARSE],
+        lambda r: r.log.messages,
+    ),
+    _queue(
+        "queue_messages_unacked",
+        GAUGE,
+        "Messages delivered to consumers but not yet acknowledged: 0, as in streams of RabbitMQ",
+        [_COARSE],
+        lambda _: 0,
+    ),
+    _queue(
+        "queue_messages",
+        GAUGE,
+        "Sum of ready and unacknowledged messages - total queue depth",
+        [_COARSE],
+        lambda r: r.log.messages,
+    ),
+    _queue(
+        "queue_consumers",
+        GAUGE,
+        "Consumers on a queue",
+        [_COUNT, _QUEUES],
+        lambda r: r.consumers.count,
+    ),
+    _queue(
+        "queue_messages_bytes",
+        GAUGE,
+        "Size in bytes of ready and unacknowledged messages, in their chunks",
+        [_QUEUES],
+        lambda r: r.log.size,
+    ),
+    _queue(
+        "queue_head_message_timestamp",
+        GAUGE,
+        "Timestamp of the first message in the queue, if any",
+        [_QUEUES],
+        lambda r: r.log.first_ms // 1_000,
+        has_total=False,
+    ),
+    _queue(
+        "stream_segments",
+        GAUGE,
+        "Total number of stream segment files",
+        [_QUEUES],
+        lambda r: r.log.segments,
+    ),
+    _queue(
+        "stream_consumer_max_offset_lag",
+        GAUGE,
+        "Highest consumer offset lag",
+        [_CONSUMERS],
+        lambda r: r.consumers.lag,
+        is_highest=True,
+    ),
+    _queue(
+        "queue_messages_delivered_ack_total",
+        COUNTER,
+        "Total number of messages delivered from a queue to AMQP consumers, which acknowledge them",
+        [_DELIVERIES],
+        lambda r: r.traffic.messages_out_amqp,
+        has_total=False,
+    ),
+    _queue(
+        "queue_messages_delivered_total",
+        COUNTER,
+        "Total number of messages delivered from a queue to consumers of the stream protocol",
+        [_DELIVERIES],
+        lambda r: r.traffic.messages_out - r.traffic.messages_out_amqp,
+        has_total=False,
+    ),
+    _queue(
+        "queue_messages_acked_total",
+        COUNTER,
+        "Total number of messages acknowledged by consumers on a queue",
+        [_DELIVERIES],
+        lambda r: r.traffic.messages_acknowledged,
+        has_total=False,
+    ),
+    _own("stream_messages", GAUGE, "Messages that are kept", lambda r: r.log.messages),
+    _own("stream_bytes", GAUGE, "Bytes of all segment files", lambda r: r.log.size),
+    _own("stream_segments", GAUGE, "Segments that are kept", lambda r: r.log.segments),
+    _own("stream_chunks", GAUGE, "Chunks that are kept", lambda r: r.log.chunks),
+    _own(
+        "stream_first_timestamp_seconds",
+        GAUGE,
+        "When the oldest chunk was written, in seconds since 1970; 0 in an empty stream",
+        lambda r: r.log.first_ms / 1_000,
+        has_total=False,
+        is_float=True,
+    ),
+    _own(
+        "stream_last_timestamp_seconds",
+        GAUGE,
+        "When the newest chunk was written, in seconds since 1970; 0 in an empty stream",
+        lambda r: r.log.last_ms / 1_000,
+        is_highest=True,
+        is_float=True,
+    ),
+    _own(
+        "stream_key_indexes",
+        GAUGE,
+        "Segments whose key index is in memory",
+        lambda r: r.log.key_indexes,
+    ),
+    _own("damage_places", GAUGE, "Damaged places that are known", lambda r: r.log.damage),
+    _own("damaged_messages", GAUGE, "Messages known to be damaged", lambda r: r.log.lost),
+    _own(
+        "stream_in_trouble",
+        GAUGE,
+        "1 when the stream accepts no messages at the moment",
+        lambda r: int(r.is_in_trouble),
+        has_total=False,
+    ),
+    _own("stream_is_open", GAUGE, "1 when the log is in memory", lambda r: int(r.is_open)),
+    _own(
+        "stream_publishers",
+        GAUGE,
+        "Publishers of the stream protocol",
+        lambda r: r.publishers,
+    ),
+    _own("stream_consumers", GAUGE, "Consumers of all protocols", lambda r: r.consumers.count),
+    _own(
+        "stream_lag_messages",
+        GAUGE,
+        "Messages that the consumer furthest behind has not got",
+        lambda r: r.consumers.lag,
+        is_highest=True,
+    ),
+    _own(
+        "stream_lag_seconds",
+        GAUGE,
+        "How old the oldest message is that some consumer has not got",
+        lambda r: r.consumers.lag_seconds,
+        is_highest=True,
+        is_float=True,
+    ),
+    _own(
+        "stored_messages_total",
+        COUNTER,
+        "Messages that were stored",
+        lambda r: r.traffic.messages_in,
+        lambda t, _: t.messages_in,
+    ),
+    _own(
+        "stored_chunks_total",
+        COUNTER,
+        "Chunks that were stored",
+        lambda r: r.traffic.chunks_in,
+        lambda t, _: t.chunks_in,
+    ),
+    _own(
+        "stored_bytes_total",
+        COUNTER,
+        "Bytes of the chunks that were stored",
+        lambda r: r.traffic.bytes_in,
+        lambda t, _: t.bytes_in,
+    ),
+    _own(
+        "sent_messages_total",
+        COUNTER,
+        "Messages sent to consumers, each to as many as get it",
+        lambda r: r.traffic.messages_out,
+        lambda t, _: t.messages_out,
+    ),
+    _own(
+        "sent_bytes_total",
+        COUNTER,
+        "Bytes of chunks, and of frames with messages, sent to consumers",
+        lambda r: r.traffic.bytes_out,
+        lambda t, _: t.bytes_out,
+    ),
+    _own(
+        "chunks_sent_total",
+        COUNTER,
+        "Chunks read to be sent to a consumer, or to be looked through for an AMQP consumer",
+        lambda r: r.read.chunks,
+        lambda _, read: read.chunks,
+    ),
+    _own(
+        "chunks_skipped_total",
+        COUNTER,
+        "Chunks that a consumer's filter ruled out: they were not sent",
+        lambda r: r.read.skipped_chunks,
+        lambda _, read: read.skipped_chunks,
+    ),
+    _own(
+        "chunks_in_vain_total",
+        COUNTER,
+        "Chunks that were read for an AMQP consumer, which wanted no message of them; consumers of "
+        "the stream protocol look through chunks themselves",
+        lambda r: r.traffic.chunks_in_vain,
+        lambda t, _: t.chunks_in_vain,
+    ),
+    _own(
+        "unfiltered_chunks_skipped_total",
+        COUNTER,
+        "Of the chunks that were ruled out, those in which no message has a filter value",
+        lambda r: r.read.unfiltered_chunks,
+        lambda _, read: read.unfiltered_chunks,
+    ),
+    _own(
+        "bytes_not_sent_total",
+        COUNTER,
+        "Bytes of chunks that a consumer's filter ruled out",
+        lambda r: r.read.skipped_bytes,
+        lambda _, read: read.skipped_bytes,
+    ),
+    _own(
+        "lost_messages_total",
+        COUNTER,
+        "Messages that consumers did not get: they were damaged, or removed by retention first",
+        lambda r: r.read.lost_messages,
+        lambda _, read: read.lost_messages,
+    ),
+)
+
+QUEUE_INFO = Family(
+    "rabbitmq_queue_info",
+    GAUGE,
+    "A metric with a constant '1' value and labels that provide some queue details.",
+    ("vhost", "queue", "queue_type", "membership"),
+)
+QUEUE_INFO_LABELS = 'queue_type="rabbit_stream_queue",membership="leader"'
+
+BY_NAME: tuple[tuple[Family, Callable[[ReadersOf], Number]], ...] = (
+    (
+        Family(
+            "streamd_consumer_count",
+            GAUGE,
+            "Consumers of that name; a consumer's name is what it is called, or its tag",
+            (*STREAM, "consumer"),
+            (CONSUMER_GROUP,),
+        ),
+        lambda readers: readers.count,
+    ),
+    (
+        Family(
+            "streamd_consumer_lag_messages",
+            GAUGE,
+            "Messages that a consumer has not got: the one of that name furthest behind",
+            (*STREAM, "consumer"),
+            (CONSUMER_GROUP,),
+        ),
+        lambda readers: readers.lag,
+    ),
+    (
+        Family(
+            "streamd_consumer_lag_seconds",
+            GAUGE,
+            "How old the oldest message is that a consumer of that name has not got, at most",
+            (*STREAM, "consumer"),
+            (CONSUMER_GROUP,),
+        ),
+        lambda readers: readers.lag_seconds,
+    ),
+)
+
+MATCHES = Family(
+    "streamd_standing_selector_matches_total",
+    COUNTER,
+    "Chunks with a message that the standing selector of a group matches",
+    (*STREAM, "group"),
+    (OWN_GROUP,),
+)
+
+
+def standing_matches(place: tuple[str, str], stream: Stream) -> Iterator[Sample]:
+    """How often the standing selectors of a stream have matched."""
+    for row in stream.standing.rows():
+        labels = {"vhost": place[0], "stream": place[1], "group": row.group}
+        yield Sample(labels, stream.standing.matches[row.token])
+
+
+class Table:
+    """All streams of a scrape in columns.
+
+    Args:
+        clients: who uses which stream.
+        columns: what is wanted of each stream.
+        read_gone: what was read of streams that are deleted.
+
+    Attributes:
+        hosts, names: of each stream.
+        with_selectors: streams with standing selectors, and where they are.
+        read: what was read of all streams.
+    """
+
+    def __init__(self, clients: Clients, columns: Sequence[Column], read_gone: ReadTotals) -> None:
+        self.hosts: list[Name] = []
+        self.names: list[Name] = []
+        self.with_selectors: list[tuple[tuple[str, str], Stream]] = []
+        self.read = read_gone
+        self._clients = clients
+        self._columns = columns
+        self._values: list[array[Any]] = [
+            array("d" if column.is_float else "q") for column in columns
+        ]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, host: Name, stream: Stream) -> None:
+        """Take down a stream; one that nobody has looked at since the start is not there yet."""
+        row = self._row(host, stream)
+        if row is None or stream.state is StreamState.GONE:
+            return
+        values = [column.value(row) for column in self._columns]
+        self.hosts.append(host)
+        self.names.append(stream.name)
+        for column, value in zip(self._values, values, strict=True):
+            column.append(value)
+        if stream.standing.rows():
+            self.with_selectors.append(((host, stream.name), stream))
+
+    def _row(self, host: Name, stream: Stream) -> _Row | None:
+        read = stream.traffic.read()
+        self.read = self.read.plus(read)
+        if stream.is_open:
+            state = _LogState.of(stream.log)
+        elif (figures := stream.figures) is not None:
+            state = _LogState.known(figures)
+        else:
+            return None
+        place = (host, stream.name)
+        return _Row(
+            state,
+            stream.traffic,
+            read,
+            self._clients.of_stream.get(place, NOBODY),
+            self._clients.publishers.get(place, 0),
+            bool(stream.alarm),
+            stream.is_open,
+        )
+
+    def column(self, number: int) -> Sequence[Number]:
+        """The values of a column, in the order of the streams."""
+        return self._values[number]
+
+    def total(self, number: int, traffic: Traffic) -> Number:
+        """The value of a column for the server."""
+        column, values = self._columns[number], self._values[number]
+        if column.total is not None:
+            return column.total(traffic, self.read)
+        return max(values, default=0) if column.is_highest else sum(values)
