@@ -31,6 +31,7 @@ VIRTUAL_TIME = {
     "broker",
     "connections",
     "http_api",
+    "metrics",
     "crash",
     "test_limits.py",
     "test_states.py",

@@ -7,7 +7,6 @@ All of it is bounded: an hour of samples of the server, and for MOST_STREAMS str
 samples each. A stream has samples while something happened in it within the last hour.
 """
 
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -108,7 +107,7 @@ class History:
         self._num_samples = 0
         self._longest_delay = 0.0
         self._last = self._counted()
-        self._streams_at = time.monotonic()
+        self._streams_at = trio.current_time()
 
     def server(self) -> list[Moment]:
         """The server, the oldest first."""
@@ -128,8 +127,9 @@ class History:
             delay = max(0.0, trio.current_time() - due)
             self._traffic.loop_delay_seconds.observe(delay)
             self._longest_delay = max(self._longest_delay, delay)
-            if trio.current_time() >= next_sample:
-                next_sample = trio.current_time() + INTERVAL_SECONDS
+            late = trio.current_time() - next_sample
+            if late >= 0:
+                next_sample += INTERVAL_SECONDS * (1 + late // INTERVAL_SECONDS)
                 self.sample()
                 if self._num_samples % _EVERY == 0:
                     await self.sample_streams()
@@ -137,7 +137,7 @@ class History:
     def _counted(self) -> tuple[float, tuple[int, int, int, int], list[int]]:
         t = self._traffic
         totals = (t.messages_in, t.messages_out, t.bytes_in, t.bytes_out)
-        return time.monotonic(), totals, list(t.confirm_seconds.counts)
+        return trio.current_time(), totals, list(t.confirm_seconds.counts)
 
     def sample(self) -> None:
         """Take a sample of the server."""
@@ -152,7 +152,7 @@ class History:
 
     async def sample_streams(self) -> None:
         """Take a sample of each stream in which something has happened; forget those gone."""
-        now, at_ms, number = time.monotonic(), self._now_ms(), self._num_samples
+        now, at_ms, number = trio.current_time(), self._now_ms(), self._num_samples
         seconds, self._streams_at = now - self._streams_at, now
         kept = self._of_streams
         for stream in [one for one in kept if one.state is StreamState.GONE]:

@@ -30,11 +30,14 @@ from streamd.metrics.server_metrics import (
     PER_OBJECT,
     SERVER,
     Asked,
+    Metric,
 )
 from streamd.metrics.source import NO_PROCESS, Clients, Source
 from streamd.metrics.stream_metrics import (
     BY_NAME,
     COLUMNS,
+    DISK_ALARM,
+    KNOWN,
     MATCHES,
     QUEUE,
     QUEUE_GROUPS,
@@ -49,6 +52,7 @@ MAX_WAITING = 16
 MAX_PATTERN_BYTES = 2_000
 _STREAMS_A_TURN = 50
 _LINES_A_TURN = 2_000
+_NAMES_A_TURN = 500
 _PATTERN_MEMORY = 1 << 20
 _UNPACKED_BYTES = 256 << 10
 _GZIP = 31  # as zlib calls it
@@ -215,10 +219,10 @@ class Scrapes:
             self._supervisor.failed(_TASK, "process", error)
         asked = Asked(self._source, self._process, query.endpoint)
         for metric in IDENTITY:
-            self._add(page, metric.family.name, metric.family, metric.samples(asked))
+            self._add_metric(page, metric.family.name, metric, asked)
         for metric in (*SERVER, *(CLUSTER if query.endpoint == DETAILED else ())):
             if query.wants(metric.family.groups):
-                self._add(page, query.name(metric.family), metric.family, metric.samples(asked))
+                self._add_metric(page, query.name(metric.family), metric, asked)
             await trio.lowlevel.checkpoint()
         if query.wants(SCRAPE_SECONDS.groups):
             self._add(page, SCRAPE_SECONDS.name, SCRAPE_SECONDS, ())
@@ -229,9 +233,12 @@ class Scrapes:
         self._seconds[query.endpoint] = self._seconds.get(query.endpoint, 0.0) + spent
         return page.end(begun_at)
 
+    def _add_metric(self, page: _Page, name: str, metric: Metric, asked: Asked) -> None:
+        with self._supervisor.guarded(_TASK, metric.family.name):
+            page.add(metric.family.head(name) + "".join(lines(name, metric.samples(asked))))
+
     def _add(self, page: _Page, name: str, family: Family, samples: Iterable[Sample]) -> None:
-        with self._supervisor.guarded(_TASK, family.name):
-            page.add(family.head(name) + "".join(lines(name, samples)))
+        page.add(family.head(name) + "".join(lines(name, samples)))
 
     def _own_lines(self) -> Iterator[str]:
         for endpoint, number in sorted(self._number.items()):
@@ -253,6 +260,10 @@ class Scrapes:
             return
         clients = await self._source.clients()
         table = await self._table(query, clients, columns)
+        if query.endpoint != DETAILED:
+            alarm = (Sample({}, int(table.is_disk_full)),)
+            self._add(page, DISK_ALARM.name, DISK_ALARM, alarm)
+            self._add(page, KNOWN.name, KNOWN, (Sample({}, len(table)),))
         if is_total:
             traffic = self._source.broker.traffic
             for number, column in enumerate(columns):
@@ -286,7 +297,7 @@ class Scrapes:
     ) -> None:
         queues: list[str] = []
         streams: list[str] = []
-        async for host, name in in_turns(zip(table.hosts, table.names, strict=True), _LINES_A_TURN):
+        async for host, name in in_turns(zip(table.hosts, table.names, strict=True), _NAMES_A_TURN):
             where, what = escaped(host), escaped(name)
             queues.append(f'vhost="{where}",queue="{what}"')
             streams.append(f'vhost="{where}",stream="{what}"')

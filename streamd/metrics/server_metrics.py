@@ -423,13 +423,6 @@ RABBITMQ = (
         _message_sizes,
     ),
     _one(
-        "rabbitmq_alarms_free_disk_space_watermark",
-        UNTYPED,
-        "is 1 if a stream waits for room on the disk",
-        "",
-        lambda a: int(a.source.is_disk_full()),
-    ),
-    _one(
         "rabbitmq_alarms_memory_used_watermark",
         UNTYPED,
         "is 1 if VM memory watermark alarm is in effect: never, what clients can use is bounded",
@@ -570,18 +563,6 @@ OWN = (
         GAUGE,
         "Searches that run at the moment",
         lambda a: a.source.broker.searches.num_open,
-    ),
-    _own(
-        "streams_in_trouble",
-        GAUGE,
-        "Streams that accept no messages at the moment",
-        lambda a: len(a.source.troubles()),
-    ),
-    _own(
-        "streams_known",
-        GAUGE,
-        "Streams that have been looked at since the start, or are new; at the end all",
-        lambda a: sum(1 for stream in a.source.broker.streams() if stream.is_known),
     ),
 )
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from segments.errors import FULL_DISK
 from streamd import __version__
 from streamd.broker import threads
 from streamd.broker.broker import Broker
@@ -110,15 +109,6 @@ class Source(NamedTuple):
     def num_streams(self) -> int:
         """Streams in all virtual hosts."""
         return sum(len(host.streams()) for host in self.broker.virtual_hosts.values())
-
-    def troubles(self) -> list[str]:
-        """Why streams take no messages, for each of them."""
-        hosts = self.broker.virtual_hosts.values()
-        return [trouble for host in hosts for trouble in host.alarms().values()]
-
-    def is_disk_full(self) -> bool:
-        """Some stream waits for room on the disk."""
-        return any(trouble == FULL_DISK for trouble in self.troubles())
 
     async def process(self) -> Process:
         """The process as the system sees it, asked for in a thread: disks may let one wait."""

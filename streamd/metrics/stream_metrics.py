@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from segments import Log
+from segments.errors import FULL_DISK
 from streamd.broker.log_figures import LogFigures
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream, StreamState
 from streamd.broker.traffic import ReadTotals, StreamTraffic, Traffic
-from streamd.metrics.families import COUNTER, GAUGE, Family, Number, Sample
+from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import NOBODY, Clients, ReadersOf
 
 QUEUE, STREAM = ("vhost", "queue"), ("vhost", "stream")
@@ -250,7 +251,6 @@ COLUMNS = (
         GAUGE,
         "1 when the stream accepts no messages at the moment",
         lambda r: int(r.is_in_trouble),
-        has_total=False,
     ),
     _own("stream_is_open", GAUGE, "1 when the log is in memory", lambda r: int(r.is_open)),
     _own(
@@ -366,7 +366,7 @@ QUEUE_INFO_LABELS = 'queue_type="rabbit_stream_queue",membership="leader"'
 BY_NAME: tuple[tuple[Family, Callable[[ReadersOf], Number]], ...] = (
     (
         Family(
-            "streamd_consumer_count",
+            "streamd_named_consumers",
             GAUGE,
             "Consumers of that name; a consumer's name is what it is called, or its tag",
             (*STREAM, "consumer"),
@@ -394,6 +394,17 @@ BY_NAME: tuple[tuple[Family, Callable[[ReadersOf], Number]], ...] = (
         ),
         lambda readers: readers.lag_seconds,
     ),
+)
+
+DISK_ALARM = Family(
+    "rabbitmq_alarms_free_disk_space_watermark",
+    UNTYPED,
+    "is 1 if a stream waits for room on the disk",
+)
+KNOWN = Family(
+    "streamd_streams_known",
+    GAUGE,
+    "Streams whose log has been looked at since the start, or is new: soon all of them",
 )
 
 MATCHES = Family(
@@ -424,6 +435,7 @@ class Table:
         hosts, names: of each stream.
         with_selectors: streams with standing selectors, and where they are.
         read: what was read of all streams.
+        is_disk_full: one of them waits for room on the disk.
     """
 
     def __init__(self, clients: Clients, columns: Sequence[Column], read_gone: ReadTotals) -> None:
@@ -431,6 +443,7 @@ class Table:
         self.names: list[Name] = []
         self.with_selectors: list[tuple[tuple[str, str], Stream]] = []
         self.read = read_gone
+        self.is_disk_full = False
         self._clients = clients
         self._columns = columns
         self._values: list[array[Any]] = [
@@ -462,14 +475,15 @@ class Table:
             state = _LogState.known(figures)
         else:
             return None
-        place = (host, stream.name)
+        place, alarm = (host, stream.name), stream.alarm
+        self.is_disk_full |= alarm == FULL_DISK
         return _Row(
             state,
             stream.traffic,
             read,
             self._clients.of_stream.get(place, NOBODY),
             self._clients.publishers.get(place, 0),
-            bool(stream.alarm),
+            bool(alarm),
             stream.is_open,
         )
 

@@ -1,0 +1,234 @@
+"""Metrics count what happens, and never backwards."""
+
+import itertools
+from collections.abc import Iterator
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from streamd.broker.standing_selectors import parse_standing
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.stream import commands as c
+from tests.support.amqp import Delivery, open_peer
+from tests.support.metrics import Metrics, Scraped
+from tests.support.server import NEXT, OK, Harness
+
+STREAM, AMQP = {"protocol": "stream"}, {"protocol": "amqp091"}
+QUEUE_TYPE = {"queue_type": "rabbit_stream_queue"}
+
+
+async def test_the_stream_protocol(server: Harness) -> None:
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"x" * 90] * 7)
+    await peer.store([b"y"] * 3, first_id=8)
+    await peer.subscribe("s")
+    await peer.bodies(10)
+    found = await metrics.scrape()
+    assert found.of("rabbitmq_connections") == 1
+    assert found.of("rabbitmq_connections_opened_total") == 1
+    assert found.of("rabbitmq_consumers") == 1
+    assert found.of("rabbitmq_queues") == found.of("rabbitmq_queues_created_total") == 1
+    assert found.of("rabbitmq_global_publishers", **STREAM) == 1
+    assert found.of("rabbitmq_global_consumers", **STREAM) == 1
+    for name in ("received", "received_confirm", "confirmed"):
+        assert found.of(f"rabbitmq_global_messages_{name}_total", **STREAM) == 10
+    assert found.of("rabbitmq_global_messages_delivered_total", **STREAM, **QUEUE_TYPE) == 10
+    assert found.of("rabbitmq_queue_messages") == found.of("rabbitmq_queue_messages_ready") == 10
+    assert found.of("streamd_stored_messages_total") == found.of("streamd_sent_messages_total")
+    assert found.of("streamd_stored_chunks_total") == 2
+    assert found.of("streamd_chunks_sent_total") == 2
+    written = found.of("streamd_stored_bytes_total")
+    assert found.of("rabbitmq_io_write_bytes_total") == written
+    assert 0 <= found.of("streamd_stream_bytes") - written < 100  # the file's header
+    assert found.of("streamd_confirm_seconds_count") == 10
+    assert found.of("rabbitmq_auth_attempts_succeeded_total", **STREAM) == 1
+
+    await peer.vanish()
+    await wait_all_tasks_blocked()
+    after = await metrics.scrape()
+    assert after.of("rabbitmq_global_publishers", **STREAM) == 0
+    assert after.of("rabbitmq_global_consumers", **STREAM) == 0
+    assert after.of("rabbitmq_connections") == 0
+    assert after.of("rabbitmq_connections_closed_total") == 1
+    assert falling(found, after) == []
+
+
+async def test_amqp(server: Harness) -> None:
+    metrics, amqp = Metrics(server), await open_peer(server)
+    await amqp.declare("s")
+    await amqp.declare("s")
+    await amqp.store("s", b"x" * 50, b"y" * 5_000)
+    await amqp.publish("s", b"z" * 60)
+    await amqp.publish("nowhere", b"dropped")
+    await amqp.publish("nowhere", b"returned", mandatory=True)
+    await amqp.expect(Delivery)
+    await amqp.consume("s", "c", prefetch=2, x_stream_offset="first")
+    first = (await amqp.deliveries(2))[0]
+    found = await metrics.scrape("/per-object")
+    received = "rabbitmq_global_messages_received_total"
+    assert found.of(received, **AMQP) == 5
+    assert found.of("rabbitmq_global_messages_routed_total", **AMQP) == 3
+    assert found.of("rabbitmq_global_messages_confirmed_total", **AMQP) == 2
+    for kind in ("dropped", "returned"):
+        assert found.of(f"rabbitmq_global_messages_unroutable_{kind}_total", **AMQP) == 1
+    bucket = "rabbitmq_message_size_bytes_bucket"
+    counts = [found.of(bucket, **AMQP, le=le) for le in ("100.0", "1000.0", "10000.0", "+Inf")]
+    assert counts == [4, 4, 5, 5]
+    assert found.of("rabbitmq_message_size_bytes_sum", **AMQP) == 5_110 + 15
+    assert found.of("rabbitmq_queues_declared_total") == 2
+    assert found.of("rabbitmq_queues_created_total") == 1
+    assert found.of("rabbitmq_channels") == 1
+    assert found.of("rabbitmq_global_publishers", **AMQP) == 1
+    delivered = "rabbitmq_global_messages_delivered_consume_manual_ack_total"
+    assert found.of(delivered, **AMQP, **QUEUE_TYPE) == 2
+    assert found.of("rabbitmq_queue_messages_delivered_ack_total", vhost="/", queue="s") == 2
+
+    await amqp.send(m.BasicAck(first.method.delivery_tag, False))
+    await amqp.deliveries(1)
+    await amqp.stream.aclose()
+    await wait_all_tasks_blocked()
+    after = await metrics.scrape("/per-object")
+    acknowledged = "rabbitmq_global_messages_acknowledged_total"
+    assert after.of(acknowledged, **AMQP, **QUEUE_TYPE) == 1
+    assert after.of("rabbitmq_queue_messages_acked_total", vhost="/", queue="s") == 1
+    assert after.of("rabbitmq_channels") == after.of("rabbitmq_global_publishers", **AMQP) == 0
+    assert after.of("rabbitmq_global_consumers", **AMQP) == 0
+    assert falling(found, after) == []
+
+
+async def test_chunks_that_a_filter_rules_out(server: Harness) -> None:
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    for n, value in enumerate((b"a", b"b", b"c", None)):
+        await peer.store([b"m"] * 4, first_id=1 + 4 * n, values=[value] * 4)
+    await peer.subscribe("s", filter__0="b")
+    await peer.bodies(4)
+    await wait_all_tasks_blocked()
+    found = await metrics.scrape("/per-object")
+    of = {"vhost": "/", "stream": "s"}
+    assert found.of("streamd_chunks_sent_total", **of) == 1
+    assert found.of("streamd_chunks_skipped_total", **of) == 3
+    assert found.of("streamd_unfiltered_chunks_skipped_total", **of) == 1
+    assert found.of("streamd_bytes_not_sent_total", **of) > 3 * 4 * 5
+    before = await metrics.scrape()
+    assert await peer.code(c.Delete, "s") == OK
+    await wait_all_tasks_blocked()
+    after = await metrics.scrape()
+    assert after.of("streamd_chunks_skipped_total") == 3
+    assert after.of("rabbitmq_queues_deleted_total") == 1
+    assert falling(before, after) == []
+
+
+async def test_counters_do_not_fall_while_consumers_learn_that_their_stream_is_gone(
+    server: Harness,
+) -> None:
+    """A reader outlives its stream for a moment: what it has read counts all the time."""
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"m"] * 4)
+    await peer.subscribe("s")
+    await peer.bodies(4)
+    stream = server.host.find("s")
+    before = await metrics.scrape()
+    stream.remove()  # its observers are told later
+    server.host._streams.remove("s")
+    assert falling(before, await metrics.scrape()) == []
+    for observer in server.host.observers:
+        observer.stream_is_gone(stream)
+    after = await metrics.scrape()
+    assert after.of("streamd_chunks_sent_total") == 1
+    assert falling(before, after) == []
+    assert not server.server.broker.traffic._gone
+
+
+async def test_lag_in_messages_and_seconds(server: Harness) -> None:
+    metrics, peer, slow = Metrics(server), await server.peer(), await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"m"])
+    await slow.subscribe("s", credit=1, name="reader")
+    await slow.bodies(1)
+    await slow.subscribe("s", NEXT, subscription_id=2, name="at the end")
+    await trio.sleep(3_000)
+    first = itertools.count(2)
+    await peer.store([b"m"] * 5, first_id=next(first))
+    await trio.sleep(40)
+    found = await metrics.scrape("/per-object")
+    of = {"vhost": "/", "stream": "s"}
+    assert found.of("streamd_consumer_lag_messages", **of, consumer="reader") == 5
+    # From the end of the pause on, not from the last chunk that it got.
+    assert found.of("streamd_consumer_lag_seconds", **of, consumer="reader") == 40
+    assert found.of("streamd_consumer_lag_seconds", **of, consumer="at the end") == 0
+    assert found.of("streamd_stream_lag_seconds", **of) == 40
+    assert (await metrics.scrape()).of("streamd_stream_lag_seconds") == 40
+
+
+async def test_what_stream_clients_are_told_goes_wrong(server: Harness) -> None:
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s")
+    await peer.code(c.Create, "s", ())
+    await peer.code(c.Delete, "t")
+    await peer.code(c.Unsubscribe, 9)
+    await peer.subscribe("s")
+    await peer.code(c.Subscribe, 1, "s", NEXT, 1, ())
+    await peer.publish([b"m"] * 3, publisher_id=77)
+    await peer.next()
+    stranger = server.connect()
+    await stranger.code(c.PeerProperties, ())
+    await stranger.code(c.SaslHandshake)
+    await stranger.code(c.SaslAuthenticate, "PLAIN", b"\0guest\0wrong")
+    found = await metrics.scrape()
+
+    def count(name: str) -> float:
+        return found.of(f"rabbitmq_global_stream_error_{name}_total", **STREAM)
+
+    for name in (
+        "stream_already_exists",
+        "stream_does_not_exist",
+        "subscription_id_does_not_exist",
+        "subscription_id_already_exists",
+        "publisher_does_not_exist",
+        "authentication_failure",
+    ):
+        assert count(name) == 1, name
+    assert count("internal_error") == count("access_refused") == 0
+    assert found.of("rabbitmq_auth_attempts_failed_total", **STREAM) == 1
+
+
+def falling(before: Scraped, after: Scraped) -> list[str]:
+    """Counters that are lower than they were, or gone."""
+    counters = _counters(before)
+    return [
+        name for name, labels in counters if after.get((name, labels), -1) < before[name, labels]
+    ]
+
+
+def _counters(found: Scraped) -> Iterator[tuple[str, frozenset[tuple[str, str]]]]:
+    for name, labels in found:
+        if name.endswith(("_total", "_count", "_bucket")):
+            yield name, labels
+
+
+async def test_standing_selectors(server: Harness) -> None:
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s")
+    await server.host.settings.put_selector("s", parse_standing("group", "union", "TRUE"))
+    await peer.declare("s")
+    await peer.store([b"\x00\x53\x75\xa0\x01x"])
+    found = await metrics.scrape("/per-object")
+    labels = {"vhost": "/", "stream": "s", "group": "group"}
+    assert found.of("streamd_standing_selector_matches_total", **labels) == 1
+
+
+async def test_amqp_consumers_that_read_in_vain(server: Harness) -> None:
+    metrics, amqp = Metrics(server), await open_peer(server)
+    await amqp.declare("s")
+    await amqp.store("s", b"x", b"y")
+    await amqp.consume("s", x_stream_offset="first", x_stream_sql="kind = 'none'")
+    await wait_all_tasks_blocked()
+    found = await metrics.scrape()
+    assert found.of("streamd_chunks_in_vain_total") == 1
