@@ -300,15 +300,18 @@ async def _start_http(
     from streamd import http_api  # noqa: PLC0415 - only where it is on
 
     names, refused = await http_api.machine_names(), server.broker.traffic.http_refused
-    limit = "the setting max_http_connections"
-    most, start = config.max_http_connections, server.broker.supervisor.start
-    api = http_api.Server(server.http_app(names), most, limit, refused)
-    most = MAX_METRICS_CONNECTIONS
-    metrics = http_api.Server(server.metrics_app(names), most, "the limit for metrics", refused)
+    api = http_api.Server(server.http_app(names), config.max_http_connections, refused=refused)
+    metrics = http_api.Server(
+        server.metrics_app(names), MAX_METRICS_CONNECTIONS, "the limit for metrics", refused
+    )
+    start = server.broker.supervisor.start
     for name, listener in listeners.items():
-        is_metrics = name.startswith(METRICS)
-        serve_http = partial(listener.run, metrics if is_metrics else api, stop.wait)
-        start("serving metrics" if is_metrics else "serving HTTP", serve_http, nursery=connections)
+        if name.startswith(METRICS):
+            serve_metrics = partial(listener.run, metrics, stop.wait)
+            start("serving metrics", serve_metrics, nursery=connections)
+        else:
+            serve_http = partial(listener.run, api, stop.wait)
+            start("serving HTTP", serve_http, nursery=connections)
 
 
 @asynccontextmanager

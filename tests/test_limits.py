@@ -33,7 +33,8 @@ from streamd.connections.amqp091 import (
 )
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.connections.stream import finding
-from streamd.http_api import found_messages, messages
+from streamd.http_api import found_messages, messages, metrics
+from streamd.metrics import scrape
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
@@ -436,6 +437,7 @@ def test_the_page_has_the_formula() -> None:
         "a stream": memory.stream(default),
         "a virtual host": memory.virtual_host(),
         "a user": memory.http_answers(),
+        "metrics": memory.metrics(),
     }
     page = PAGE.read_text()
     for what, size in bounds.items():
@@ -451,6 +453,7 @@ def test_the_page_has_the_formula() -> None:
         )
         + FILTER_INDEX_BYTES
         + memory.searches()
+        + memory.metrics()
     )
 
 
@@ -495,6 +498,11 @@ LIMITS = {
     "properties, values and operators of a standing selector": standing_selectors.MAX_PARTS,
     "connections": Config().max_connections,
     "HTTP connections": Config().max_http_connections,
+    "connections to the port for metrics": limits.MAX_METRICS_CONNECTIONS,
+    "scrapes that wait for their turn": scrape.MAX_WAITING,
+    "answers with metrics that are sent at once": metrics.MAX_SENT_AT_ONCE,
+    "answer with metrics": f"{scrape.MAX_ANSWER_BYTES >> 20} MiB",
+    "pattern of `/metrics/detailed`": f"{scrape.MAX_PATTERN_BYTES:,} bytes",
     "publishers of a connection": limits.MAX_IDS,
     "subscriptions of a connection": limits.MAX_IDS,
     "filters and properties of all subscriptions of a connection": (

@@ -58,6 +58,7 @@ class Supervisor:
             scope: cancels it; default the nursery's alone.
             nursery: in which it runs; default that of all.
         """
+        self.faults[kind] += 0  # it is there from now on, for those who look for a rise
         where = nursery or self._nursery
         where.start_soon(self._keep_running, kind, task, subject, scope, name=kind)
 

@@ -1,4 +1,4 @@
-"""`streamd print`: files to begin with, for a server that is installed."""
+"""`streamd print`: files to begin with, for a server that is installed, and for watching it."""
 
 import re
 import shutil
@@ -16,12 +16,14 @@ _PROGRAM = re.compile(r"(?<=^ExecStart=)\S+", re.MULTILINE)
 
 @click.group("print")
 def print_() -> None:
-    """Print a file to begin with: settings, or a unit for systemd.
+    """Print a file to begin with: settings, a unit for systemd, a dashboard, alerts.
 
     \b
     Examples:
       streamd print config > streamd.toml
       streamd print unit > /etc/systemd/system/streamd.service
+      streamd print dashboard > dashboard.json
+      streamd print alerts > /etc/prometheus/streamd.yaml
     """
 
 
@@ -47,8 +49,38 @@ def unit() -> None:
     Example:
       streamd print unit > /etc/systemd/system/streamd.service
     """
-    text = files("streamd.cli").joinpath("streamd.service").read_text()
-    write(_PROGRAM.sub(lambda _: _program(), text).removesuffix("\n"))
+    write(_PROGRAM.sub(lambda _: _program(), _file("streamd.service")))
+
+
+@print_.command()
+def dashboard() -> None:
+    """Print a dashboard for Grafana, which draws the metrics of Prometheus.
+
+    In Grafana choose Dashboards, New, Import, and give it the file. RabbitMQ's dashboards work as
+    well.
+
+    \b
+    Example:
+      streamd print dashboard > dashboard.json
+    """
+    write(_file("dashboard.json"))
+
+
+@print_.command()
+def alerts() -> None:
+    """Print alerts for Prometheus, a file for its rule_files.
+
+    They look at the metrics of servers that are scraped as the job streamd.
+
+    \b
+    Example:
+      streamd print alerts > /etc/prometheus/streamd.yaml
+    """
+    write(_file("alerts.yaml"))
+
+
+def _file(name: str) -> str:
+    return files("streamd.cli").joinpath(name).read_text().removesuffix("\n")
 
 
 def _program() -> str:

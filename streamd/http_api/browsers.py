@@ -69,10 +69,12 @@ class BrowserGuard:
         refused: gets the number of requests that were refused, as "browser".
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], refused: Counter[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: frozenset[str], refused: Counter[str] | None = None
+    ) -> None:
         self._app = app
         self._hosts = hosts
-        self._refused = refused
+        self._refused: Counter[str] = Counter() if refused is None else refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

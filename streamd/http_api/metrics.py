@@ -24,7 +24,16 @@ from streamd.http_api.messages import error_answer, refused_answer
 from streamd.http_api.service import Service
 from streamd.http_api.unread import UnreadBodies
 from streamd.metrics.families import CONTENT_TYPE
-from streamd.metrics.scrape import MAX_WAITING, Answer, BadQuery, Busy, Query, Scrapes
+from streamd.metrics.scrape import (
+    MAX_ANSWER_BYTES,
+    MAX_WAITING,
+    Answer,
+    BadQuery,
+    Busy,
+    Query,
+    Scrapes,
+    TooLarge,
+)
 from streamd.metrics.server_metrics import AGGREGATED, PER_OBJECT
 
 logger = logging.getLogger(__name__)
@@ -81,6 +90,10 @@ class MetricsPaths:
                 return refused_answer(refused)
         try:
             answer = await self._scrapes.answer(query)
+        except TooLarge:
+            most = f"{MAX_ANSWER_BYTES >> 20} MiB"
+            reason = f"it would be more than {most}, packed; ask /metrics/detailed for parts of it"
+            return error_answer(503, "too_large", reason)
         except Busy:
             reason = f"{MAX_WAITING} scrapes wait for their turn; try again later"
             refusal = error_answer(503, "busy", reason)

@@ -179,7 +179,7 @@ class Server:
     Args:
         app: answers requests.
         max_connections: that may be open.
-        limit: what says so, for people: "the setting max_http_connections".
+        limit: what says so, for people.
         refused: gets the number of connections that were refused, as "connections".
 
     Attributes:
@@ -190,14 +190,14 @@ class Server:
         self,
         app: ASGIApp,
         max_connections: int,
-        limit: str,
-        refused: Counter[str],
+        limit: str = "the setting max_http_connections",
+        refused: Counter[str] | None = None,
     ) -> None:
         self.context = WorkerContext(None)
         self._app = ASGIWrapper(app)  # type: ignore[arg-type]
         self._config = _make_config()
         self._limit, self._limit_name = max_connections, limit
-        self._num_refused = refused
+        self._num_refused: Counter[str] = Counter() if refused is None else refused
         self._open = self._refused = 0
         self._free: dict[_Place, None] = {}
 

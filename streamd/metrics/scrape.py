@@ -49,6 +49,7 @@ from streamd.metrics.stream_metrics import (
 )
 
 MAX_WAITING = 16
+MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are
 MAX_PATTERN_BYTES = 2_000
 _STREAMS_A_TURN = 50
 _LINES_A_TURN = 2_000
@@ -69,6 +70,10 @@ SCRAPE_SECONDS = Family(
 
 class BadQuery(ValueError):
     """What is asked for cannot be understood; one sentence."""
+
+
+class TooLarge(Exception):
+    """The answer is too large."""
 
 
 class Busy(Exception):
@@ -153,14 +158,22 @@ class _Page:
     def __init__(self) -> None:
         self._packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
         self._packed: list[bytes] = []
-        self._size = 0
+        self._size = self._packed_size = 0
 
     def add(self, text: str) -> None:
+        """Add lines.
+
+        Raises:
+            TooLarge: there are too many.
+        """
         data = text.encode(errors="backslashreplace")
         self._size += len(data)
         packed = self._packer.compress(data)
         if packed:
             self._packed.append(packed)
+            self._packed_size += len(packed)
+            if self._packed_size > MAX_ANSWER_BYTES:
+                raise TooLarge
 
     def end(self, begun_at: float) -> Answer:
         self._packed.append(self._packer.flush())
@@ -190,6 +203,7 @@ class Scrapes:
 
         Raises:
             Busy: too many wait already.
+            TooLarge: the answer is too large.
         """
         if self._num_waiting >= MAX_WAITING:
             self._source.broker.traffic.http_refused["scrapes"] += 1
@@ -234,8 +248,10 @@ class Scrapes:
         return page.end(begun_at)
 
     def _add_metric(self, page: _Page, name: str, metric: Metric, asked: Asked) -> None:
+        text = ""
         with self._supervisor.guarded(_TASK, metric.family.name):
-            page.add(metric.family.head(name) + "".join(lines(name, metric.samples(asked))))
+            text = metric.family.head(name) + "".join(lines(name, metric.samples(asked)))
+        page.add(text)
 
     def _add(self, page: _Page, name: str, family: Family, samples: Iterable[Sample]) -> None:
         page.add(family.head(name) + "".join(lines(name, samples)))

@@ -1,10 +1,12 @@
 """Metrics of the server as a whole, in RabbitMQ's names and in ours.
 
-The names, types and texts of RabbitMQ are those of rabbitmq/rabbitmq-server,
+What a server of streams never does, as getting single messages, is there and 0: dashboards add such
+metrics to others.
+
+Source of names, types and texts: rabbitmq/rabbitmq-server,
 deps/rabbitmq_prometheus/src/collectors/prometheus_rabbitmq_core_metrics_collector.erl,
-deps/rabbit/src/rabbit_global_counters.erl, and
-deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl. What a server of streams never does, as
-getting single messages, is there and 0: dashboards add such metrics to others.
+deps/rabbit/src/rabbit_global_counters.erl and
+deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -4,7 +4,7 @@
 `python` blocks are parts of files in `examples/`, or programs that are run; one whose first line is
 a comment with a file name, `# late.py`, is saved under that name instead, to be typed later. Behind
 a line `<!-- figures vary -->` other figures may be printed than the page shows. Where a page names
-the ports 5552, 5672 and 15672, those of the server beside it are meant.
+the ports 5552, 5672, 15672 and 15692, those of the server beside it are meant.
 """
 
 import os
@@ -90,7 +90,12 @@ class Reader:
             "PYTHONPATH": str(ROOT),
         }
         self._server = server
-        self._ports = {"5552": server.port, "5672": server.amqp_port, "15672": server.http_port}
+        self._ports = {
+            "5552": server.port,
+            "5672": server.amqp_port,
+            "15672": server.http_port,
+            "15692": server.metrics_port,
+        }
         (folder / "examples").symlink_to(ROOT / "examples")
 
     def read(self, block: Block) -> None:
@@ -144,7 +149,9 @@ class Reader:
 
     def _here(self, text: str) -> str:
         text = text.replace("connect()", f'connect("{self._server.uri}")')
-        return re.sub(r"\b(5552|5672|15672)\b", lambda found: str(self._ports[found[0]]), text)
+        return re.sub(
+            r"\b(5552|5672|15672|15692)\b", lambda found: str(self._ports[found[0]]), text
+        )
 
     def _argument_of(self, command: str) -> object:
         if "_in_spark" in command:
@@ -163,6 +170,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("page", list(pages_to_type()))
 def test_what_is_typed_prints_what_is_shown(page: Page, commands: Path, tmp_path: Path) -> None:
     http = ("--http-port", "0") if "15672" in page.text else ()
+    http += ("--metrics-port", "0") if "15692" in page.text else ()
     server = ServerProcess(tmp_path / "data", *http).start()
     try:
         path = without_java(tmp_path) if page.needs_spark else ""

@@ -292,6 +292,20 @@ async def test_streams_come_and_go_meanwhile(server: Harness) -> None:
     assert before["streamd_chunks_sent_total"] > 0
 
 
+async def test_an_answer_that_is_too_large(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrapes_module, "MAX_ANSWER_BYTES", 2_000)
+    peer = await server.peer()
+    for n in range(40):
+        await peer.create(f"{hash((n, 1)):x}{hash((n, 2)):x}")
+    metrics = Metrics(server)
+    answer = await metrics.ask("/per-object")
+    assert answer.status_code == 503
+    assert "ask /metrics/detailed" in answer.json()["reason"]
+    assert (await metrics.ask("/detailed?family=queue_consumer_count&queue=a")).status_code == 200
+
+
 # -- faults
 
 

@@ -14,6 +14,7 @@ from streamd.broker.searches import MAX_MESSAGE_BYTES, MAX_SEARCHES, PAGE_BYTES
 from streamd.config import (
     FILTER_INDEX_BYTES,
     MAX_IDS,
+    MAX_METRICS_CONNECTIONS,
     MAX_NAME_BYTES,
     OUTBOX_BYTES,
     PROPERTIES_BYTES,
@@ -26,6 +27,9 @@ from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
 from streamd.connections.amqp091.delivery import HELD_BYTES
 from streamd.http_api.found_messages import _MOST_UNSENT_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
+from streamd.http_api.metrics import MAX_SENT_AT_ONCE
+from streamd.metrics.scrape import MAX_ANSWER_BYTES
+from streamd.metrics.stream_metrics import COLUMNS
 from streamd.wire.amqp091 import connection as amqp
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 from streamd.wire.stream.fields import MAX_ITEMS
@@ -114,6 +118,13 @@ def searches() -> int:
     return MAX_SEARCHES * (2 * MAX_CHUNK_BYTES + 2 * MAX_UNPACKED_BYTES)
 
 
+def metrics() -> int:
+    """Answers with metrics on their way, one that is made of the longest names, and connections."""
+    being_made = Config().max_streams * (2 * 4 * MAX_NAME_BYTES + len(COLUMNS) * 8)
+    answers = (MAX_SENT_AT_ONCE + 1) * MAX_ANSWER_BYTES
+    return answers + being_made + MAX_METRICS_CONNECTIONS * _CONNECTION
+
+
 def everything(config: Config) -> int:
     """All that peers can make a server hold together; only administrators add hosts and users."""
     connection = max(stream_connection(config), amqp_connection())
@@ -125,4 +136,5 @@ def everything(config: Config) -> int:
         + http_answers()
         + FILTER_INDEX_BYTES
         + searches()
+        + metrics()
     )

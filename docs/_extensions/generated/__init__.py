@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from generated import command_line, http_api, settings, stream_arguments
+from generated import command_line, http_api, metrics, settings, stream_arguments
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": command_line.summary,
     "http-objects": http_api.objects,
     "http-paths": http_api.paths,
+    "metrics": metrics.markdown,
     "settings": settings.markdown,
     "stream-arguments": stream_arguments.markdown,
 }
