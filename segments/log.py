@@ -129,7 +129,6 @@ class Log:
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = self.keys_requested = False
         self.begins_at = self.keys_wanted_from = 0
-        self.begins_at = 0
         self.appended_chunks = self.appended_bytes = 0
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
