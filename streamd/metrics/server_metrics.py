@@ -548,6 +548,13 @@ OWN = (
         "reason",
         lambda a: [(r, a.source.broker.traffic.http_refused[r]) for r in REFUSALS],
     ),
+    _counted(
+        "errors_total",
+        "Errors that clients of the stream protocol were told, in RabbitMQ's words: the metrics "
+        "rabbitmq_global_stream_error_* in one",
+        "error",
+        lambda a: [(n, _protocol(a, STREAM_PROTOCOL).errors[c]) for c, n in ERROR_NAMES.items()],
+    ),
     _own(
         "searches_total",
         COUNTER,

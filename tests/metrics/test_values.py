@@ -196,6 +196,9 @@ async def test_what_stream_clients_are_told_goes_wrong(server: Harness) -> None:
     ):
         assert count(name) == 1, name
     assert count("internal_error") == count("access_refused") == 0
+    told = [(labels["error"], value) for labels, value in found.like("streamd_errors_total")]
+    assert sum(value for _, value in told) == 6
+    assert len(told) == 17
     assert found.of("rabbitmq_auth_attempts_failed_total", **STREAM) == 1
 
 
