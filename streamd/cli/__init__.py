@@ -77,7 +77,7 @@ _COMMANDS = {
     "print": _Place(
         "streamd.cli.printing",
         "print_",
-        "Print a file to begin with: settings, or a unit for systemd.",
+        "Print a file to begin with: settings, a unit, a dashboard, alerts.",
     ),
     "demo": _Place("streamd.cli.demo.command", "demo", "Show chunk filtering on real records."),
 }

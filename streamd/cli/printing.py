@@ -16,7 +16,7 @@ _PROGRAM = re.compile(r"(?<=^ExecStart=)\S+", re.MULTILINE)
 
 @click.group("print")
 def print_() -> None:
-    """Print a file to begin with: settings, a unit for systemd, a dashboard, alerts.
+    """Print a file to begin with: settings, a unit, a dashboard, alerts.
 
     \b
     Examples:
@@ -43,7 +43,9 @@ def config() -> None:
 
 @print_.command()
 def unit() -> None:
-    """Print a unit for systemd, which starts the program that prints it.
+    """Print a unit for systemd.
+
+    It starts the program that prints it.
 
     \b
     Example:
@@ -54,10 +56,10 @@ def unit() -> None:
 
 @print_.command()
 def dashboard() -> None:
-    """Print a dashboard for Grafana, which draws the metrics of Prometheus.
+    """Print a dashboard for Grafana.
 
-    In Grafana choose Dashboards, New, Import, and give it the file. RabbitMQ's dashboards work as
-    well.
+    It draws the metrics of Prometheus. In Grafana choose Dashboards, New, Import, and give it the
+    file. RabbitMQ's dashboards work as well.
 
     \b
     Example:
@@ -68,9 +70,10 @@ def dashboard() -> None:
 
 @print_.command()
 def alerts() -> None:
-    """Print alerts for Prometheus, a file for its rule_files.
+    """Print alerts for Prometheus.
 
-    They look at the metrics of servers that are scraped as the job streamd.
+    It is a file for its rule_files. They look at the metrics of servers that are scraped as the job
+    streamd.
 
     \b
     Example:

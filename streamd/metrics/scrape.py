@@ -57,7 +57,6 @@ _NAMES_A_TURN = 500
 _PATTERN_MEMORY = 1 << 20
 _UNPACKED_BYTES = 256 << 10
 _GZIP = 31  # as zlib calls it
-_TASK = "collecting metrics"
 
 SCRAPE_SECONDS = Family(
     "streamd_scrape_seconds",
@@ -230,7 +229,7 @@ class Scrapes:
         try:
             self._process = await self._source.process()
         except StorageError as error:  # no thread: what was known is told again
-            self._supervisor.failed(_TASK, "process", error)
+            self._supervisor.failed("collecting metrics", "process", error)
         asked = Asked(self._source, self._process, query.endpoint)
         for metric in IDENTITY:
             self._add_metric(page, metric.family.name, metric, asked)
@@ -249,7 +248,7 @@ class Scrapes:
 
     def _add_metric(self, page: _Page, name: str, metric: Metric, asked: Asked) -> None:
         text = ""
-        with self._supervisor.guarded(_TASK, metric.family.name):
+        with self._supervisor.guarded("collecting metrics", metric.family.name):
             text = metric.family.head(name) + "".join(lines(name, metric.samples(asked)))
         page.add(text)
 
@@ -303,7 +302,7 @@ class Scrapes:
         hosts = broker.virtual_hosts.items()
         streams = [(name, stream) for name, host in hosts for stream in host.streams()]
         async for name, stream in in_turns(streams, _STREAMS_A_TURN):
-            with self._supervisor.guarded(_TASK, stream.name):
+            with self._supervisor.guarded("collecting metrics", stream.name):
                 if chosen(name, stream.name):
                     table.add(name, stream)
         return table

@@ -36,7 +36,8 @@ OPTIONS = {
 }
 COMMANDS = all_commands()
 # They begin without a server.
-LOCAL = [("serve",), ("tune",), ("demo",), ("print", "config"), ("print", "unit")]
+LOCAL = [("serve",), ("tune",), ("demo",)]
+LOCAL += [("print", what) for what in ("config", "unit", "dashboard", "alerts")]
 REMOTE = [name for name in COMMANDS if name not in LOCAL]
 ODD_NAMES = ["m[prod]", "[/bold]", "a\nb", "\x1b[31m", "流れ" * 30, "\udcff", ""]
 ODD_NUMBERS = ["²", "-1", "nan", "-inf", "1e999", "0x10", "1" * 5000, ""]

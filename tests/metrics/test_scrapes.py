@@ -4,6 +4,7 @@ import gzip
 import logging
 import math
 import re
+from hashlib import sha256
 
 import httpx
 import pytest
@@ -295,10 +296,10 @@ async def test_streams_come_and_go_meanwhile(server: Harness) -> None:
 async def test_an_answer_that_is_too_large(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrapes_module, "MAX_ANSWER_BYTES", 2_000)
+    monkeypatch.setattr(scrapes_module, "MAX_ANSWER_BYTES", 5_000)
     peer = await server.peer()
-    for n in range(40):
-        await peer.create(f"{hash((n, 1)):x}{hash((n, 2)):x}")
+    for n in range(200):
+        await peer.create(sha256(b"%d" % n).hexdigest())
     metrics = Metrics(server)
     answer = await metrics.ask("/per-object")
     assert answer.status_code == 503
