@@ -24,6 +24,7 @@ from streamd.wire.stream.fields import MAX_ITEMS, CommandVersions, OffsetSpecifi
 from streamd.wire.stream.publish import encode_sub_batch
 from tests.support.amqp import STREAM, AmqpPeer, declare, fields, open_peer
 from tests.support.http import Http
+from tests.support.metrics import Metrics
 from tests.support.server import FIRST, OK, Harness, frame, harness
 from tests.support.watchdog import MOST_UNITS, Watchdog, watchdog
 
@@ -373,3 +374,36 @@ async def asked(http: Http, dog: Watchdog, method: str, path: str) -> tuple[int,
 async def _ask(http: Http, method: str, path: str, body: Any) -> None:
     answer = await http.ask(method, path, body)
     assert answer.status_code not in (UNAUTHORIZED, FAILED), answer.text
+
+
+# -- metrics, which are asked for again and again: 5 ms at most
+
+_MOST_OF_SCRAPES = MOST_UNITS // 10
+_SCRAPES = (
+    "",
+    "/per-object",
+    "/detailed?family=streamd_stream&queue=^p",
+    "/detailed?family=exchange_bindings&family=vhost_status",
+    "/detailed?family=streamd_consumer",
+)
+
+
+async def test_scrapes(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, longest = Metrics(server), {}
+    history = server.server.broker.history
+    for name in PARTITIONS:
+        server.host.find(name).traffic.wrote(1, 1, 1)
+    with watchdog(monkeypatch) as dog:
+        for path in _SCRAPES:
+            dog.reset()
+            async with trio.open_nursery() as nursery:  # it runs in the task that asks
+                nursery.start_soon(metrics.scrape_unread, path)
+            longest[path] = dog.longest, dog.where
+        dog.reset()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(history.sample_streams)
+        longest["the last hour"] = dog.longest, dog.where
+    for path, (units, where) in longest.items():
+        print(f"{units:9,} {path} in {where}")
+    assert {path for path, (units, _) in longest.items() if units > _MOST_OF_SCRAPES} == set()
+    assert min(units for units, _ in longest.values()) > 100

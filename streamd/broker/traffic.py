@@ -179,7 +179,7 @@ class Traffic:
             confirm of them all; each counts.
         flush_seconds: that flushes to the device took.
         loop_delay_seconds: how late the event loop has come to a task that was due.
-        message_bytes: of messages that AMQP clients have published.
+        new_sizes: of messages that AMQP clients have published, until they are counted.
         http_refused: requests and connections of HTTP, by the reason.
     """
 
@@ -190,11 +190,24 @@ class Traffic:
         self.confirm_seconds = Histogram(SECONDS)
         self.flush_seconds = Histogram(SECONDS)
         self.loop_delay_seconds = Histogram(SECONDS)
-        self.message_bytes = Histogram(MESSAGE_BYTES)
+        self.new_sizes: list[int] = []
+        self._message_bytes = Histogram(MESSAGE_BYTES)
         self.http_refused: Counter[str] = Counter()
         self._protocols: dict[str, ProtocolTraffic] = {}
         self._read = NOTHING_READ
         self._gone: set[StreamTraffic] = set()
+
+    @property
+    def message_bytes(self) -> Histogram:
+        """Sizes of messages that AMQP clients have published."""
+        self.count_sizes()
+        return self._message_bytes
+
+    def count_sizes(self) -> None:
+        """Count the new sizes: many at once, as that costs less."""
+        if self.new_sizes:
+            self._message_bytes.observe_all(self.new_sizes)
+            self.new_sizes.clear()
 
     def protocol(self, name: str) -> ProtocolTraffic:
         """What the clients of a protocol have done."""

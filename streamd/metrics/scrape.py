@@ -51,7 +51,7 @@ from streamd.metrics.stream_metrics import (
 MAX_WAITING = 16
 MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are
 MAX_PATTERN_BYTES = 2_000
-_STREAMS_A_TURN = 50
+_STREAMS_A_TURN = 25
 _LINES_A_TURN = 2_000
 _NAMES_A_TURN = 500
 _PATTERN_MEMORY = 1 << 20
@@ -233,10 +233,15 @@ class Scrapes:
         asked = Asked(self._source, self._process, query.endpoint)
         for metric in IDENTITY:
             self._add_metric(page, metric.family.name, metric, asked)
-        for metric in (*SERVER, *(CLUSTER if query.endpoint == DETAILED else ())):
+        for metric in SERVER:
             if query.wants(metric.family.groups):
                 self._add_metric(page, query.name(metric.family), metric, asked)
             await trio.lowlevel.checkpoint()
+        for metric in CLUSTER if query.endpoint == DETAILED else ():
+            if query.wants(metric.family.groups):
+                with self._supervisor.guarded("collecting metrics", metric.family.name):
+                    found = metric.samples(asked)
+                    await self._add_in_turns(page, metric.family.name, metric.family, found)
         if query.wants(SCRAPE_SECONDS.groups):
             self._add(page, SCRAPE_SECONDS.name, SCRAPE_SECONDS, ())
             page.add("".join(self._own_lines()))

@@ -445,12 +445,12 @@ RABBITMQ = (
 
 
 def _vhost_status(asked: Asked) -> Iterator[Sample]:
-    for name in asked.source.broker.virtual_hosts:
+    for name in list(asked.source.broker.virtual_hosts):
         yield Sample({"vhost": name}, 1)
 
 
 def _exchanges(asked: Asked, *, counts: bool) -> Iterator[Sample]:
-    for host in asked.source.broker.virtual_hosts.values():
+    for host in list(asked.source.broker.virtual_hosts.values()):
         for row in host.exchanges.rows():
             labels = {"vhost": host.name, "exchange": row.name, "type": str(row.type)}
             yield Sample(labels, len(host.exchanges.bindings_from(row.name)) if counts else 1)

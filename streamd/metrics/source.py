@@ -9,14 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import trio
+
 from streamd import __version__
 from streamd.broker import threads
 from streamd.broker.broker import Broker
-from streamd.broker.steps import in_turns
 from streamd.connections.registry import AMQP091, STREAM_PROTOCOL, ConnectionRegistry
 
 PROTOCOLS = (STREAM_PROTOCOL, AMQP091)
-_CONNECTIONS_A_TURN = 10
+_CLIENTS_A_TURN = 200  # publishers and consumers; a connection counts as one more
 _UNLIMITED = 1 << 60  # and more: what the kernel says where there is no limit
 
 
@@ -116,13 +117,18 @@ class Source(NamedTuple):
 
     async def clients(self) -> Clients:
         """Who uses which stream; others have their turn meanwhile."""
-        found = Clients()
-        async for connection in in_turns(self.connections, _CONNECTIONS_A_TURN):
+        found, seen = Clients(), 0
+        for connection in self.connections:
+            if seen >= _CLIENTS_A_TURN:
+                seen = 0
+                await trio.lowlevel.checkpoint()
             host = connection.virtual_host
-            for publisher in connection.publishers():
+            publishers, consumers = connection.publishers(), connection.consumers()
+            seen += 1 + len(publishers) + len(consumers)
+            for publisher in publishers:
                 place = (host, publisher.stream)
                 found.publishers[place] = found.publishers.get(place, 0) + 1
-            for consumer in connection.consumers():
+            for consumer in consumers:
                 name = consumer.properties.get("name") or consumer.properties.get("identifier", "")
                 lag, seconds = consumer.lag, consumer.lag_seconds
                 stream = consumer.stream

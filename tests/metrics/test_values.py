@@ -235,3 +235,15 @@ async def test_amqp_consumers_that_read_in_vain(server: Harness) -> None:
     await wait_all_tasks_blocked()
     found = await metrics.scrape()
     assert found.of("streamd_chunks_in_vain_total") == 1
+
+
+async def test_sizes_of_messages_that_go_nowhere_do_not_pile_up(server: Harness) -> None:
+    amqp, traffic = await open_peer(server), server.server.broker.traffic
+    for _ in range(5):
+        await amqp.publish("nowhere", *[b"x" * 10] * 900)
+        await wait_all_tasks_blocked()
+        assert len(traffic.new_sizes) < 2_000
+    found = await Metrics(server).scrape()
+    assert found.of("rabbitmq_message_size_bytes_count", **AMQP) == 4_500
+    assert found.of("rabbitmq_global_messages_received_total", **AMQP) == 4_500
+    assert traffic.new_sizes == []

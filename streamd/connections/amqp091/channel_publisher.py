@@ -27,6 +27,7 @@ class ChannelPublisher:
     Attributes:
         reference: none.
         confirms: tags of published messages; None before confirm.select.
+        has_published: something was published on its channel.
     """
 
     reference = b""
@@ -39,7 +40,7 @@ class ChannelPublisher:
         self._outbox = outbox
         self._fail = fail
         self._traffic = traffic
-        self._has_published = False
+        self.has_published = False
         self._is_closed = False
 
     def select_confirms(self) -> None:
@@ -49,8 +50,8 @@ class ChannelPublisher:
 
     def publishes(self) -> None:
         """Something is published on its channel: it counts as a publisher from now on."""
-        if not self._has_published and not self._is_closed:
-            self._has_published = True
+        if not self.has_published and not self._is_closed:
+            self.has_published = True
             self._traffic.publishers += 1
 
     def confirm(self, publishing_ids: bytes) -> None:
@@ -81,7 +82,7 @@ class ChannelPublisher:
 
     def close(self) -> None:
         """The channel is closed: nothing more is sent on it."""
-        if self._has_published and not self._is_closed:
+        if self.has_published and not self._is_closed:
             self._traffic.publishers -= 1
         self._is_closed = True
         self.confirms = None

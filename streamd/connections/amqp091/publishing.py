@@ -43,6 +43,7 @@ _TARGETS_A_TURN = 100  # streams that a message is given to before others have a
 _BYTES_A_TURN = 4 << 20  # of its copies
 _ROUTED = 16  # finding them takes as long as publishing so many messages
 _MAX_KEYS = 1_000  # of a message, in CC and BCC
+_MOST_SIZES = 1_000  # of messages, until they are counted
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
@@ -140,8 +141,7 @@ class Publishing:
         self._written: set[Stream] = set()
         self._used: WeakSet[Stream] = WeakSet()
         self._traffic = traffic.protocol(AMQP091)
-        self._message_bytes = traffic.message_bytes
-        self._sizes: list[int] = []  # of messages since the last `flush`
+        self._new_sizes, self._count_sizes = traffic.new_sizes, traffic.count_sizes
 
     def publish(self, channel: Channel, content: Content) -> int:
         """Take a message; `flush` gives it to its streams.
@@ -222,7 +222,8 @@ class Publishing:
 
     def _next_tag(self, targets: list[_Target], message: _Message) -> int:
         """The number of a message whose publisher wants to know, 0 of others."""
-        self._sizes.append(len(message.body))
+        self._traffic.messages_received += 1
+        self._new_sizes.append(len(message.body))
         if targets:
             self._traffic.messages_routed += 1
         confirms = message.channel.publisher.confirms
@@ -247,8 +248,8 @@ class Publishing:
 
     def flush(self) -> None:
         """Give the streams what was gathered."""
-        if self._sizes:
-            self._count()
+        if len(self._new_sizes) > _MOST_SIZES:  # also where nothing went anywhere
+            self._count_sizes()
         if not self._gathered:
             return
         gathered, self._gathered = self._gathered, {}
@@ -260,14 +261,9 @@ class Publishing:
                 group = stream.contract.with_property_keys(group)
             self._written.add(stream)
             self._used.add(stream)
-            channel.publisher.publishes()
+            if not channel.publisher.has_published:
+                channel.publisher.publishes()
             stream.publish(PendingEntries(channel.publisher, group))
-
-    def _count(self) -> None:
-        """Count the messages of a round, mostly all of similar size, at once."""
-        sizes, self._sizes = self._sizes, []
-        self._traffic.messages_received += len(sizes)
-        self._message_bytes.observe_all(sizes)
 
     async def settled(self) -> None:
         """Return when what was given to streams is stored, or cannot be for now."""
