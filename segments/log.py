@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
@@ -81,6 +82,19 @@ def _open_writer(disk: Disk, folder: str, plan: Plan) -> SegmentWriter:
     return SegmentWriter.create(disk, folder, base)
 
 
+class Written(NamedTuple):
+    """What was appended to a log.
+
+    Attributes:
+        messages, chunks: how many.
+        size: of the chunks, in bytes.
+    """
+
+    messages: int
+    chunks: int
+    size: int
+
+
 class Log:
     """A stream's log, open for appending and reading. Made by `Log.open`.
 
@@ -99,7 +113,6 @@ class Log:
         keys_requested: somebody is about to index keys; it says when that is done.
         keys_wanted_from: bytes of the newest segment from which on there is something to index;
             said by whoever found that there is nothing more before.
-        appended_chunks, appended_bytes: since it was opened.
     """
 
     def __init__(
@@ -129,7 +142,7 @@ class Log:
         self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
         self.is_closed = self.keys_requested = False
         self.begins_at = self.keys_wanted_from = 0
-        self.appended_chunks = self.appended_bytes = 0
+        self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
         self._obstacle: StorageError | None = None
         self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
@@ -216,6 +229,16 @@ class Log:
     def next_offset(self) -> int:
         """Offset that the next record will get, after all that is appended."""
         return self._writer.next_offset
+
+    @property
+    def written(self) -> Written:
+        """What has been appended since it was opened."""
+        writer, rolled = self._writer, self._rolled
+        return Written(
+            rolled.messages + writer.next_offset,
+            rolled.chunks + writer.num_chunks - writer.start_chunks,
+            rolled.size + writer.size - writer.start_size,
+        )
 
     @property
     def first_offset(self) -> int:
@@ -341,10 +364,7 @@ class Log:
             return
         chunks = [chunk for chunk, _ in group]
         sequences = [builder.sequences for _, builder in group]
-        before = self._writer.size
         appended = self._writer.append(chunks, sequences)
-        self.appended_bytes += appended.size - before
-        self.appended_chunks += len(chunks)
         self._last_timestamp_ms = chunks[-1].header.timestamp_ms
         if self.commits_on_flush:
             for brought in sequences:
@@ -389,6 +409,7 @@ class Log:
         writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
         writer.segment.report_damage_to(self._observer.damage_found)
         self._state.rolled(self._writer, writer)
+        self._rolled = self.written._replace(messages=self._rolled.messages)  # by offsets
         self._writer.close()
         self._writer = writer
 

@@ -288,7 +288,7 @@ class SegmentWriter:
     Attributes:
         segment: as readers see it.
         failed: why nothing can be appended any more.
-        start_size: bytes that the segment had when writing began.
+        start_size, start_chunks: bytes and chunks that the segment had when writing began.
         size, num_chunks, next_offset: of the segment with everything that was appended.
     """
 
@@ -300,7 +300,7 @@ class SegmentWriter:
         # Chunks from here on; readers have it when nothing is missing before, see `adopt`.
         self._filters = FilterIndex()
         self.start_size = self.size = segment.size
-        self.num_chunks = segment.num_chunks
+        self.start_chunks = self.num_chunks = segment.num_chunks
         self.next_offset = segment.next_offset
         segment.key_state = KeyState.KNOWN
         if not segment.num_chunks:

@@ -392,7 +392,7 @@ async def test_scrapes(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None
     metrics, longest = Metrics(server), {}
     history = server.server.broker.history
     for name in PARTITIONS:
-        server.host.find(name).traffic.wrote(1, 1, 1)
+        server.host.find(name).traffic.sent_to_amqp(1, 1)
     with watchdog(monkeypatch) as dog:
         for path in _SCRAPES:
             dog.reset()
@@ -402,6 +402,7 @@ async def test_scrapes(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None
         dog.reset()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(history.sample_streams)
+            nursery.start_soon(history.add_up)
         longest["the last hour"] = dog.longest, dog.where
     for path, (units, where) in longest.items():
         print(f"{units:9,} {path} in {where}")

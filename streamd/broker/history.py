@@ -16,7 +16,7 @@ import trio
 
 from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream, StreamState
-from streamd.broker.traffic import Traffic
+from streamd.broker.traffic import NOTHING, Flow, Traffic
 
 INTERVAL_SECONDS = 5
 STREAM_INTERVAL_SECONDS = 20
@@ -79,6 +79,9 @@ class _Samples:
             del self._times[0]
             del self._rates[:_RATES]
 
+    def latest(self) -> StreamMoment | None:
+        return StreamMoment(self._times[-1], *self._rates[-_RATES:]) if self._times else None
+
     def shown(self) -> list[StreamMoment]:
         rates = self._rates
         return [
@@ -106,7 +109,8 @@ class History:
         self._of_streams: dict[Stream, _Samples] = {}
         self._num_samples = 0
         self._longest_delay = 0.0
-        self._last = self._counted()
+        self._flow = NOTHING
+        self._last = trio.current_time(), NOTHING, list(traffic.confirm_seconds.counts)
         self._streams_at = trio.current_time()
 
     def server(self) -> list[Moment]:
@@ -117,6 +121,11 @@ class History:
         """A stream, the oldest first; empty when nothing has happened in it."""
         found = self._of_streams.get(stream)
         return [] if found is None else found.shown()
+
+    def latest(self, stream: Stream) -> StreamMoment | None:
+        """The last one of a stream; None when nothing has happened in it."""
+        found = self._of_streams.get(stream)
+        return None if found is None else found.latest()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -130,22 +139,25 @@ class History:
             late = trio.current_time() - next_sample
             if late >= 0:
                 next_sample += INTERVAL_SECONDS * (1 + late // INTERVAL_SECONDS)
+                await self.add_up()
                 self.sample()
                 if self._num_samples % _EVERY == 0:
                     await self.sample_streams()
 
-    def _counted(self) -> tuple[float, tuple[int, int, int, int], list[int]]:
-        t = self._traffic
-        totals = (t.messages_in, t.messages_out, t.bytes_in, t.bytes_out)
-        return trio.current_time(), totals, list(t.confirm_seconds.counts)
+    async def add_up(self) -> None:
+        """Find what has gone through the server: through streams that are there, and that were."""
+        total, streams = self._traffic.flow_of_the_gone(), self._streams()
+        async for stream in in_turns(streams, _STREAMS_A_TURN):
+            total = total.plus(stream.traffic.flow())
+        self._flow = total
 
     def sample(self) -> None:
-        """Take a sample of the server."""
+        """Take a sample of the server, of what was added up last."""
         then, before, confirms = self._last
-        self._last = now, totals, _ = self._counted()
-        rates = _rates(totals, before, now - then)
-        quantile = self._traffic.confirm_seconds.quantile
-        p50, p99 = quantile(0.5, confirms), quantile(0.99, confirms)
+        now, histogram = trio.current_time(), self._traffic.confirm_seconds
+        self._last = now, self._flow, list(histogram.counts)
+        p50, p99 = histogram.quantile(0.5, confirms), histogram.quantile(0.99, confirms)
+        rates = _rates(self._flow, before, now - then)
         self._moments.append(Moment(self._now_ms(), *rates, p50, p99, self._longest_delay))
         self._longest_delay = 0.0
         self._num_samples += 1
@@ -158,10 +170,10 @@ class History:
         for stream in [one for one in kept if one.state is StreamState.GONE]:
             del kept[stream]
         async for stream in in_turns(self._streams(), _STREAMS_A_TURN):
-            t = stream.traffic
-            totals = (t.messages_in, t.messages_out, t.bytes_in, t.bytes_out)
+            traffic = stream.traffic
+            flow, before = traffic.flow(), traffic.sampled
             samples = kept.get(stream)
-            if totals == t.sampled:
+            if _shown(flow) == _shown(before):
                 if samples is not None:
                     samples.add(at_ms, (0.0,) * _RATES)
                     if number - samples.last_use >= _SAMPLES:
@@ -174,14 +186,16 @@ class History:
             ):
                 samples = kept[stream] = _Samples()
             if samples is not None:
-                samples.add(at_ms, _rates(totals, t.sampled, seconds))
+                samples.add(at_ms, _rates(flow, before, seconds))
                 samples.last_use = number
-            t.sampled = totals
+            traffic.sampled = flow
 
 
-def _rates(
-    now: tuple[int, int, int, int], before: tuple[int, int, int, int], seconds: float
-) -> tuple[float, float, float, float]:
+def _shown(flow: Flow) -> tuple[int, int, int, int]:
+    return flow.messages_in, flow.messages_out, flow.bytes_in, flow.bytes_out
+
+
+def _rates(now: Flow, before: Flow, seconds: float) -> tuple[float, float, float, float]:
     span = max(seconds, 1e-3)
-    a, b, c, d = (max(0, n - m) / span for n, m in zip(now, before, strict=True))
+    a, b, c, d = (max(0, n - m) / span for n, m in zip(_shown(now), _shown(before), strict=True))
     return a, b, c, d

@@ -46,7 +46,7 @@ from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.errors import Reason
 from streamd.broker.publication import PendingEntries, Publisher, queued_size
 from streamd.broker.standing_selectors import MARK_UNITS, StandingSelectors
-from streamd.broker.traffic import StreamTraffic
+from streamd.broker.traffic import Histogram
 from streamd.broker.waiters import Waiters
 from streamd.config import QUEUE_BYTES
 
@@ -74,7 +74,7 @@ class LogWriter:
         now_ms: the wall clock, in ms since 1970.
         standing: selectors that are evaluated for each chunk.
         waiters: woken by what is committed.
-        traffic: counts what is written.
+        confirm_seconds: gets the time that messages wait for their confirm.
 
     Attributes:
         state: see the table above.
@@ -91,7 +91,7 @@ class LogWriter:
         now_ms: Callable[[], int],
         standing: StandingSelectors,
         waiters: Waiters,
-        traffic: StreamTraffic,
+        confirm_seconds: Histogram,
     ) -> None:
         self.state = WriterState.WRITING
         self.failure: str | None = None
@@ -102,7 +102,7 @@ class LogWriter:
         self._now_ms = now_ms
         self._standing = standing
         self._waiters = waiters
-        self._traffic = traffic
+        self._confirm_seconds = confirm_seconds
         self._queued_at = self._written_at = 0.0  # when the first message of those came; 0: none
         self._pauses: list[tuple[int, int]] = []
         self._is_paused = False
@@ -244,7 +244,6 @@ class LogWriter:
         chunks = self._assemble()
         log = self._log
         first = chunk_end = log.next_offset
-        num_chunks, num_bytes = log.appended_chunks, log.appended_bytes
         self._written_at = self._written_at or self._queued_at
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
@@ -261,11 +260,6 @@ class LogWriter:
             self._last_write_ms = now_ms
             log.append(builders, now_ms)
         finally:
-            self._traffic.wrote(
-                log.next_offset - first,
-                log.appended_chunks - num_chunks,
-                log.appended_bytes - num_bytes,
-            )
             for chunk in chunks:
                 chunk_end += chunk.builder.num_records
                 if chunk_end > log.next_offset:
@@ -322,7 +316,7 @@ class LogWriter:
                 logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
         if size:
             seconds = time.monotonic() - self._written_at
-            self._traffic.server.confirm_seconds.observe(seconds, size // ID_SIZE)
+            self._confirm_seconds.observe(seconds, size // ID_SIZE)
             self._written_at = 0.0
         log = self._log
         if log.committed_offset != self._told_offset:

@@ -320,8 +320,14 @@ class Stream:
         """Take a log that is open; what was published before is written."""
         services = self._services
         self._log = log
+        self.traffic.log_opened(log)
         self._writer = LogWriter(
-            self.name, log, services.now_ms, self.standing, self.waiters, self.traffic
+            self.name,
+            log,
+            services.now_ms,
+            self.standing,
+            self.waiters,
+            self.traffic.server.confirm_seconds,
         )
         self._maintenance = LogMaintenance(
             self.name,
@@ -391,6 +397,7 @@ class Stream:
                 logger.exception("stream %s: its log cannot be closed", self.name)
                 failure = str(error)
                 log.abandon()
+        self.traffic.log_closed()
         self._log = self._writer = self._maintenance = self._upkeep = None
         self.state = StreamState.CLOSED
         if failure:

@@ -1,9 +1,9 @@
 """What has gone through a server since its start: plain numbers, which metrics are made of.
 
-Whoever does the work adds to them, for each frame, chunk or turn, never for each message of a
-chunk: an addition to an attribute costs some 40 ns, and needs no lock, as all of it is on the event
-loop. What costs more is left to whoever asks (streamd/metrics): how far consumers have come is
-counted by their readers, which a stream merely knows.
+Whoever does the work adds to them, for each frame or turn, never for each message of a chunk: an
+addition to an attribute costs some 40 ns, and needs no lock, as all of it is on the event loop.
+What costs more is left to whoever asks (streamd/metrics, history.py): what was written is known to
+a stream's log, and how far consumers have come to their readers.
 
 Totals never fall: what a stream counted stays in those of the server when the stream is deleted,
 and what a reader counted in those of its stream when the reader is closed.
@@ -12,6 +12,7 @@ and what a reader counted in those of its stream when the reader is closed.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from operator import add
 from typing import NamedTuple, Protocol
 
 SECONDS = tuple(
@@ -125,55 +126,67 @@ class ReadProgress(Protocol):
     """How far a consumer has come; see segments.reader.ReadCounts."""
 
     chunks: int
+    records: int
+    data_bytes: int
     skipped_chunks: int
     skipped_bytes: int
     unfiltered_chunks: int
     lost_records: int
 
 
+class WrittenLog(Protocol):
+    """An open log; see segments.Log."""
+
+    @property
+    def written(self) -> tuple[int, int, int]:
+        """Messages, chunks and bytes that were appended since it was opened."""
+
+
 class ReadTotals(NamedTuple):
-    """What consumers have read and skipped.
+    """What consumers have read and skipped; see Flow."""
+
+    chunks: int
+    skipped_chunks: int
+    skipped_bytes: int
+    unfiltered_chunks: int
+    lost_messages: int
+
+
+class Flow(NamedTuple):
+    """What has gone through a stream, or through all of a server.
 
     Attributes:
+        messages_in, chunks_in, bytes_in: stored.
+        messages_out, bytes_out: to consumers.
         chunks: read to be sent, or for an AMQP consumer to be looked through.
-        skipped_chunks, skipped_bytes: that a filter ruled out.
+        skipped_chunks, skipped_bytes: that a consumer's filter ruled out.
         unfiltered_chunks: of those, chunks in which no message has a filter value.
         lost_messages: that were damaged, or removed before they were read.
     """
 
+    messages_in: int = 0
+    chunks_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
     chunks: int = 0
     skipped_chunks: int = 0
     skipped_bytes: int = 0
     unfiltered_chunks: int = 0
     lost_messages: int = 0
 
-    def plus(self, more: "ReadTotals") -> "ReadTotals":
+    def plus(self, more: "Flow") -> "Flow":
         """Both together."""
-        return ReadTotals(*(a + b for a, b in zip(self, more, strict=True)))
-
-    @classmethod
-    def of(cls, progress: ReadProgress) -> "ReadTotals":
-        """What one consumer has read and skipped."""
-        return cls(
-            progress.chunks,
-            progress.skipped_chunks,
-            progress.skipped_bytes,
-            progress.unfiltered_chunks,
-            progress.lost_records,
-        )
+        return Flow(*map(add, self, more))
 
 
-NOTHING_READ = ReadTotals()
+NOTHING = Flow()
 
 
 class Traffic:
     """What has gone through a server.
 
     Attributes:
-        messages_in, chunks_in, bytes_in: stored, in all streams.
-        writes: appends to files, each of one or more chunks.
-        messages_out, bytes_out: to consumers.
-        chunks_in_vain: read for AMQP consumers, which wanted no message of them.
         queues_declared, queues_created, queues_deleted: streams, in RabbitMQ's words.
         confirm_seconds: from the arrival of the first message that is written with others to the
             confirm of them all; each counts.
@@ -181,11 +194,10 @@ class Traffic:
         loop_delay_seconds: how late the event loop has come to a task that was due.
         new_sizes: of messages that AMQP clients have published, until they are counted.
         http_refused: requests and connections of HTTP, by the reason.
+        chunks_in_vain: read for AMQP consumers, which wanted no message of them.
     """
 
     def __init__(self) -> None:
-        self.messages_in = self.chunks_in = self.bytes_in = self.writes = 0
-        self.messages_out = self.bytes_out = self.chunks_in_vain = 0
         self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.confirm_seconds = Histogram(SECONDS)
         self.flush_seconds = Histogram(SECONDS)
@@ -193,8 +205,9 @@ class Traffic:
         self.new_sizes: list[int] = []
         self._message_bytes = Histogram(MESSAGE_BYTES)
         self.http_refused: Counter[str] = Counter()
+        self.chunks_in_vain = 0
         self._protocols: dict[str, ProtocolTraffic] = {}
-        self._read = NOTHING_READ
+        self._past = NOTHING
         self._gone: set[StreamTraffic] = set()
 
     @property
@@ -216,15 +229,16 @@ class Traffic:
             found = self._protocols[name] = ProtocolTraffic()
         return found
 
-    def read_of_the_gone(self) -> ReadTotals:
-        """What consumers have read and skipped of streams that are deleted."""
-        total = self._read
+    def flow_of_the_gone(self) -> Flow:
+        """What has gone through streams that are deleted."""
+        total = self._past
         for stream in self._gone:
-            total = total.plus(stream.read())
+            total = total.plus(stream.flow())
         return total
 
     def stream_is_gone(self, stream: "StreamTraffic") -> None:
         """A stream is deleted; its last consumers may still have to learn that."""
+        stream.log_closed()
         self._gone.add(stream)
         self.settle(stream)
 
@@ -232,34 +246,32 @@ class Traffic:
         """A reader was closed: of a stream that is gone and has no other, nothing more comes."""
         if stream in self._gone and not stream.has_readers:
             self._gone.discard(stream)
-            self._read = self._read.plus(stream.read())
+            self._past = self._past.plus(stream.flow())
 
 
 class StreamTraffic:
     """What has gone through one stream since the server's start.
 
+    Nothing is counted here that its log and its readers know: they are asked.
+
     Args:
         server: the traffic that this is a part of.
 
     Attributes:
-        messages_in, chunks_in, bytes_in: stored.
-        messages_out, bytes_out: to consumers.
+        server: see above.
         messages_acknowledged: by AMQP consumers.
-        messages_out_amqp: to AMQP consumers.
+        messages_out_amqp, bytes_out_amqp: to AMQP consumers.
         chunks_in_vain: see Traffic.
         sampled: what the last hour has seen of it, see history.py.
     """
 
     __slots__ = (
+        "_log",
+        "_past",
         "_readers",
-        "_was_read",
-        "bytes_in",
-        "bytes_out",
-        "chunks_in",
+        "bytes_out_amqp",
         "chunks_in_vain",
         "messages_acknowledged",
-        "messages_in",
-        "messages_out",
         "messages_out_amqp",
         "sampled",
         "server",
@@ -267,67 +279,88 @@ class StreamTraffic:
 
     def __init__(self, server: Traffic) -> None:
         self.server = server
-        self.messages_in = self.chunks_in = self.bytes_in = 0
-        self.messages_out = self.bytes_out = 0
-        self.messages_out_amqp = self.messages_acknowledged = self.chunks_in_vain = 0
-        self.sampled: tuple[int, int, int, int] = (0, 0, 0, 0)
-        self._was_read = NOTHING_READ
-        self._readers: set[ReadProgress] | None = None
+        self.messages_out_amqp = self.bytes_out_amqp = 0
+        self.messages_acknowledged = self.chunks_in_vain = 0
+        self.sampled = NOTHING
+        self._past = NOTHING
+        self._log: WrittenLog | None = None
+        self._readers: dict[ReadProgress, bool] | None = None
 
-    def wrote(self, messages: int, chunks: int, size: int) -> None:
-        """Chunks were appended in one turn."""
-        self.messages_in += messages
-        self.chunks_in += chunks
-        self.bytes_in += size
-        server = self.server
-        server.messages_in += messages
-        server.chunks_in += chunks
-        server.bytes_in += size
-        server.writes += 1
-
-    def sent(self, messages: int, size: int) -> None:
-        """A consumer was sent messages, or chunks with so many, in one turn."""
-        self.messages_out += messages
-        self.bytes_out += size
-        server = self.server
-        server.messages_out += messages
-        server.bytes_out += size
+    def sent_to_amqp(self, messages: int, size: int) -> None:
+        """An AMQP consumer was sent messages, in one turn."""
+        self.messages_out_amqp += messages
+        self.bytes_out_amqp += size
 
     def in_vain(self) -> None:
         """An AMQP consumer wanted no message of a chunk that was read for it."""
         self.chunks_in_vain += 1
         self.server.chunks_in_vain += 1
 
-    # -- what consumers read
+    # -- who knows more
+
+    def log_opened(self, log: WrittenLog) -> None:
+        """Its log is open: nothing has been appended yet."""
+        self._log = log
+
+    def log_closed(self) -> None:
+        """Nothing more is appended to its log: what was still counts."""
+        if self._log is not None:
+            self._past = self._past.plus(Flow(*self._log.written))
+            self._log = None
 
     @property
     def has_readers(self) -> bool:
         """Somebody reads it."""
         return bool(self._readers)
 
-    def begin_reading(self, progress: ReadProgress) -> None:
-        """A consumer begins to read it."""
+    def begin_reading(self, progress: ReadProgress, *, sends: bool) -> None:
+        """A consumer begins to read it.
+
+        Args:
+            progress: how far it is.
+            sends: whether it is sent what it reads; AMQP consumers are sent some of it.
+        """
         if self._readers is None:
-            self._readers = set()
-        self._readers.add(progress)
+            self._readers = {}
+        self._readers[progress] = sends
 
     def end_reading(self, progress: ReadProgress) -> None:
         """A consumer reads no more: what it has read still counts."""
-        if self._readers is None or progress not in self._readers:
-            return
-        self._readers.discard(progress)
-        self._was_read = self._was_read.plus(ReadTotals.of(progress))
-        self.server.settle(self)
+        sends = None if self._readers is None else self._readers.pop(progress, None)
+        if sends is not None:
+            self._past = self._past.plus(_read(progress, sends=sends))
+            self.server.settle(self)
 
     def read(self) -> ReadTotals:
-        """What all of its consumers have read and skipped, also those that have ended."""
-        if not self._readers:
-            return self._was_read
-        chunks, skipped, size, unfiltered, lost = self._was_read
-        for one in self._readers:
-            chunks += one.chunks
-            skipped += one.skipped_chunks
-            size += one.skipped_bytes
-            unfiltered += one.unfiltered_chunks
-            lost += one.lost_records
-        return ReadTotals(chunks, skipped, size, unfiltered, lost)
+        """What its consumers have read and skipped, also those that have ended."""
+        return ReadTotals(*self.flow()[-len(ReadTotals._fields) :])
+
+    def flow(self) -> Flow:
+        """What has gone through it."""
+        total = self._past
+        if self._log is not None:
+            total = total.plus(Flow(*self._log.written))
+        for progress, sends in (self._readers or _NO_READERS).items():
+            total = total.plus(_read(progress, sends=sends))
+        if self.messages_out_amqp:
+            out, size = self.messages_out_amqp, self.bytes_out_amqp
+            total = total.plus(Flow(messages_out=out, bytes_out=size))
+        return total
+
+
+_NO_READERS: dict[ReadProgress, bool] = {}
+
+
+def _read(progress: ReadProgress, *, sends: bool) -> Flow:
+    return Flow(
+        0,
+        0,
+        0,
+        progress.records if sends else 0,
+        progress.data_bytes if sends else 0,
+        progress.chunks,
+        progress.skipped_chunks,
+        progress.skipped_bytes,
+        progress.unfiltered_chunks,
+        progress.lost_records,
+    )

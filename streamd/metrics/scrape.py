@@ -43,6 +43,7 @@ from streamd.metrics.stream_metrics import (
     QUEUE_GROUPS,
     QUEUE_INFO,
     QUEUE_INFO_LABELS,
+    WRITTEN,
     Column,
     Table,
     standing_matches,
@@ -284,6 +285,7 @@ class Scrapes:
             alarm = (Sample({}, int(table.is_disk_full)),)
             self._add(page, DISK_ALARM.name, DISK_ALARM, alarm)
             self._add(page, KNOWN.name, KNOWN, (Sample({}, len(table)),))
+            self._add(page, WRITTEN.name, WRITTEN, (Sample({}, table.flow.bytes_in),))
         if is_total:
             traffic = self._source.broker.traffic
             for number, column in enumerate(columns):
@@ -303,7 +305,7 @@ class Scrapes:
 
     async def _table(self, query: Query, clients: Clients, columns: Sequence[Column]) -> Table:
         broker, chosen = self._source.broker, _Chosen(query)
-        table = Table(clients, columns, broker.traffic.read_of_the_gone())
+        table = Table(clients, columns, broker.traffic.flow_of_the_gone())
         hosts = broker.virtual_hosts.items()
         streams = [(name, stream) for name, host in hosts for stream in host.streams()]
         async for name, stream in in_turns(streams, _STREAMS_A_TURN):

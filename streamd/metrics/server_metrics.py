@@ -126,7 +126,10 @@ def _of_protocols(name: str, kind: str, text: str) -> Metric:
 
     def values(asked: Asked) -> Iterator[Sample]:
         for protocol in PROTOCOLS:
-            yield Sample({"protocol": protocol}, getattr(_protocol(asked, protocol), attribute))
+            # In the stream protocol, all publishers get confirms.
+            is_all = protocol == STREAM_PROTOCOL and attribute == "messages_received_confirm"
+            found = "messages_received" if is_all else attribute
+            yield Sample({"protocol": protocol}, getattr(_protocol(asked, protocol), found))
 
     return Metric(Family(f"rabbitmq_global_{name}", kind, text, ("protocol",)), values)
 
@@ -301,20 +304,6 @@ RABBITMQ = (
         lambda _: 0,
     ),
     _one("rabbitmq_erlang_uptime_seconds", GAUGE, "Node uptime", _NODE, lambda a: a.source.uptime),
-    _one(
-        "rabbitmq_io_write_ops_total",
-        COUNTER,
-        "Total number of I/O write operations: appends to streams",
-        _DISK,
-        lambda a: a.source.broker.traffic.writes,
-    ),
-    _one(
-        "rabbitmq_io_write_bytes_total",
-        COUNTER,
-        "Total number of I/O bytes written to streams",
-        _DISK,
-        lambda a: a.source.broker.traffic.bytes_in,
-    ),
     _one(
         "rabbitmq_io_sync_ops_total",
         COUNTER,

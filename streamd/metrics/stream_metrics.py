@@ -13,7 +13,7 @@ from segments.errors import FULL_DISK
 from streamd.broker.log_figures import LogFigures
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream, StreamState
-from streamd.broker.traffic import ReadTotals, StreamTraffic, Traffic
+from streamd.broker.traffic import Flow, StreamTraffic, Traffic
 from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import NOBODY, Clients, ReadersOf
 
@@ -79,7 +79,7 @@ class _Row(NamedTuple):
 
     log: _LogState
     traffic: StreamTraffic
-    read: ReadTotals
+    flow: Flow
     consumers: ReadersOf
     publishers: int
     is_in_trouble: bool
@@ -100,7 +100,7 @@ class Column(NamedTuple):
 
     family: Family
     value: Callable[[_Row], Number]
-    total: Callable[[Traffic, ReadTotals], int] | None = None
+    total: Callable[[Traffic, Flow], int] | None = None
     is_highest: bool = False
     has_total: bool = True
     is_float: bool = False
@@ -125,7 +125,7 @@ def _own(
     kind: str,
     text: str,
     value: Callable[[_Row], Number],
-    total: Callable[[Traffic, ReadTotals], int] | None = None,
+    total: Callable[[Traffic, Flow], int] | None = None,
     *,
     is_highest: bool = False,
     has_total: bool = True,
@@ -207,7 +207,7 @@ COLUMNS = (
         COUNTER,
         "Total number of messages delivered from a queue to consumers of the stream protocol",
         [_DELIVERIES],
-        lambda r: r.traffic.messages_out - r.traffic.messages_out_amqp,
+        lambda r: r.flow.messages_out - r.traffic.messages_out_amqp,
         has_total=False,
     ),
     _queue(
@@ -279,50 +279,50 @@ COLUMNS = (
         "stored_messages_total",
         COUNTER,
         "Messages that were stored",
-        lambda r: r.traffic.messages_in,
-        lambda t, _: t.messages_in,
+        lambda r: r.flow.messages_in,
+        lambda _, flow: flow.messages_in,
     ),
     _own(
         "stored_chunks_total",
         COUNTER,
         "Chunks that were stored",
-        lambda r: r.traffic.chunks_in,
-        lambda t, _: t.chunks_in,
+        lambda r: r.flow.chunks_in,
+        lambda _, flow: flow.chunks_in,
     ),
     _own(
         "stored_bytes_total",
         COUNTER,
         "Bytes of the chunks that were stored",
-        lambda r: r.traffic.bytes_in,
-        lambda t, _: t.bytes_in,
+        lambda r: r.flow.bytes_in,
+        lambda _, flow: flow.bytes_in,
     ),
     _own(
         "sent_messages_total",
         COUNTER,
         "Messages sent to consumers, each to as many as get it",
-        lambda r: r.traffic.messages_out,
-        lambda t, _: t.messages_out,
+        lambda r: r.flow.messages_out,
+        lambda _, flow: flow.messages_out,
     ),
     _own(
         "sent_bytes_total",
         COUNTER,
         "Bytes of chunks, and of frames with messages, sent to consumers",
-        lambda r: r.traffic.bytes_out,
-        lambda t, _: t.bytes_out,
+        lambda r: r.flow.bytes_out,
+        lambda _, flow: flow.bytes_out,
     ),
     _own(
         "chunks_sent_total",
         COUNTER,
         "Chunks read to be sent to a consumer, or to be looked through for an AMQP consumer",
-        lambda r: r.read.chunks,
-        lambda _, read: read.chunks,
+        lambda r: r.flow.chunks,
+        lambda _, flow: flow.chunks,
     ),
     _own(
         "chunks_skipped_total",
         COUNTER,
         "Chunks that a consumer's filter ruled out: they were not sent",
-        lambda r: r.read.skipped_chunks,
-        lambda _, read: read.skipped_chunks,
+        lambda r: r.flow.skipped_chunks,
+        lambda _, flow: flow.skipped_chunks,
     ),
     _own(
         "chunks_in_vain_total",
@@ -336,22 +336,22 @@ COLUMNS = (
         "unfiltered_chunks_skipped_total",
         COUNTER,
         "Of the chunks that were ruled out, those in which no message has a filter value",
-        lambda r: r.read.unfiltered_chunks,
-        lambda _, read: read.unfiltered_chunks,
+        lambda r: r.flow.unfiltered_chunks,
+        lambda _, flow: flow.unfiltered_chunks,
     ),
     _own(
         "bytes_not_sent_total",
         COUNTER,
         "Bytes of chunks that a consumer's filter ruled out",
-        lambda r: r.read.skipped_bytes,
-        lambda _, read: read.skipped_bytes,
+        lambda r: r.flow.skipped_bytes,
+        lambda _, flow: flow.skipped_bytes,
     ),
     _own(
         "lost_messages_total",
         COUNTER,
         "Messages that consumers did not get: they were damaged, or removed by retention first",
-        lambda r: r.read.lost_messages,
-        lambda _, read: read.lost_messages,
+        lambda r: r.flow.lost_messages,
+        lambda _, flow: flow.lost_messages,
     ),
 )
 
@@ -396,6 +396,11 @@ BY_NAME: tuple[tuple[Family, Callable[[ReadersOf], Number]], ...] = (
     ),
 )
 
+WRITTEN = Family(
+    "rabbitmq_io_write_bytes_total",
+    COUNTER,
+    "Total number of I/O bytes written to streams",
+)
 DISK_ALARM = Family(
     "rabbitmq_alarms_free_disk_space_watermark",
     UNTYPED,
@@ -429,20 +434,20 @@ class Table:
     Args:
         clients: who uses which stream.
         columns: what is wanted of each stream.
-        read_gone: what was read of streams that are deleted.
+        flow_of_the_gone: what has gone through streams that are deleted.
 
     Attributes:
         hosts, names: of each stream.
         with_selectors: streams with standing selectors, and where they are.
-        read: what was read of all streams.
+        flow: what has gone through all streams that are and were.
         is_disk_full: one of them waits for room on the disk.
     """
 
-    def __init__(self, clients: Clients, columns: Sequence[Column], read_gone: ReadTotals) -> None:
+    def __init__(self, clients: Clients, columns: Sequence[Column], flow_of_the_gone: Flow) -> None:
         self.hosts: list[Name] = []
         self.names: list[Name] = []
         self.with_selectors: list[tuple[tuple[str, str], Stream]] = []
-        self.read = read_gone
+        self.flow = flow_of_the_gone
         self.is_disk_full = False
         self._clients = clients
         self._columns = columns
@@ -467,8 +472,8 @@ class Table:
             self.with_selectors.append(((host, stream.name), stream))
 
     def _row(self, host: Name, stream: Stream) -> _Row | None:
-        read = stream.traffic.read()
-        self.read = self.read.plus(read)
+        flow = stream.traffic.flow()
+        self.flow = self.flow.plus(flow)
         if stream.is_open:
             state = _LogState.of(stream.log)
         elif (figures := stream.figures) is not None:
@@ -480,7 +485,7 @@ class Table:
         return _Row(
             state,
             stream.traffic,
-            read,
+            flow,
             self._clients.of_stream.get(place, NOBODY),
             self._clients.publishers.get(place, 0),
             bool(alarm),
@@ -495,5 +500,5 @@ class Table:
         """The value of a column for the server."""
         column, values = self._columns[number], self._values[number]
         if column.total is not None:
-            return column.total(traffic, self.read)
+            return column.total(traffic, self.flow)
         return max(values, default=0) if column.is_highest else sum(values)

@@ -39,7 +39,9 @@ def https(tmp_path: Path) -> Iterator[Https]:
 def test_streams_inside_tls(https: Https) -> None:
     """HTTP inside TLS alone: the plain port is off."""
     server = https.server
-    assert server.ready_line.endswith(f" http=off https=127.0.0.1:{server.https_port}\n")
+    assert server.ready_line.endswith(
+        f" http=off metrics=off https=127.0.0.1:{server.https_port}\n"
+    )
     with https.client() as http:
         assert http.put("queues/%2F/s", json={"arguments": {}}).status_code == 201
         assert [row["name"] for row in http.get("queues").json()] == ["s"]

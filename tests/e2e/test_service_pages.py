@@ -228,7 +228,7 @@ def test_manifests() -> None:
     assert server["volumes"] == [f"data:{folder}"]
     service, stateful_set = yaml.safe_load_all(kubernetes)
     config = Config()
-    ports = [config.stream_port, config.amqp_port, config.http_port]
+    ports = [config.stream_port, config.amqp_port, config.http_port, config.metrics_port]
     assert list(values(service, "port")) == list(values(stateful_set, "containerPort")) == ports
     assert [probe["port"] for probe in values(stateful_set, "httpGet")] == [config.http_port] * 2
     assert {probe["path"] for probe in values(stateful_set, "httpGet")} == {"/healthz", "/readyz"}

@@ -61,7 +61,7 @@ async def test_an_hour_and_no_more(server: Harness, peer: Peer) -> None:
     stream = server.host.find("s")
     for n in range(400):
         if n < 200:
-            stream.traffic.wrote(20, 1, 100)
+            stream.traffic.sent_to_amqp(20, 100)
         for _ in range(4):
             history.sample()
         await history.sample_streams()
@@ -76,7 +76,7 @@ async def test_streams_that_are_gone_are_forgotten(server: Harness, peer: Peer) 
     history = history_of(server)
     for name in ("s", "t"):
         await peer.create(name)
-        server.host.find(name).traffic.wrote(1, 1, 1)
+        server.host.find(name).traffic.sent_to_amqp(1, 1)
     stream = server.host.find("s")
     await history.sample_streams()
     assert len(history._of_streams) == 2
@@ -92,7 +92,7 @@ async def test_so_many_streams_and_no_more(
     monkeypatch.setattr(module, "MOST_STREAMS", 3)
     for n in range(5):
         await peer.create(f"s{n}")
-        server.host.find(f"s{n}").traffic.wrote(1, 1, 1)
+        server.host.find(f"s{n}").traffic.sent_to_amqp(1, 1)
     history = history_of(server)
     await history.sample_streams()
     shown = [len(history.stream(server.host.find(f"s{n}"))) for n in range(5)]

@@ -247,3 +247,30 @@ async def test_sizes_of_messages_that_go_nowhere_do_not_pile_up(server: Harness)
     assert found.of("rabbitmq_message_size_bytes_count", **AMQP) == 4_500
     assert found.of("rabbitmq_global_messages_received_total", **AMQP) == 4_500
     assert traffic.new_sizes == []
+
+
+async def test_what_is_stored_counts_also_when_segments_and_logs_come_and_go(
+    server: Harness,
+) -> None:
+    metrics, peer = Metrics(server), await server.peer()
+    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="4000")
+    await peer.declare("s")
+    stream = server.host.find("s")
+    for n in range(30):
+        await peer.store([b"x" * 400] * 2, first_id=1 + 2 * n)
+        if n % 10 == 9:
+            await wait_all_tasks_blocked()
+            await stream.close()
+            assert not stream.is_open
+    assert await peer.code(c.DeletePublisher, 1) == OK
+    found = await metrics.scrape()
+    assert found.of("streamd_stored_messages_total") == 60
+    assert found.of("streamd_stored_chunks_total") == 30
+    written = found.of("streamd_stored_bytes_total")
+    assert 30 * 2 * 400 < written < 30 * (2 * 410 + 100)
+    assert found.of("streamd_stream_messages") < 60  # retention has taken some
+    assert await peer.code(c.Delete, "s") == OK
+    after = await metrics.scrape()
+    assert after.of("streamd_stored_bytes_total") == written
+    assert after.of("rabbitmq_io_write_bytes_total") == written
+    assert falling(found, after) == []

@@ -13,6 +13,7 @@ from streamd.metrics.stream_metrics import (
     KNOWN,
     MATCHES,
     QUEUE_INFO,
+    WRITTEN,
     Column,
 )
 
@@ -32,7 +33,7 @@ def markdown() -> str:
         "\n## Ours: consumers by name, and standing selectors\n",
         _table(of_names),
         "\n## RabbitMQ's: the server\n",
-        _table([metric.family for metric in (*IDENTITY, *RABBITMQ)] + [DISK_ALARM]),
+        _table([metric.family for metric in (*IDENTITY, *RABBITMQ)] + [WRITTEN, DISK_ALARM]),
         "\n## RabbitMQ's: streams\n",
         _columns(theirs, QUEUE_INFO),
         "\n## RabbitMQ's: virtual hosts and exchanges\n",

@@ -92,7 +92,7 @@ class AmqpConsumer(QueuedConsumer):
 
     def _reader(self, begin: Position) -> Reader:
         reader = Reader(self.stream.log, begin, self.wanted.matcher)
-        self.stream.traffic.begin_reading(reader.counts)
+        self.stream.traffic.begin_reading(reader.counts, sends=False)
         return reader
 
     @property
@@ -430,8 +430,6 @@ class Deliveries:
             frames.append(frame)
             size += len(frame)
         if frames:
-            count, of_stream = len(frames), consumer.stream.traffic
-            self.traffic.messages_delivered += count
-            of_stream.messages_out_amqp += count
-            of_stream.sent(count, size)
+            self.traffic.messages_delivered += len(frames)
+            consumer.stream.traffic.sent_to_amqp(len(frames), size)
         return frames

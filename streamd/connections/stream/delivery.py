@@ -99,7 +99,7 @@ class Subscription(QueuedConsumer):
         """
         log = self.stream.log
         self.reader = Reader(log, log.find(start), self.interest.matcher)
-        self.stream.traffic.begin_reading(self.reader.counts)
+        self.stream.traffic.begin_reading(self.reader.counts, sends=True)
 
     def deactivate(self) -> None:
         """Send nothing more until it is activated again; credit is kept."""
@@ -311,18 +311,14 @@ class Delivery:
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
         """The next chunks of a subscription; None when they cannot be read, which ends it."""
-        counts = reader.counts
-        messages, size = counts.records, counts.data_bytes
+        before = reader.counts.records
         try:
             most = min(subscription.credit, _TURN_CHUNKS)
             chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
         except StorageError as error:
             self.cannot_read(subscription, error)
             return None
-        if chunks:
-            messages = counts.records - messages
-            self.traffic.messages_delivered += messages
-            subscription.stream.traffic.sent(messages, counts.data_bytes - size)
+        self.traffic.messages_delivered += reader.counts.records - before
         return chunks
 
     def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:

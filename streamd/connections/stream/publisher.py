@@ -48,7 +48,6 @@ class StreamPublisher:
         """This many entries have arrived."""
         self.published += count
         self.traffic.messages_received += count
-        self.traffic.messages_received_confirm += count
 
     def delete(self) -> None:
         """Nothing more is sent to it."""
