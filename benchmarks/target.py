@@ -15,7 +15,10 @@ from streamd.wire.stream import commands as c
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVE = (sys.executable, "-m", "streamd", "serve")
-_PORTS = ("--stream-port", "0", "--http-port", "off", "--amqp-port", "off")
+_PORTS = (
+    *("--stream-port", "0", "--http-port", "off"),
+    *("--amqp-port", "off", "--metrics-port", "off"),
+)
 _CPU_FIELDS = slice(11, 15)  # user and system; the same of children that were waited for
 _PARENT_FIELD = 1
 _PATIENCE_SECONDS = 120

@@ -197,7 +197,12 @@ def main() -> None:
         image = Image(folder)
         image.build(iter(steps))
         load(None, image.environment)  # its variables are settings
-        ports = (Config().stream_port, Config().amqp_port, Config().http_port)
+        ports = (
+            Config().stream_port,
+            Config().amqp_port,
+            Config().http_port,
+            Config().metrics_port,
+        )
         assert image.settings["EXPOSE"].words == [str(port) for port in ports]
         assert image.environment["STREAMD_DATA"] == str(folder) + image.settings["VOLUME"].text
         assert writable(image) == []

@@ -48,6 +48,7 @@ def test_settings_of_the_project_and_of_the_environment(tmp_path: Path) -> None:
         "    s = streamd_server\n"
         "    assert s.uri == f'rabbitmq-stream://ada%2F%C3%9F:changed@localhost:{s.stream_port}/'\n"
         "    assert s.http_port == 0\n"
+        "    assert s.metrics_port\n"
         "    assert s.amqp_port not in (0, 5672)\n"
         "    assert s.data.is_dir()\n"
     )
