@@ -103,7 +103,10 @@ class LogWriter:
         self._standing = standing
         self._waiters = waiters
         self._confirm_seconds = confirm_seconds
-        self._queued_at = self._written_at = 0.0  # when the first message of those came; 0: none
+        # When the first message of those that are queued came, and of those that are not confirmed;
+        # 0 where there is none, or where that is not measured.
+        self._queued_at = self._written_at = 0.0
+        self._measures, self._measured_ms, self._unmeasured = True, 0, 0
         self._pauses: list[tuple[int, int]] = []
         self._is_paused = False
         self._queue: deque[PendingEntries] = deque()
@@ -130,7 +133,7 @@ class LogWriter:
             self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
             return False
         self.num_asked += 1
-        if not self._queue:
+        if self._measures and not self._queue:
             self._queued_at = time.monotonic()
         has_values = has_filter_values(entries)
         max_records = self._limit.current(has_filter_values=has_values)
@@ -244,7 +247,7 @@ class LogWriter:
         chunks = self._assemble()
         log = self._log
         first = chunk_end = log.next_offset
-        self._written_at = self._written_at or self._queued_at
+        self._written_at, self._queued_at = self._written_at or self._queued_at, 0.0
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
             budget = Budget(MARK_UNITS)
@@ -254,10 +257,8 @@ class LogWriter:
                 if self._waiters.by_key or self._log.commits_on_flush:
                     self._waiters.note(builder.keys)
             now_ms = self._now_ms()
-            if now_ms - self._last_write_ms > _PAUSE_MS and builders:
-                self._pauses.append((first, now_ms))
-                del self._pauses[:-_PAUSES_KEPT]
-            self._last_write_ms = now_ms
+            if now_ms != self._last_write_ms:
+                self._next_millisecond(now_ms, first)
             log.append(builders, now_ms)
         finally:
             for chunk in chunks:
@@ -314,10 +315,9 @@ class LogWriter:
                 publisher.confirm(joined)
             except Exception:  # a bug of its connection: it stays there
                 logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
-        if size:
-            seconds = time.monotonic() - self._written_at
-            self._confirm_seconds.observe(seconds, size // ID_SIZE)
-            self._written_at = 0.0
+        self._unmeasured += size
+        if self._written_at and size:
+            self._measure()
         log = self._log
         if log.committed_offset != self._told_offset:
             self._told_offset = log.committed_offset
@@ -328,6 +328,25 @@ class LogWriter:
         self._num_settled = self._num_written
         if self._settled:
             self._settled.unpark_all()
+
+    def _next_millisecond(self, now_ms: int, first: int) -> None:
+        """It is the first turn of a millisecond that writes; `first` is its first offset."""
+        if now_ms - self._last_write_ms > _PAUSE_MS:
+            self._pauses.append((first, now_ms))
+            del self._pauses[:-_PAUSES_KEPT]
+        self._last_write_ms, self._measures = now_ms, True
+
+    def _measure(self) -> None:
+        """Note how long messages have waited for their confirm.
+
+        Of many turns in a millisecond a few are measured, for the others as well: it costs as much
+        as writing a message.
+        """
+        seconds, self._written_at = time.monotonic() - self._written_at, 0.0
+        self._confirm_seconds.observe(seconds, self._unmeasured // ID_SIZE)
+        self._unmeasured = 0
+        self._measures = self._measured_ms != self._last_write_ms
+        self._measured_ms = self._last_write_ms
 
     def take_rolled(self) -> bool:
         """Whether a new segment has begun since this was asked last."""

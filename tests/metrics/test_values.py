@@ -302,3 +302,17 @@ async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(server: H
     assert not [*found.like("streamd_stream_messages")]
     assert found.of("rabbitmq_queues") == 1
     assert found.of("streamd_streams_known") == 0
+
+
+async def test_of_many_turns_in_a_millisecond_a_few_are_measured_for_all(server: Harness) -> None:
+    peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
+    await peer.create("s")
+    await peer.declare("s")
+    for n in range(10):
+        await peer.store([b"m"], first_id=1 + n)
+    assert sum(seen.counts) == 2
+    for n in range(3):
+        await trio.sleep(0.01)
+        await peer.store([b"m"], first_id=11 + n)
+    assert sum(seen.counts) == 13
+    assert 0 < seen.sum < 60
