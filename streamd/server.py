@@ -190,12 +190,13 @@ class Server:
         return self._config.advertised_host, port
 
     def http_app(self, names: Iterable[str] = ()) -> "ASGIApp":
-        """The HTTP API over this server; `names` are those of the machine, for browsers."""
-        from streamd import http_api  # noqa: PLC0415 - only where it is on
+        """The HTTP API and the console; `names` are those of the machine, for browsers."""
+        from streamd import console, http_api  # noqa: PLC0415 - only where it is on
 
-        return http_api.make_app(
-            self._http_service(), self._http_hosts(names), self._config.http_path_prefix
-        )
+        prefix = self._config.http_path_prefix
+        service = self._http_service()
+        pages = console.make_console(service, prefix)
+        return http_api.make_app(service, self._http_hosts(names), prefix, pages)
 
     def metrics_app(self, names: Iterable[str] = ()) -> "ASGIApp":
         """The metrics of this server; `names` as for `http_app`."""

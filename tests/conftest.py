@@ -32,6 +32,7 @@ VIRTUAL_TIME = {
     "connections",
     "http_api",
     "metrics",
+    "console",
     "crash",
     "test_limits.py",
     "test_states.py",

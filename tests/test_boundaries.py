@@ -29,6 +29,7 @@ LAYERS = (
     ("streamd/connections/stream", "streamd/connections/amqp091"),
     ("streamd/metrics",),
     ("streamd/http_api",),
+    ("streamd/console",),
     ("streamd/server.py", "streamd/service_manager.py"),
     ("clients",),  # imports of the server only its wire, see below
     ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py", "streamd/testing.py"),

@@ -52,11 +52,13 @@ class Account:
     Attributes:
         name: of the user.
         exists: the user was not deleted.
+        num_passwords: that it has had; what was entered with an earlier one ends.
     """
 
     def __init__(self, name: Name) -> None:
         self.name = name
         self.exists = True
+        self.num_passwords = 1
 
 
 class AccountObserver(Protocol):
@@ -307,6 +309,8 @@ class UserDirectory:
                 user = user._replace(tags=tuple(sorted(set(tags))))
             await self._keep(turn, user)
             self._known.pop(name, None)
+            if password_hash is not None:
+                self._accounts[name].num_passwords += 1
             return known is None
 
     async def _keep(self, turn: Turn, user: UserRow) -> None:

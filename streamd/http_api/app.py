@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamd.broker.errors import NoSuch, Refused
 from streamd.broker.routing.rules import ReservedName
 from streamd.http_api.bindings import BindingPaths
-from streamd.http_api.browsers import BrowserGuard
+from streamd.http_api.browsers import BrowserGuard, form_refusal
 from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
 from streamd.http_api.exchanges import ExchangePaths
 from streamd.http_api.found_messages import MessagePaths
-from streamd.http_api.health import HealthPaths
+from streamd.http_api.health import OPEN_PATHS, HealthPaths
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -50,13 +50,15 @@ class _Front:
     Errors of our own are logged here; a peer that breaks its connection is not such an error.
 
     Args:
-        app: the routes.
+        app: the routes of the API.
         prefix: begins every path, as "/streamd"; may be empty.
+        pages: has all paths that the API has not; None for nobody.
     """
 
-    def __init__(self, app: ASGIApp, prefix: str) -> None:
+    def __init__(self, app: ASGIApp, prefix: str, pages: ASGIApp | None) -> None:
         self._app = app
         self._prefix = prefix
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "raw_path" in scope:
@@ -67,12 +69,22 @@ class _Front:
             return
         scope = {**scope, "root_path": self._prefix}
         try:
-            await self._app(scope, receive, send)
+            await self._app_for(scope)(scope, receive, send)
         except ProtocolError:
             raise
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             raise
+
+    def _app_for(self, scope: Scope) -> ASGIApp:
+        path = scope["path"].removeprefix(self._prefix)
+        if (
+            self._pages is not None
+            and path not in OPEN_PATHS
+            and not f"{path}/".startswith("/api/")
+        ):
+            return self._pages  # which has forms of its own, and knows them again
+        return form_refusal(scope) or self._app
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -93,13 +105,16 @@ def routes_of(service: Service) -> list[Route]:
     return [*routes, *DescriptionPaths(routes).routes]
 
 
-def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIApp:
+def make_app(
+    service: Service, hosts: frozenset[str], prefix: str = "", pages: ASGIApp | None = None
+) -> ASGIApp:
     """The API over a running server.
 
     Args:
         service: the server.
         hosts: its names, for browsers; see `known_hosts`.
         prefix: begins every path, as "/streamd"; may be empty.
+        pages: answers what is asked for outside of the API; None where the API does.
     """
     app = Starlette(
         routes=list(_sorted(routes_of(service))),
@@ -123,9 +138,8 @@ def make_app(service: Service, hosts: frozenset[str], prefix: str = "") -> ASGIA
     )
     app.router.redirect_slashes = False
     # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
-    return UnreadBodies(
-        BrowserGuard(_Front(app, prefix), hosts, service.broker.traffic.http_refused)
-    )
+    guarded = _Front(app, prefix, pages)
+    return UnreadBodies(BrowserGuard(guarded, hosts, service.broker.traffic.http_refused))
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:

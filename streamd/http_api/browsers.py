@@ -108,8 +108,6 @@ class BrowserGuard:
         for origin in _values(headers, b"origin"):
             if not _is_of(origin, host, scope["scheme"]):
                 return _forbidden(scope, _foreign_origin(origin, hosts))
-        if scope["method"] == "POST":
-            return _form_refusal(headers)
         return None
 
     def _knows(self, host: _Authority | None) -> bool:
@@ -175,13 +173,15 @@ def _is_of(origin: str, host: _Authority | None, scheme: str) -> bool:
     return found.name == host.name and (found.port or default) == (host.port or default)
 
 
-def _form_refusal(headers: Headers) -> Response | None:
+def form_refusal(scope: Scope) -> Response | None:
     """An answer if the body is not said to be JSON: for any page, a browser sends those of forms.
 
     Without a type it may be a page's as well, from a Blob; but then Origin came with it, and was
     ours.
     """
-    for value in _values(headers, b"content-type"):
+    if scope["method"] != "POST":
+        return None
+    for value in _values(scope["headers"], b"content-type"):
         kind = value.partition(";")[0].strip()
         if kind not in ("", _JSON):
             reason = (

@@ -36,11 +36,12 @@ class Caller(BaseUser):
 
     Attributes:
         name: the user's name.
+        account: the user.
     """
 
     def __init__(self, directory: UserDirectory, account: Account) -> None:
         self.name = account.name
-        self._account = account
+        self.account = account
         self._directory = directory
 
     @property
@@ -56,12 +57,12 @@ class Caller(BaseUser):
     @property
     def is_administrator(self) -> bool:
         """May change everything."""
-        return self._directory.has_tag(self._account, ADMINISTRATOR)
+        return self._directory.has_tag(self.account, ADMINISTRATOR)
 
     @property
     def sees_all(self) -> bool:
         """May look at everything."""
-        return self.is_administrator or self._directory.has_tag(self._account, MONITORING)
+        return self.is_administrator or self._directory.has_tag(self.account, MONITORING)
 
     def sees_host(self, virtual_host: Name) -> bool:
         """May look at what is in a virtual host."""
@@ -86,7 +87,7 @@ class Caller(BaseUser):
 
     def rights(self, virtual_host: Name) -> Rights:
         """What the user may do in a virtual host."""
-        return Rights(self._directory, self._account, virtual_host)
+        return Rights(self._directory, self.account, virtual_host)
 
 
 def caller_of(request: Request) -> Caller:
@@ -113,19 +114,54 @@ class BasicAuthentication(AuthenticationBackend):
         if needs_no_login(conn):
             return None
         name, password = _read_credentials(conn.headers.get("authorization", ""))
-        host = conn.client.host if conn.client else ""
-        is_local = is_local_address(host)
-        account = await self._directory.authenticate(name, password, host) if password else None
-        if account is None or (name == LOOPBACK_ONLY and not is_local):
-            logger.warning("%s: login refused", host or "?")
-            self._traffic.logins_refused += 1
-            await trio.sleep(REFUSAL_SECONDS)
-            raise AuthenticationError("user or password is wrong")
-        if not any(self._directory.has_tag(account, tag) for tag in _TAGS):
-            raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
-        getattr(conn.state, ENTERED, _nothing)()
-        self._traffic.logins += 1
-        return None, Caller(self._directory, account)
+        caller = await log_in(self._directory, self._traffic, conn, name, password)
+        note_entered(conn)
+        return None, caller
+
+
+async def log_in(
+    directory: UserDirectory,
+    traffic: ProtocolTraffic,
+    conn: HTTPConnection,
+    name: Name,
+    password: bytes,
+) -> Caller:
+    """The user with a password; a wrong one is answered late, which slows down guessing.
+
+    Raises:
+        AuthenticationError: name or password is wrong, or the user has none of the tags.
+    """
+    host = client_host(conn)
+    account = await directory.authenticate(name, password, host) if password else None
+    if account is None or not may_come_from(name, host):
+        logger.warning("%s: login refused", host or "?")
+        traffic.logins_refused += 1
+        await trio.sleep(REFUSAL_SECONDS)
+        raise AuthenticationError("user or password is wrong")
+    if not has_a_tag(directory, account):
+        raise AuthenticationError(f"{name} has none of the tags {', '.join(_TAGS)}")
+    traffic.logins += 1
+    return Caller(directory, account)
+
+
+def client_host(conn: HTTPConnection) -> str:
+    """The address that a request comes from."""
+    return conn.client.host if conn.client else ""
+
+
+def may_come_from(name: Name, host: str) -> bool:
+    """Whether a user may log in from an address."""
+    return name != LOOPBACK_ONLY or is_local_address(host)
+
+
+def has_a_tag(directory: UserDirectory, account: Account) -> bool:
+    """Whether a user exists, and has one of the tags that let in."""
+    return any(directory.has_tag(account, tag) for tag in _TAGS)
+
+
+def note_entered(conn: HTTPConnection) -> None:
+    """The user of a request is known: its connection has to make room for no other one."""
+    getattr(conn.state, ENTERED, _nothing)()
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from streamd.broker.broker import Broker
 from streamd.http_api.description import Operation, described
 from streamd.http_api.messages import json_answer
 
-_LIVE, _READY = "/healthz", "/readyz"
+_LIVE, _READY = OPEN_PATHS = "/healthz", "/readyz"
 _SECONDS = 1.0  # for which an answer holds: anybody may ask, and there may be thousands of streams
 
 
@@ -60,4 +60,4 @@ class HealthPaths:
 def needs_no_login(connection: HTTPConnection) -> bool:
     """Whether a request is for a path of `HealthPaths`."""
     path: str = connection.scope["path"]
-    return path.removeprefix(connection.scope["root_path"]) in (_LIVE, _READY)
+    return path.removeprefix(connection.scope["root_path"]) in OPEN_PATHS

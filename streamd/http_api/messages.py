@@ -201,18 +201,7 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     Raises:
         BadRequest: the body is too large, too slow, or not a JSON object.
     """
-    _check_size(int(request.headers.get("content-length", 0)), most)
-    data = bytearray()
-    try:
-        with trio.fail_after(BODY_SECONDS):
-            async with aclosing(request.stream()) as pieces:
-                async for piece in pieces:
-                    data += piece
-                    _check_size(len(data), most)
-    except trio.TooSlowError:
-        raise BadRequest(f"the body did not arrive within {BODY_SECONDS} s") from None
-    except ClientDisconnect:
-        raise BadRequest("the body ended early") from None
+    data = await read_bytes(request, most)
     if not data.strip():
         return {}
     try:
@@ -226,6 +215,27 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     if not isinstance(value, dict):
         raise BadRequest("expected a JSON object")
     return value
+
+
+async def read_bytes(request: Request, most: int) -> bytearray:
+    """A request's body.
+
+    Raises:
+        BadRequest: it is larger than `most` bytes, or too slow.
+    """
+    _check_size(int(request.headers.get("content-length", 0)), most)
+    data = bytearray()
+    try:
+        with trio.fail_after(BODY_SECONDS):
+            async with aclosing(request.stream()) as pieces:
+                async for piece in pieces:
+                    data += piece
+                    _check_size(len(data), most)
+    except trio.TooSlowError:
+        raise BadRequest(f"the body did not arrive within {BODY_SECONDS} s") from None
+    except ClientDisconnect:
+        raise BadRequest("the body ended early") from None
+    return data
 
 
 def _check_size(size: int, most: int) -> None:

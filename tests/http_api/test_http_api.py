@@ -39,7 +39,7 @@ async def test_nobody_enters_without_a_password(server: Harness) -> None:
             "Basic \xff",
         ):
             headers = {"authorization": header.encode("latin-1")} if header is not None else {}
-            for path in ("/api/overview", "/api/nothing", "/"):
+            for path in ("/api/overview", "/api/nothing", "/api"):
                 answer = await client.get(path, headers=headers)
                 assert answer.status_code == 401
                 assert answer.headers["www-authenticate"].startswith("Basic")

@@ -1,0 +1,121 @@
+"""Who is logged in: sessions of browsers, in memory only, so that a restart ends them all.
+
+A session is known by a random number that the browser keeps in a cookie, and ends with whatever it
+stands for: the password that was typed, the user, its last tag. It ends an hour after its last
+request (an open page asks every few seconds), and twelve hours after the login at the latest. Of
+one user, and of all together, there are so many at most; the one that was used longest ago goes.
+"""
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import trio
+
+from streamd.auth.users import Account, UserDirectory
+from streamd.http_api.caller import Caller, has_a_tag, may_come_from
+
+IDLE_SECONDS = 3_600
+SECONDS = 12 * 3_600
+MAX_SESSIONS = 1_000
+MAX_OF_A_USER = 20
+_TOKEN_BYTES = 32
+
+
+def _token() -> str:
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One browser that is logged in.
+
+    Attributes:
+        caller: its user.
+        num_passwords: that the user had had when it logged in.
+        began_at, used_at: on the clock of the event loop, in seconds.
+        identity: what its cookie says; a secret.
+        csrf: what its forms say, so that no other page can send them; a secret of its own.
+        notice: what the next page says once.
+        has_ended: it is known no longer.
+    """
+
+    caller: Caller
+    num_passwords: int
+    began_at: float = field(default_factory=trio.current_time)
+    used_at: float = field(default_factory=trio.current_time)
+    identity: str = field(default_factory=_token, repr=False)
+    csrf: str = field(default_factory=_token, repr=False)
+    notice: str = ""
+    has_ended: bool = False
+
+    def take_notice(self) -> str:
+        """The notice, which is shown once."""
+        notice, self.notice = self.notice, ""
+        return notice
+
+
+class Sessions:
+    """All sessions.
+
+    Args:
+        directory: the users.
+    """
+
+    def __init__(self, directory: UserDirectory) -> None:
+        self._directory = directory
+        self._open: OrderedDict[str, Session] = OrderedDict()  # the one used longest ago first
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, caller: Caller, num_passwords: int) -> Session:
+        """A new session.
+
+        Args:
+            caller: its user, which has just logged in.
+            num_passwords: that the user had had when its password was looked at.
+        """
+        session = Session(caller, num_passwords)
+        own = [s for s in self._open.values() if s.caller.account is caller.account]
+        if len(own) >= MAX_OF_A_USER:
+            self.end(own[0])
+        if len(self._open) >= MAX_SESSIONS:
+            self.end(next(iter(self._open.values())))
+        self._open[session.identity] = session
+        return session
+
+    def find(self, identity: str, address: str) -> Session | None:
+        """The session that a cookie names, if it goes on.
+
+        Args:
+            identity: what the cookie says.
+            address: where the request comes from.
+        """
+        session = self._open.get(identity)
+        if session is None:
+            return None
+        if not self.goes_on(session) or not may_come_from(session.caller.name, address):
+            self.end(session)
+            return None
+        session.used_at = trio.current_time()
+        self._open.move_to_end(identity)
+        return session
+
+    def goes_on(self, session: Session) -> bool:
+        """Whether nothing has ended a session; what takes long asks now and then."""
+        now, account = trio.current_time(), session.caller.account
+        return (
+            not session.has_ended
+            and now - session.used_at < IDLE_SECONDS
+            and now - session.began_at < SECONDS
+            and self._is_entitled(account, session.num_passwords)
+        )
+
+    def _is_entitled(self, account: Account, num_passwords: int) -> bool:
+        return account.num_passwords == num_passwords and has_a_tag(self._directory, account)
+
+    def end(self, session: Session) -> None:
+        """End a session."""
+        session.has_ended = True
+        self._open.pop(session.identity, None)

@@ -1,0 +1,83 @@
+// What pages do beyond showing themselves; all of them work without.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const THEME = "streamd-theme", LIVE = "streamd-live";
+  const POLL_MS = 5000;
+
+  function kept(key) {
+    try { return localStorage.getItem(key); } catch { return null; }
+  }
+
+  function keep(key, value) {
+    try { localStorage.setItem(key, value); } catch { /* it holds for this page */ }
+  }
+
+  // -- light and dark: what the system says, until somebody chooses
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  function theme() {
+    return root.dataset.theme || (dark.matches ? "dark" : "light");
+  }
+
+  function other() {
+    return theme() === "dark" ? "light" : "dark";
+  }
+
+  const chosen = kept(THEME);
+  if (chosen === "dark" || chosen === "light") root.dataset.theme = chosen;
+
+  function nameTheme() {
+    const button = document.getElementById("theme");
+    if (!button) return;
+    button.hidden = false;
+    button.textContent = other() === "dark" ? "Dark" : "Light";
+    button.title = `Show pages in ${other()} colours`;
+  }
+
+  function themeChanged() {
+    nameTheme();
+    document.dispatchEvent(new Event("streamd:theme"));
+  }
+
+  // -- parts of pages that ask for what is new, while the page is seen and nobody has paused them
+
+  const isLive = () => kept(LIVE) !== "off";
+
+  function nameLive() {
+    const button = document.getElementById("live");
+    if (!button) return;
+    button.hidden = false;
+    button.textContent = isLive() ? "Pause updates" : "Resume updates";
+  }
+
+  function poll() {
+    if (!isLive() || document.hidden) return;
+    for (const part of document.querySelectorAll("[data-poll]")) {
+      if (!part.contains(document.activeElement)) part.dispatchEvent(new Event("poll"));
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    nameTheme();
+    nameLive();
+    setInterval(poll, POLL_MS);
+  });
+  document.addEventListener("visibilitychange", poll);
+  dark.addEventListener("change", themeChanged);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.id === "theme") {
+      root.dataset.theme = other();
+      keep(THEME, root.dataset.theme);
+      themeChanged();
+    }
+    if (button.id === "live") {
+      keep(LIVE, isLive() ? "off" : "on");
+      nameLive();
+      poll();
+    }
+  });
+})();

@@ -1,0 +1,103 @@
+"""Numbers, sizes and times as pages show them."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_STEP = 1_000
+_NONE = "\N{EN DASH}"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def number(value: float | None) -> str:
+    """A count, as 1,234,567."""
+    return _NONE if value is None else f"{value:,}"
+
+
+def size(value: float | None) -> str:
+    """Bytes, as 12.3 MB."""
+    if value is None:
+        return _NONE
+    unit = 0
+    while value >= _STEP and unit < len(_UNITS) - 1:
+        value, unit = value / _STEP, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+
+
+def rate(value: float | None) -> str:
+    """How many a second, as 1,234/s; little ones with a digit behind the point."""
+    if value is None:
+        return _NONE
+    return f"{value:,.1f}/s" if 0 < value < 10 else f"{value:,.0f}/s"  # noqa: PLR2004
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in its largest units, as 3 h 12 min."""
+    if seconds is None:
+        return _NONE
+    if seconds < 1:
+        return "0 s" if seconds <= 0 else f"{seconds * 1000:.0f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
+    return f"{seconds // _DAY:,.0f} d {seconds % _DAY // _HOUR:.0f} h"
+
+
+def percent(value: float | None) -> str:
+    """A share, as 12.5 %."""
+    return _NONE if value is None else f"{value * 100:.3g} %"
+
+
+def moment(ms: float | None) -> str:
+    """A time in ms since 1970, as an element with the exact time."""
+    if not ms:
+        return _NONE
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # a message may say anything
+        return f"{ms} ms"
+    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    shown = at.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, shown)
+
+
+def ago(ms: float | None) -> str:
+    """How long ago a time in ms since 1970 was, as an element with the exact time."""
+    if not ms:
+        return _NONE
+    seconds = max(0.0, time.time() - ms / 1000)
+    exact = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    exact = exact.replace("+00:00", "Z")
+    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(
+        exact, duration(seconds)
+    )
+
+
+def named(text: object) -> Markup:
+    """A name: set apart, so that its direction of writing is that of nothing around it."""
+    return Markup('<bdi class="name">{}</bdi>').format(escape(str(text)))
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its noun, as 1 stream or 2 streams."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "size": size,
+    "rate": rate,
+    "duration": duration,
+    "percent": percent,
+    "moment": moment,
+    "ago": ago,
+    "named": named,
+    "plural": plural,
+}

@@ -1,0 +1,102 @@
+"""A real browser, driven from tests: Chromium with Playwright, and what it complains of."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+EXECUTABLE = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
+needs_browser = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        EXECUTABLE is None,
+        reason="no Chromium is found: install it, or say where it is in CHROMIUM",
+    ),
+]
+SECONDS = 20.0
+_RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}}
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation",
+    (e) => window.violations.push(`${e.violatedDirective} ${e.blockedURI} ${e.sourceFile}`));
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser, which asks nobody but this machine."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=EXECUTABLE,
+            headless=True,
+            args=["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"],
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Tab:
+    """A tab of a browser, with a store of cookies of its own.
+
+    Attributes:
+        page: for Playwright.
+        complaints: of the browser: violations of the policy, errors of scripts, answers that fail.
+    """
+
+    def __init__(self, browser: Any, base: str, **options: Any) -> None:
+        self.context = browser.new_context(base_url=base, **options)
+        self.context.set_default_timeout(SECONDS * 1000)
+        self.context.add_init_script(_WATCH)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text} {message.location}")
+
+    def go(self, path: str) -> None:
+        self.page.goto(path)
+
+    def log_in(self, user: str = "guest", password: str = "guest") -> None:
+        self.go("/login")
+        self.page.get_by_label("User name").fill(user)
+        self.page.get_by_label("Password").fill(password)
+        self.page.get_by_role("button", name="Log in").click()
+
+    def check(self) -> None:
+        """Nothing to complain of: neither the browser, nor for those who cannot see or point."""
+        where = self.page.url
+        assert self.page.evaluate("window.violations") == [], where
+        assert self.complaints == [], where
+        for scheme in ("light", "dark"):
+            self.page.emulate_media(color_scheme=scheme)
+            assert self.barriers() == [], (where, scheme)
+        self.page.emulate_media(color_scheme="light")
+
+    def barriers(self) -> list[str]:
+        """What axe finds."""
+        from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415
+
+        found = Axe().run(self.page, options=_RULES).response["violations"]
+        return [
+            f"{item['id']}: {item['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for item in found
+            for node in item["nodes"]
+        ]
+
+    def close(self) -> None:
+        self.context.close()
