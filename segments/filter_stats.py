@@ -1,5 +1,6 @@
 """How well the filters of some chunks work: how full they are, how often they wrongly say yes."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -124,6 +125,12 @@ class FilterStats:
     def predicted(self) -> float:
         """Share of chunks that should let a value pass that they do not hold, by their bits."""
         return self._predicted / self.chunks
+
+    def predicted_with(self, size: int) -> float:
+        """The same for filters of `size` bytes, by the values that the chunks list."""
+        counts = Counter(len(values) for _, _, values in self._seen)
+        rates = (n * bloom.false_positive_rate(count, size) for count, n in counts.items())
+        return sum(rates) / len(self._seen)
 
     @property
     def observed(self) -> float | None:

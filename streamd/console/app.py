@@ -18,6 +18,8 @@ from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.console.login import LOGIN, LoginPages, cookie_name
 from streamd.console.overview import OverviewPages
 from streamd.console.site import SESSION, Site, is_poll, unmarked
+from streamd.console.stream import StreamPages
+from streamd.console.stream_changes import StreamChanges
 from streamd.console.streams import StreamsPages
 from streamd.http_api.caller import client_host, note_entered
 from streamd.http_api.messages import BadRequest, NotFound
@@ -71,6 +73,8 @@ class Console:
             LoginPages(site),
             OverviewPages(site),
             StreamsPages(site),
+            StreamPages(site),
+            StreamChanges(site),
         )
         self.routes = [route for part in parts for route in part.routes] + site.assets.routes
         self._app = Starlette(

@@ -149,6 +149,7 @@ class Site:
             "url": self.url,
             "static": self.assets.address,
             "version": __version__,
+            "now_ms": self.service.broker.now_ms(),
             "path": request.scope["path"].removeprefix(self.prefix) or "/",
             "session": session,
             "caller": session.caller if session else None,

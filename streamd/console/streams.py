@@ -1,26 +1,52 @@
-"""The list of streams, creating one, and deleting one."""
+"""The list of streams, and creating one."""
 
+from collections import Counter
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import Right
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.log_figures import LogFigures
 from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
+from streamd.console.stream_arguments import TITLES, given, groups
 from streamd.http_api.caller import caller_of
-from streamd.http_api.messages import NotFound, part
-from streamd.http_api.queues import host_of
+from streamd.http_api.connections import pairs_of
+from streamd.http_api.messages import NotFound
+from streamd.http_api.overview import shown_trouble
+from streamd.http_api.queues import know_all
 
-_ONE = "/streams/{vhost}/{name}"
+_BAD_REQUEST = 400
+Readers: TypeAlias = Counter[tuple[str, str]]  # by virtual host and stream
+
+
+class StreamRow(NamedTuple):
+    """A stream in the list.
+
+    Attributes:
+        vhost, name: which one.
+        figures: its size; None while that is not known.
+        num_consumers: that read it.
+        trouble: why it takes no messages, or cannot be opened; empty while all is well.
+        last_ms: when its last message was stored, 0 for never.
+    """
+
+    vhost: Name
+    name: Name
+    figures: LogFigures | None
+    num_consumers: int
+    trouble: str
+    last_ms: int
 
 
 class StreamsPages:
-    """The list of streams, creating one, and deleting one.
+    """The list of streams, and creating one.
 
     Attributes:
         routes: for the paths of this class.
@@ -28,15 +54,13 @@ class StreamsPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._service = site.service
         self._hosts = site.service.broker.virtual_hosts
         site.navigation.append(NavigationItem("Streams", "/streams"))
         self.routes = [
             site.page("/streams", self._list),
             site.page("/create-stream", self._ask),
             site.action("/create-stream", self._create),
-            site.page(_ONE, self._one),
-            site.page(f"{_ONE}/delete", self._ask_delete),
-            site.action(f"{_ONE}/delete", self._delete),
         ]
 
     def _visible(self, request: Request) -> list[VirtualHost]:
@@ -46,16 +70,40 @@ class StreamsPages:
     async def _list(self, request: Request) -> Response:
         hosts = self._visible(request)
         chosen = request.query_params.get("vhost", "")
-        rows = [
-            (host, name) for host in hosts if chosen in ("", host.name) for name in host.names()
-        ]
-        columns: list[Column[tuple[VirtualHost, Name]]] = [
-            Column("name", "Name", lambda item: item[1]),
-            Column("vhost", "Virtual host", lambda item: (item[0].name, item[1])),
-        ]
-        listing = await list_items(request, rows, columns, lambda item: item[1], ["vhost"])
+        items = [(h, name) for h in hosts if chosen in ("", h.name) for name in h.names()]
+        readers: Readers = Counter()
+        async for connection, facts in pairs_of(self._service.connections, lambda c: c.consumers()):
+            readers[connection.virtual_host, facts.stream] += 1
+        columns = _columns(readers, with_host=len(hosts) > 1)
+        listing = await list_items(request, items, columns, lambda item: item[1], ["vhost"])
+        await know_all(listing.items)
+        caller = caller_of(request)
+        rows = [self._row(host, name, readers) for host, name in listing.items]
         return await self._site.show(
-            request, "streams.html", listing=listing, hosts=[h.name for h in hosts], chosen=chosen
+            request,
+            "streams.html",
+            listing=listing,
+            rows=[
+                row._replace(trouble=shown_trouble(caller, row.trouble)) if row.trouble else row
+                for row in rows
+                if row
+            ],
+            hosts=[host.name for host in hosts],
+            chosen=chosen,
+        )
+
+    def _row(self, host: VirtualHost, name: Name, readers: Readers) -> StreamRow | None:
+        stream = host.get_stream(name)
+        if stream is None:  # deleted meanwhile
+            return None
+        figures = stream.figures
+        return StreamRow(
+            host.name,
+            name,
+            figures,
+            readers[host.name, name],
+            stream.unavailable or stream.alarm,
+            figures.last_timestamp_ms if figures else 0,
         )
 
     # -- creating
@@ -67,9 +115,14 @@ class StreamsPages:
     async def _show_form(
         self, request: Request, values: dict[str, str], problem: str = "", status: int = 200
     ) -> Response:
-        hosts = [host.name for host in self._visible(request)]
         return await self._site.show(
-            request, "create_stream.html", status, values=values, hosts=hosts, problem=problem
+            request,
+            "create_stream.html",
+            status,
+            values=values,
+            hosts=[host.name for host in self._visible(request)],
+            problem=problem,
+            groups=list(groups(lambda _: True)),
         )
 
     async def _create(self, request: Request, form: Form) -> Response:
@@ -80,43 +133,44 @@ class StreamsPages:
             raise NotFound
         check = partial(caller.rights(host_name).require, Right.CONFIGURE, name)
         try:
-            await host.create(name, [], check)
+            await host.create(name, given(form, TITLES).items(), check)
         except Refused as refused:
             if refused.reason is Reason.ACCESS_REFUSED:
                 raise
             problem = refused.details
             if refused.reason is Reason.ALREADY_EXISTS:
                 problem = f"there is a stream {name} already, with the same arguments"
-            return await self._show_form(request, form.values(), problem, 400)
+            return await self._show_form(request, form.values(), problem, _BAD_REQUEST)
         notice = f"The stream {name} was created."
         return self._site.go(request, self._site.url("streams", host_name, name), notice)
 
-    # -- one
 
-    def _found(self, request: Request) -> tuple[VirtualHost, Name]:
-        host, name = host_of(self._hosts, request), part(request, "name")
-        if not host.has_stream(name):
-            raise NotFound
-        return host, name
+def _columns(readers: Readers, *, with_host: bool) -> list[Column[tuple[VirtualHost, Name]]]:
+    def figure(name: str) -> partial[int]:
+        return partial(_figure, name)
 
-    async def _one(self, request: Request) -> Response:
-        host, name = self._found(request)
-        return await self._site.show(request, "stream.html", vhost=host.name, name=name)
+    columns: list[Column[tuple[VirtualHost, Name]]] = [
+        Column("name", "Name", lambda item: (item[1], item[0].name)),
+        Column("messages", "Messages", figure("num_messages"), is_number=True),
+        Column("size", "Size", figure("size"), is_number=True),
+        Column("segments", "Segments", figure("num_segments"), is_number=True),
+        Column(
+            "consumers", "Consumers", lambda item: readers[item[0].name, item[1]], is_number=True
+        ),
+        Column("last", "Last message", figure("last_timestamp_ms"), is_number=True),
+        Column("state", "State", _trouble, is_number=True),
+    ]
+    if with_host:
+        columns.insert(1, Column("vhost", "Virtual host", lambda item: (item[0].name, item[1])))
+    return columns
 
-    async def _ask_delete(self, request: Request) -> Response:
-        host, name = self._found(request)
-        return await self._site.show(
-            request, "delete_stream.html", vhost=host.name, name=name, problem=""
-        )
 
-    async def _delete(self, request: Request, form: Form) -> Response:
-        host, name = self._found(request)
-        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
-        check()
-        if form.raw("name") != name:
-            problem = "the name is not that of the stream: nothing was deleted"
-            return await self._site.show(
-                request, "delete_stream.html", 400, vhost=host.name, name=name, problem=problem
-            )
-        await host.delete(name, lambda: None, check)
-        return self._site.go(request, self._site.url("streams"), f"The stream {name} was deleted.")
+def _figure(name: str, item: tuple[VirtualHost, Name]) -> int:
+    stream = item[0].get_stream(item[1])
+    figures = stream.figures if stream is not None else None
+    return -1 if figures is None else getattr(figures, name)
+
+
+def _trouble(item: tuple[VirtualHost, Name]) -> bool:
+    stream = item[0].get_stream(item[1])
+    return stream is not None and bool(stream.unavailable or stream.alarm)

@@ -1,6 +1,5 @@
 """Numbers, sizes and times as pages show them."""
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -68,21 +67,26 @@ def moment(ms: float | None) -> str:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, shown)
 
 
-def ago(ms: float | None) -> str:
-    """How long ago a time in ms since 1970 was, as an element with the exact time."""
+def ago(ms: float | None, now_ms: float) -> str:
+    """How long before now a time in ms since 1970 was, as an element with the exact time."""
     if not ms:
         return _NONE
-    seconds = max(0.0, time.time() - ms / 1000)
     exact = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-    exact = exact.replace("+00:00", "Z")
     return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(
-        exact, duration(seconds)
+        exact.replace("+00:00", "Z"), duration(max(0.0, now_ms - ms) / 1000)
     )
 
 
 def named(text: object) -> Markup:
     """A name: set apart, so that its direction of writing is that of nothing around it."""
     return Markup('<bdi class="name">{}</bdi>').format(escape(str(text)))
+
+
+def code(text: str) -> Markup:
+    """A text in which what stands between ` is code."""
+    pieces = [escape(piece) for piece in text.split("`")]
+    mark = Markup("<code>{}</code>")
+    return Markup("").join(mark.format(p) if n % 2 else p for n, p in enumerate(pieces))
 
 
 def plural(count: int, one: str, many: str = "") -> str:
@@ -99,5 +103,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": moment,
     "ago": ago,
     "named": named,
+    "code": code,
     "plural": plural,
 }

@@ -97,7 +97,7 @@ class QueuePaths:
                 return None
             return _row(caller, host, name, readers[host.name, name])
 
-        await _know_all(names)
+        await know_all(names)
         return await listing(request, names, row, lambda item: item[1])
 
     @described(Operation(answer="Stream", needs=ENTER))
@@ -107,7 +107,7 @@ class QueuePaths:
         name = part(request, "name")
         if not host.has_stream(name):
             raise NotFound
-        await _know_all([(host, name)])
+        await know_all([(host, name)])
         if not host.has_stream(name):
             raise NotFound
         with suppress(Refused):  # its row says why
@@ -351,7 +351,7 @@ def _key_row(keys: KeyFigures) -> Row:
     }
 
 
-async def _know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
+async def know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
     """Look at streams whose size nobody knows since the start, some at a time."""
     left = iter(names)
 

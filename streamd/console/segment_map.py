@@ -1,0 +1,120 @@
+"""A picture of a stream: its segments as blocks, and where consumers stand in it."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from segments.segment import Segment
+
+WIDTH = 1_000.0
+MAX_BLOCKS = 100
+
+
+class Block(NamedTuple):
+    """One segment, or some that follow each other where there are very many.
+
+    Attributes:
+        x, width: in a picture that is WIDTH wide.
+        first_offset, next_offset: of its messages.
+        num_segments: that it stands for.
+        num_chunks, size: of all of these, size in bytes.
+        first_ms, last_ms: when the first and the last chunk were stored, 0 for never.
+        num_indexed: segments whose filter index is in memory.
+        num_lost: messages that are damaged.
+        is_last: new messages come into it.
+    """
+
+    x: float
+    width: float
+    first_offset: int
+    next_offset: int
+    num_segments: int
+    num_chunks: int
+    size: int
+    first_ms: int
+    last_ms: int
+    num_indexed: int
+    num_lost: int
+    is_last: bool
+
+    @property
+    def num_messages(self) -> int:
+        """Messages in it."""
+        return self.next_offset - self.first_offset
+
+
+class Mark(NamedTuple):
+    """Somebody who stands at an offset."""
+
+    x: float
+    offset: int
+    title: str
+
+
+class SegmentMap(NamedTuple):
+    """The picture.
+
+    Attributes:
+        blocks: from the oldest to the newest.
+        first_offset, next_offset: of the stream.
+        consumers, stored: who stands where.
+    """
+
+    blocks: list[Block]
+    first_offset: int
+    next_offset: int
+    consumers: list[Mark]
+    stored: list[Mark]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a block stands for several segments."""
+        return any(block.num_segments > 1 for block in self.blocks)
+
+
+def segment_map(
+    segments: Sequence[Segment],
+    next_offset: int,
+    consumers: Iterable[tuple[int, str]],
+    stored: Iterable[tuple[int, str]],
+) -> SegmentMap:
+    """The picture of a stream.
+
+    Args:
+        segments: all of them, the oldest first; there is at least one.
+        next_offset: after the last message.
+        consumers: where they stand, and who they are.
+        stored: offsets that consumers have stored, and who they are.
+    """
+    first = segments[0].base_offset
+    scale = WIDTH / max(1, next_offset - first)
+    size = -(-len(segments) // MAX_BLOCKS)
+    blocks = [
+        _block(segments[n : n + size], first, scale, is_last=n + size >= len(segments))
+        for n in range(0, len(segments), size)
+    ]
+
+    def marks(places: Iterable[tuple[int, str]]) -> list[Mark]:
+        return [
+            Mark(round(min(WIDTH, max(0.0, (offset - first) * scale)), 1), offset, title)
+            for offset, title in places
+        ]
+
+    return SegmentMap(blocks, first, next_offset, marks(consumers), marks(stored))
+
+
+def _block(segments: Sequence[Segment], first: int, scale: float, *, is_last: bool) -> Block:
+    begin, end = segments[0].base_offset, segments[-1].next_offset
+    return Block(
+        round((begin - first) * scale, 1),
+        round((end - begin) * scale, 1),
+        begin,
+        end,
+        len(segments),
+        sum(segment.num_chunks for segment in segments),
+        sum(segment.size for segment in segments),
+        next((s.first_timestamp_ms for s in segments if s.first_timestamp_ms), 0),
+        next((s.last_timestamp_ms for s in reversed(segments) if s.last_timestamp_ms), 0),
+        sum(segment.filters is not None for segment in segments),
+        sum(segment.num_lost for segment in segments),
+        is_last,
+    )

@@ -1,0 +1,237 @@
+"""Changes to a stream: its arguments, where it begins, stored offsets, selectors, its end."""
+
+from datetime import UTC, datetime
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from segments import OffsetSpec, at_offset, at_time
+from segments.segment import MAX_OFFSET
+from segments.selector import TAGS, Dialect
+from streamd.auth.users import Right
+from streamd.broker import arguments as a
+from streamd.broker.catalog_writer import Check
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.virtual_host import VirtualHost
+from streamd.console.forms import Form
+from streamd.console.site import Site
+from streamd.console.stream import ONE, find_name
+from streamd.console.stream_arguments import as_text, groups
+from streamd.http_api.caller import caller_of
+from streamd.http_api.messages import BadRequest, NotFound
+
+_BAD_REQUEST = 400
+DIALECTS = (TAGS, *Dialect)
+
+
+class StreamChanges:
+    """Changes to a stream.
+
+    Attributes:
+        routes: for the paths of this class.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._hosts = site.service.broker.virtual_hosts
+        self.routes = [
+            site.page(f"{ONE}/change", self._ask_change),
+            site.action(f"{ONE}/change", self._change),
+            site.page(f"{ONE}/truncate", self._ask_truncate),
+            site.action(f"{ONE}/truncate", self._truncate),
+            site.page(f"{ONE}/delete", self._ask_delete),
+            site.action(f"{ONE}/delete", self._delete),
+            site.action(f"{ONE}/offsets", self._set_offset),
+            site.action(f"{ONE}/selectors", self._change_selector),
+        ]
+
+    def _found(self, request: Request, right: Right) -> tuple[VirtualHost, Name, Check]:
+        """The stream in the path, and what raises Refused once the user has lost the right to it.
+
+        Raises:
+            NotFound, Refused: see `find_name`; the user has not the right.
+        """
+        host, name = find_name(self._hosts, request)
+        check = partial(caller_of(request).rights(host.name).require, right, name)
+        check()
+        return host, name, check
+
+    def _back(self, request: Request, host: VirtualHost, name: Name, notice: str) -> Response:
+        return self._site.go(request, self._site.url("streams", host.name, name), notice)
+
+    # -- arguments
+
+    async def _ask_change(self, request: Request) -> Response:
+        host, name, _ = self._found(request, Right.CONFIGURE)
+        return await self._show_change(request, host, name)
+
+    async def _show_change(
+        self,
+        request: Request,
+        host: VirtualHost,
+        name: Name,
+        typed: dict[str, str] | None = None,
+        problem: str = "",
+    ) -> Response:
+        row = host.row(name)
+        now = as_text(row.effective)
+        asked = {key: request.query_params[key] for key in a.SETTINGS & request.query_params.keys()}
+        return await self._site.show(
+            request,
+            "change_stream.html",
+            _BAD_REQUEST if problem else 200,
+            vhost=host.name,
+            name=name,
+            groups=list(groups(a.SETTINGS.__contains__)),
+            declared=as_text(row.arguments),
+            now=now,
+            values=typed if typed is not None else now | asked,
+            problem=problem,
+        )
+
+    async def _change(self, request: Request, form: Form) -> Response:
+        host, name, check = self._found(request, Right.CONFIGURE)
+        now = as_text(host.row(name).effective)
+        changes = {
+            key: text
+            for key in sorted(a.SETTINGS)
+            if form.has(key) and (text := form.text(key)) != now.get(key, "")
+        }
+        if not changes:
+            return self._back(request, host, name, "Nothing was changed.")
+        try:
+            await host.settings.set_arguments(name, changes.items(), check)
+        except Refused as refused:
+            if refused.reason is not Reason.PRECONDITION_FAILED:
+                raise
+            return await self._show_change(request, host, name, form.values(), refused.details)
+        notice = f"Changed, from the next chunk on: {', '.join(changes)}."
+        return self._back(request, host, name, notice)
+
+    # -- truncating
+
+    async def _ask_truncate(self, request: Request) -> Response:
+        host, name, _ = self._found(request, Right.CONFIGURE)
+        return await self._show_truncate(request, host, name, {})
+
+    async def _show_truncate(
+        self,
+        request: Request,
+        host: VirtualHost,
+        name: Name,
+        values: dict[str, str],
+        problem: str = "",
+    ) -> Response:
+        figures = await host.find(name).read_figures()
+        return await self._site.show(
+            request,
+            "truncate_stream.html",
+            _BAD_REQUEST if problem else 200,
+            vhost=host.name,
+            name=name,
+            figures=figures,
+            values=values,
+            problem=problem,
+        )
+
+    async def _truncate(self, request: Request, form: Form) -> Response:
+        host, name, check = self._found(request, Right.CONFIGURE)
+        problem = "" if form.raw("name") == name else _OTHER_NAME
+        try:
+            spec = _place(form.text("before"))
+        except BadRequest as error:
+            problem = str(error)
+        if problem:
+            return await self._show_truncate(request, host, name, form.values(), problem)
+        stream = host.find(name)
+        async with stream.opened():
+            first = await stream.truncate(spec, check)
+        return self._back(request, host, name, f"The stream begins at offset {first:,} now.")
+
+    # -- deleting
+
+    async def _ask_delete(self, request: Request) -> Response:
+        host, name, _ = self._found(request, Right.CONFIGURE)
+        return await self._show_delete(request, host, name)
+
+    async def _show_delete(
+        self, request: Request, host: VirtualHost, name: Name, problem: str = ""
+    ) -> Response:
+        stream = host.get_stream(name)
+        return await self._site.show(
+            request,
+            "delete_stream.html",
+            _BAD_REQUEST if problem else 200,
+            vhost=host.name,
+            name=name,
+            figures=stream.figures if stream else None,
+            problem=problem,
+        )
+
+    async def _delete(self, request: Request, form: Form) -> Response:
+        host, name, check = self._found(request, Right.CONFIGURE)
+        if form.raw("name") != name:
+            return await self._show_delete(request, host, name, _OTHER_NAME)
+        await host.delete(name, lambda: None, check)
+        return self._site.go(request, self._site.url("streams"), f"The stream {name} was deleted.")
+
+    # -- stored offsets
+
+    async def _set_offset(self, request: Request, form: Form) -> Response:
+        host, name, check = self._found(request, Right.READ)
+        reference, stream = form.raw("reference"), host.find(name)
+        async with stream.opened():
+            check()
+            if form.has("forget"):
+                if not await stream.delete_offset(reference):
+                    raise NotFound
+                notice = f"The stored offset of {reference} is forgotten."
+            else:
+                offset = _number(form.text("offset"))
+                try:
+                    stream.store_offset(reference, offset)
+                except ValueError as error:
+                    raise BadRequest(str(error)) from None
+                await stream.settled()
+                notice = f"The stored offset of {reference} is {offset:,} now."
+        return self._back(request, host, name, notice)
+
+    # -- standing selectors
+
+    async def _change_selector(self, request: Request, form: Form) -> Response:
+        host, name, check = self._found(request, Right.CONFIGURE)
+        group = form.text("group")
+        if form.has("delete"):
+            await host.settings.remove_selector(name, form.raw("group"), check)
+            return self._back(request, host, name, f"The selector of {group} was removed.")
+        if not group.isprintable() or not 0 < len(group.encode()) <= _MAX_GROUP_BYTES:
+            raise BadRequest("the name of the group is missing, too long or not printable")
+        row = parse_standing(group, form.text("dialect"), form.text("text"))
+        await host.settings.put_selector(name, row, check)
+        return self._back(request, host, name, f"The selector of {group} was registered.")
+
+
+_OTHER_NAME = "the name is not that of the stream: nothing was done"
+_MAX_GROUP_BYTES = 255
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text[:20]) <= MAX_OFFSET:
+        return int(text)
+    raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
+
+
+def _place(text: str) -> OffsetSpec:
+    """An offset, or a time."""
+    if text.isascii() and text.isdigit():
+        return at_offset(_number(text))
+    try:
+        found = datetime.fromisoformat(text)
+        ms = round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        expected = "an offset, or a time as in 2026-11-20T10:00:00Z"
+        raise BadRequest(f"the place is {text[:40]!r}, expected {expected}") from None
+    return at_time(max(0, ms))
