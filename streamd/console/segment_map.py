@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from segments.segment import Segment
 
-WIDTH = 1_000.0
+WIDTH = 100.0  # per cent
 MAX_BLOCKS = 100
 
 
@@ -13,7 +13,7 @@ class Block(NamedTuple):
     """One segment, or some that follow each other where there are very many.
 
     Attributes:
-        x, width: in a picture that is WIDTH wide.
+        x, width: in per cent of the picture's width.
         first_offset, next_offset: of its messages.
         num_segments: that it stands for.
         num_chunks, size: of all of these, size in bytes.
@@ -95,7 +95,7 @@ def segment_map(
 
     def marks(places: Iterable[tuple[int, str]]) -> list[Mark]:
         return [
-            Mark(round(min(WIDTH, max(0.0, (offset - first) * scale)), 1), offset, title)
+            Mark(round(min(WIDTH, max(0.0, (offset - first) * scale)), 3), offset, title)
             for offset, title in places
         ]
 
@@ -105,8 +105,8 @@ def segment_map(
 def _block(segments: Sequence[Segment], first: int, scale: float, *, is_last: bool) -> Block:
     begin, end = segments[0].base_offset, segments[-1].next_offset
     return Block(
-        round((begin - first) * scale, 1),
-        round((end - begin) * scale, 1),
+        round((begin - first) * scale, 3),
+        round((end - begin) * scale, 3),
         begin,
         end,
         len(segments),

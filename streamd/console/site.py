@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd import __version__
+from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.steps import in_turns
@@ -149,6 +150,7 @@ class Site:
             "url": self.url,
             "static": self.assets.address,
             "version": __version__,
+            "Right": Right,
             "now_ms": self.service.broker.now_ms(),
             "path": request.scope["path"].removeprefix(self.prefix) or "/",
             "session": session,

@@ -72,8 +72,9 @@ def ago(ms: float | None, now_ms: float) -> str:
     if not ms:
         return _NONE
     exact = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(
-        exact.replace("+00:00", "Z"), duration(max(0.0, now_ms - ms) / 1000)
+    seconds = (now_ms - ms) / 1000
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
+        exact.replace("+00:00", "Z"), "just now" if seconds < 1 else f"{duration(seconds)} ago"
     )
 
 
