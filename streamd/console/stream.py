@@ -19,6 +19,8 @@ from streamd.broker.stored_offsets import StoredOffset, stored_offsets
 from streamd.broker.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.registry import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.console.charts import Chart, make_chart
+from streamd.console.people import consumer_name
 from streamd.console.segment_map import SegmentMap, segment_map
 from streamd.console.site import Site
 from streamd.console.stream_arguments import TITLES, as_text
@@ -124,17 +126,42 @@ class StreamPages:
             is_open=True,
             trouble=shown_trouble(caller, stream.alarm) if stream.alarm else "",
             figures=figures,
+            now=self._broker.history.latest(stream),
+            charts=self._charts(stream),
             picture=picture,
             stored=stored[:_MOST_ROWS],
             num_more_stored=max(0, len(stored) - _MOST_ROWS),
             selectors=_selectors(rights, stream),
         )
 
+    def _charts(self, stream: Stream) -> list[Chart]:
+        moments = self._broker.history.stream(stream)
+        return [
+            make_chart(
+                "messages",
+                "Messages",
+                "rate",
+                moments,
+                [("stored", lambda m: m.messages_in), ("sent", lambda m: m.messages_out)],
+            ),
+            make_chart(
+                "bytes",
+                "Bytes",
+                "bytes",
+                moments,
+                [("stored", lambda m: m.bytes_in), ("sent", lambda m: m.bytes_out)],
+            ),
+        ]
+
     def _picture(self, log: Log, consumers: People, stored: list[StoredOffset]) -> SegmentMap:
         return segment_map(
             log.segments,
             log.committed_offset,
-            ((facts.next_offset, _who(*pair)) for pair in consumers.rows for facts in pair[1:]),
+            (
+                (facts.next_offset, consumer_name(*pair))
+                for pair in consumers.rows
+                for facts in pair[1:]
+            ),
             ((row.offset + 1, row.reference) for row in stored[:_MOST_ROWS]),
         )
 
@@ -160,7 +187,8 @@ class StreamPages:
         host, name = find_name(self._broker.virtual_hosts, request)
         rights = caller_of(request).rights(host.name)
         rights.require(Right.READ, name)
-        async with host.find(name).opened() as log:
+        stream = host.find(name)
+        async with stream.opened() as log:
             try:
                 stats = await threads.compute(newest, tuple(log.segments), MOST_FILTERS)
             except SegmentsError as error:
@@ -187,6 +215,8 @@ class StreamPages:
             ],
             may_configure=rights.allows(Right.CONFIGURE, name),
             most=MOST_FILTERS,
+            read=stream.traffic.read(),
+            in_vain=stream.traffic.chunks_in_vain,
         )
 
 
@@ -212,11 +242,6 @@ def settings_of(host: VirtualHost, name: Name) -> list[Setting]:
         for key, meaning in MEANINGS.items()
         if key in TITLES or key in declared
     ]
-
-
-def _who(connection: LiveConnection, facts: ConsumerFacts) -> str:
-    named = facts.properties.get("name") or facts.properties.get("identifier")
-    return named or f"{connection.user}, {connection.peer}, subscription {facts.subscription_id}"
 
 
 def _selectors(rights: Rights, stream: Stream) -> Iterable[dict[str, Any]] | None:

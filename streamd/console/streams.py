@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from streamd.auth.users import Right
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.history import History, StreamMoment
 from streamd.broker.log_figures import LogFigures
 from streamd.broker.names import Name
 from streamd.broker.virtual_host import VirtualHost
@@ -32,6 +33,7 @@ class StreamRow(NamedTuple):
     Attributes:
         vhost, name: which one.
         figures: its size; None while that is not known.
+        now: messages and bytes a second; None when nothing has happened in it.
         num_consumers: that read it.
         trouble: why it takes no messages, or cannot be opened; empty while all is well.
         last_ms: when its last message was stored, 0 for never.
@@ -40,6 +42,7 @@ class StreamRow(NamedTuple):
     vhost: Name
     name: Name
     figures: LogFigures | None
+    now: StreamMoment | None
     num_consumers: int
     trouble: str
     last_ms: int
@@ -56,6 +59,7 @@ class StreamsPages:
         self._site = site
         self._service = site.service
         self._hosts = site.service.broker.virtual_hosts
+        self._history: History = site.service.broker.history
         site.navigation.append(NavigationItem("Streams", "/streams"))
         self.routes = [
             site.page("/streams", self._list),
@@ -74,7 +78,7 @@ class StreamsPages:
         readers: Readers = Counter()
         async for connection, facts in pairs_of(self._service.connections, lambda c: c.consumers()):
             readers[connection.virtual_host, facts.stream] += 1
-        columns = _columns(readers, with_host=len(hosts) > 1)
+        columns = self._columns(readers, with_host=len(hosts) > 1)
         listing = await list_items(request, items, columns, lambda item: item[1], ["vhost"])
         await know_all(listing.items)
         caller = caller_of(request)
@@ -101,10 +105,46 @@ class StreamsPages:
             host.name,
             name,
             figures,
+            self._history.latest(stream),
             readers[host.name, name],
             stream.unavailable or stream.alarm,
             figures.last_timestamp_ms if figures else 0,
         )
+
+    def _columns(
+        self, readers: Readers, *, with_host: bool
+    ) -> list[Column[tuple[VirtualHost, Name]]]:
+        def num_consumers(item: tuple[VirtualHost, Name]) -> int:
+            return readers[item[0].name, item[1]]
+
+        def figure(name: str) -> partial[int]:
+            return partial(_figure, name)
+
+        columns: list[Column[tuple[VirtualHost, Name]]] = [
+            Column("name", "Name", lambda item: (item[1], item[0].name)),
+            Column("messages", "Messages", figure("num_messages"), is_number=True),
+            Column("size", "Size", figure("size"), is_number=True),
+            Column("in", "Stored now", self._rate, is_number=True),
+            Column("out", "Sent now", self._rate_out, is_number=True),
+            Column("consumers", "Consumers", num_consumers, is_number=True),
+            Column("last", "Last message", figure("last_timestamp_ms"), is_number=True),
+            Column("state", "State", _trouble, is_number=True),
+        ]
+        if with_host:
+            columns.insert(1, Column("vhost", "Virtual host", lambda item: (item[0].name, item[1])))
+        return columns
+
+    def _rate(self, item: tuple[VirtualHost, Name]) -> float:
+        now = self._now(item)
+        return now.messages_in if now else 0.0
+
+    def _rate_out(self, item: tuple[VirtualHost, Name]) -> float:
+        now = self._now(item)
+        return now.messages_out if now else 0.0
+
+    def _now(self, item: tuple[VirtualHost, Name]) -> StreamMoment | None:
+        stream = item[0].get_stream(item[1])
+        return None if stream is None else self._history.latest(stream)
 
     # -- creating
 
@@ -143,26 +183,6 @@ class StreamsPages:
             return await self._show_form(request, form.values(), problem, _BAD_REQUEST)
         notice = f"The stream {name} was created."
         return self._site.go(request, self._site.url("streams", host_name, name), notice)
-
-
-def _columns(readers: Readers, *, with_host: bool) -> list[Column[tuple[VirtualHost, Name]]]:
-    def figure(name: str) -> partial[int]:
-        return partial(_figure, name)
-
-    columns: list[Column[tuple[VirtualHost, Name]]] = [
-        Column("name", "Name", lambda item: (item[1], item[0].name)),
-        Column("messages", "Messages", figure("num_messages"), is_number=True),
-        Column("size", "Size", figure("size"), is_number=True),
-        Column("segments", "Segments", figure("num_segments"), is_number=True),
-        Column(
-            "consumers", "Consumers", lambda item: readers[item[0].name, item[1]], is_number=True
-        ),
-        Column("last", "Last message", figure("last_timestamp_ms"), is_number=True),
-        Column("state", "State", _trouble, is_number=True),
-    ]
-    if with_host:
-        columns.insert(1, Column("vhost", "Virtual host", lambda item: (item[0].name, item[1])))
-    return columns
 
 
 def _figure(name: str, item: tuple[VirtualHost, Name]) -> int:

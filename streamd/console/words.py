@@ -10,6 +10,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _STEP = 1_000
 _NONE = "\N{EN DASH}"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_MILLI, _NEARLY = 0.000_999_5, 0.999_5
 
 
 def number(value: float | None) -> str:
@@ -39,7 +40,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return _NONE
     if seconds < 1:
-        return "0 s" if seconds <= 0 else f"{seconds * 1000:.0f} ms"
+        return _short_duration(seconds)
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < _HOUR:
@@ -47,6 +48,14 @@ def duration(seconds: float | None) -> str:
     if seconds < _DAY:
         return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
     return f"{seconds // _DAY:,.0f} d {seconds % _DAY // _HOUR:.0f} h"
+
+
+def _short_duration(seconds: float) -> str:
+    if seconds <= 0:
+        return "0 s"
+    if seconds < _MILLI:
+        return f"{seconds * 1_000_000:.0f} µs"
+    return f"{seconds * 1_000:.3g} ms" if seconds < _NEARLY else "1 s"
 
 
 def percent(value: float | None) -> str:

@@ -306,7 +306,8 @@ async def test_the_map_shows_all_segments(stocked: Harness, browser: Visitor) ->
 
 @pytest.mark.parametrize("count", [1, 2, MAX_BLOCKS, MAX_BLOCKS + 1, 12_345])
 def test_very_many_segments_are_few_blocks(count: int) -> None:
-    segments = [Segment(MagicMock(), "", n * 7) for n in range(count)]
+    disk = MagicMock()
+    segments = [Segment(disk, "", n * 7) for n in range(count)]
     for segment in segments:
         segment.next_offset, segment.size, segment.num_chunks = segment.base_offset + 7, 100, 2
     found = segment_map(segments, count * 7, [(0, "a"), (count * 7, "b")], [])

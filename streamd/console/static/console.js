@@ -4,6 +4,7 @@
   const root = document.documentElement;
   const THEME = "streamd-theme", LIVE = "streamd-live";
   const POLL_MS = 5000;
+  let unfolded = []; // by their ids
 
   function kept(key) {
     try { return localStorage.getItem(key); } catch { return null; }
@@ -52,12 +53,29 @@
     button.textContent = isLive() ? "Pause updates" : "Resume updates";
   }
 
+  // Whoever types in a part, or would lose their place in it, is left alone.
+  function isBusy(part) {
+    const active = document.activeElement;
+    if (active === part || !part.contains(active)) return false;
+    return !active.id || active.matches("input, select, textarea");
+  }
+
   function poll() {
     if (!isLive() || document.hidden) return;
     for (const part of document.querySelectorAll("[data-poll]")) {
-      if (!part.contains(document.activeElement)) part.dispatchEvent(new Event("poll"));
+      if (!isBusy(part)) part.dispatchEvent(new Event("poll"));
     }
   }
+
+  // What was unfolded stays so.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const opened = [...event.detail.target.querySelectorAll("details[id][open]")];
+    unfolded = opened.map((details) => details.id);
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+    unfolded = [];
+  });
 
   document.addEventListener("DOMContentLoaded", () => {
     nameTheme();
