@@ -4,6 +4,7 @@ import heapq
 import os
 import resource
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,10 +86,8 @@ class OverviewPages:
             share = disk.free / disk.total
             troubles.insert(0, Trouble(f"only {share:.0%} of the disk is free"))
         moments = broker.history.server() if caller.sees_all else []
-        faults = broker.supervisor.num_faults if caller.sees_all else 0
-        if faults:
-            what = "faults were contained in the background since the start: the log says which"
-            troubles.insert(0, Trouble(f"{faults:,} {what}"))
+        if caller.sees_all and broker.supervisor.num_faults:
+            troubles.insert(0, Trouble(_faults(broker.supervisor.faults)))
         return await self._site.show(
             request,
             "overview.html",
@@ -192,6 +191,13 @@ def charts_of(broker: Broker) -> list[Chart]:
             max,
         ),
     ]
+
+
+def _faults(faults: Mapping[str, int]) -> str:
+    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(faults.items()))
+    total = sum(faults.values())
+    were = "fault was" if total == 1 else "faults were"
+    return f"{total:,} {were} contained since the start ({kinds}); the log says more"
 
 
 def _resident_bytes() -> int:

@@ -51,10 +51,10 @@ async def test_trouble_is_said_first(server: Harness) -> None:
     for name in ("fine", "<bad>"):
         await server.host.create(name, [])
     server.host.find("<bad>")._cannot_open("/place: no such <folder>")
-    server.server.broker.supervisor.num_faults = 3
+    server.server.broker.supervisor.faults["emptying <b>"] = 3
     text = await browser.text("/")
     assert text.startswith("Overview Trouble 2 things to look at")
-    assert "3 faults were contained" in text
+    assert "3 faults were contained since the start (emptying <b>: 3)" in text
     assert "<bad> : /place: no such <folder>" in text
     assert "all is well" not in text
     assert (await tiles(browser))["Streams"] == "2 1 in trouble"
@@ -74,11 +74,11 @@ async def test_a_user_sees_what_is_its_own(server: Harness) -> None:
     await ada.log_in("ada")
     assert await tiles(ada) == {
         "Streams": "1",
-        "Messages kept": "0 0 B",
+        "Messages kept": "0 8 B",
         "Connections": "0",
         "Publishers": "0",
         "Consumers": "0",
-    }
+    }, "and nothing of the machine"
     text = await ada.text("/")
     assert "all is well" in text
     assert not any(word in text for word in ("hidden", "secret", "reader", "Ports"))

@@ -1,13 +1,16 @@
 """A real browser, driven from tests: Chromium with Playwright, and what it complains of."""
 
+import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+Result = TypeVar("Result")
 EXECUTABLE = (
     os.environ.get("CHROMIUM")
     or shutil.which("chromium")
@@ -33,8 +36,9 @@ document.addEventListener("securitypolicyviolation",
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser, which asks nobody but this machine."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 - only with a browser
 
+    expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=EXECUTABLE,
@@ -100,3 +104,9 @@ class Tab:
 
     def close(self) -> None:
         self.context.close()
+
+
+def beside(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run what a client does: Playwright has an event loop of its own in this thread."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
