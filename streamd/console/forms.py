@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import FormData, UploadFile
@@ -103,12 +104,17 @@ async def _read_parts(request: Request, data: bytearray) -> Form:
         yield bytes(data)
         yield b""
 
-    parser = MultiPartParser(
-        request.headers, pieces(), max_files=1, max_fields=_MAX_FIELDS, max_part_size=MAX_FORM_BYTES
-    )
-    parser.spool_max_size = len(data)  # it is in memory already: no file is needed
     try:
-        parts: FormData = await parser.parse()
+        async with aclosing(pieces()) as body:
+            parser = MultiPartParser(
+                request.headers,
+                body,
+                max_files=1,
+                max_fields=_MAX_FIELDS,
+                max_part_size=MAX_FORM_BYTES,
+            )
+            parser.spool_max_size = len(data)  # it is in memory already: no file is needed
+            parts: FormData = await parser.parse()
     except (MultiPartException, KeyError, ValueError):
         raise BadRequest("the form cannot be read") from None
     fields, files = [], {}

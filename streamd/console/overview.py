@@ -117,7 +117,7 @@ class OverviewPages:
             if figures is not None:
                 num_messages += figures.num_messages
                 size += figures.size
-            reason = stream.unavailable or stream.alarm
+            reason = stream.alarm
             if reason:
                 num_unavailable += 1
                 where = host.name, stream.name

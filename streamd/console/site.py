@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -143,7 +143,7 @@ class Site:
             status: of the answer.
             values: for the template.
         """
-        templates = await _templates()
+        found = await _template(template)
         session: Session | None = request.scope.get(SESSION)
         values |= {
             "request": request,
@@ -158,7 +158,7 @@ class Site:
             "navigation": self._navigation_of(session),
             "notice": session.take_notice() if session and not is_poll(request) else "",
         }
-        pieces = templates.get_template(template).generate(values)
+        pieces = found.generate(values)
         html = "".join([piece async for piece in in_turns(pieces, _PIECES_A_TURN)])
         return Response(html.encode(errors="backslashreplace"), status, media_type=_HTML)
 
@@ -195,17 +195,27 @@ def _environment() -> Environment:
     return environment
 
 
-async def _templates() -> Environment:
-    """All templates; they are compiled when the first page is shown, which takes a while."""
+async def _template(name: str) -> Template:
+    """A template; it is compiled when it is shown first, which takes a while, beside the loop."""
     environment = _environment()
-    if not environment.cache:
-        await threads.in_thread(_compile, environment)
-    return environment
+    if name not in _compiled:
+        await threads.in_thread(_compile, environment, name)
+    return environment.get_template(name)
 
 
-def _compile(environment: Environment) -> None:
-    for name in environment.list_templates():
-        environment.get_template(name)
+_compiled: set[str] = set()
+
+
+def _compile(environment: Environment, name: str) -> None:
+    """Compile a template, and all that it refers to."""
+    if name in _compiled:
+        return
+    source, _, _ = environment.loader.get_source(environment, name)  # type: ignore[union-attr]
+    for other in meta.find_referenced_templates(environment.parse(source)):
+        if other is not None:
+            _compile(environment, other)
+    environment.get_template(name)
+    _compiled.add(name)
 
 
 SESSION = "streamd.console.session"  # in the scope of a request

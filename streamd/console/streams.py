@@ -107,7 +107,7 @@ class StreamsPages:
             figures,
             self._history.latest(stream),
             readers[host.name, name],
-            stream.unavailable or stream.alarm,
+            stream.alarm,
             figures.last_timestamp_ms if figures else 0,
         )
 
@@ -193,4 +193,4 @@ def _figure(name: str, item: tuple[VirtualHost, Name]) -> int:
 
 def _trouble(item: tuple[VirtualHost, Name]) -> bool:
     stream = item[0].get_stream(item[1])
-    return stream is not None and bool(stream.unavailable or stream.alarm)
+    return stream is not None and bool(stream.alarm)
