@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop check format docs dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -23,6 +23,7 @@ help:
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
 	@echo "make docs       the documentation, in docs/_build/html"
+	@echo "make screenshots  pictures of the console, in docs/images; needs Chromium"
 	@echo "make dist       build wheel and sdist in dist/, and try them out; the steps of the Containerfile, too"
 	@echo "make bench      measure the server on this machine"
 	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
@@ -96,6 +97,9 @@ format: $(VENV)/.check
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
+
+screenshots: $(VENV)/.test
+	$(BIN)/python -m tests.console.screenshots
 
 dist: $(VENV)/.dist
 	rm -rf dist build

@@ -76,7 +76,7 @@ class Config:
     default_queue_type: str = _setting(
         "classic", "type of AMQP queues that name none: stream, or classic, which is refused"
     )
-    http_port: int | None = _setting(15672, "port of the HTTP management API")
+    http_port: int | None = _setting(15672, "port of the HTTP management API and the web console")
     http_tls_port: int | None = _setting(None, "port of the HTTP API inside TLS, usually 15671")
     http_allowed_host: tuple[str, ...] = _setting(
         (),

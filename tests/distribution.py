@@ -40,7 +40,9 @@ def expected_modules() -> set[str]:
     """The files of the packages in this checkout."""
     found = {f.relative_to(ROOT) for package in PACKAGES for f in (ROOT / package).rglob("*.py")}
     others = {f"{package}/py.typed" for package in PACKAGES} | {"streamd/cli/streamd.service"}
-    return {str(path) for path in found} | others
+    console = ROOT / "streamd" / "console"
+    shown = [f for folder in ("templates", "static") for f in (console / folder).rglob("*.*")]
+    return {str(path) for path in found} | others | {str(f.relative_to(ROOT)) for f in shown}
 
 
 def check_wheel(path: Path) -> None:

@@ -33,6 +33,7 @@ from streamd.connections.amqp091 import (
 )
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.connections.stream import finding
+from streamd.console import forms, sessions
 from streamd.http_api import found_messages, messages, metrics
 from streamd.metrics import scrape
 from streamd.net import outbox
@@ -438,6 +439,7 @@ def test_the_page_has_the_formula() -> None:
         "a virtual host": memory.virtual_host(),
         "a user": memory.http_answers(),
         "metrics": memory.metrics(),
+        "the console": memory.console(),
     }
     page = PAGE.read_text()
     for what, size in bounds.items():
@@ -454,6 +456,7 @@ def test_the_page_has_the_formula() -> None:
         + FILTER_INDEX_BYTES
         + memory.searches()
         + memory.metrics()
+        + memory.console()
     )
 
 
@@ -513,6 +516,12 @@ LIMITS = {
     "answers that a peer does not read": f"{limits.OUTBOX_BYTES >> 20} MiB",
     "body of an HTTP request": f"{messages.MAX_BODY_BYTES >> 10} KiB",
     "definitions that are imported": f"{messages.MAX_DEFINITIONS_BYTES >> 20} MiB",
+    "logins to the console": sessions.MAX_SESSIONS,
+    "logins of a user to the console": sessions.MAX_OF_A_USER,
+    "hours that a login to the console lasts; without a request": (
+        f"{sessions.SECONDS // 3600}; {sessions.IDLE_SECONDS // 3600}"
+    ),
+    "form of the console": f"{forms.MAX_FORM_BYTES >> 10} KiB",
     "seconds for each step of a login, or a TLS handshake": limits.LOGIN_SECONDS,
     "passwords of one address that are checked at once": throttle._AT_ONCE,
     "AMQP message": f"{amqp091.MAX_MESSAGE_BYTES >> 20} MiB",

@@ -374,6 +374,16 @@ async def test_how_well_filters_work(server: Harness, browser: Visitor, orders: 
     assert f"predicted {told['predicted_ppm'] / 10_000:.3g} %" in text
     assert f"observed {told['observed_ppm'] / 10_000:.3g} %" in text
     assert "16 bytes now" in text
+    assert "No consumer has read anything." in text
+    await orders.subscribe("s", credit=20, filter__0="r1")
+    await orders.bodies(3 * sum(1 for n in range(0, 30, 3) if 1 in {(n + k) % 4 for k in range(3)}))
+    read = server.host.find("s").traffic.read()
+    text = await browser.text("/streams/%2F/s/filters")
+    assert read.skipped_chunks > 0
+    looked_at = read.chunks + read.skipped_chunks
+    assert f"Chunks passed over {read.skipped_chunks} " in text
+    assert f" of {looked_at} Not sent" in text
+    assert f"Chunks read {read.chunks} " in text
     await server.host.create("plain", [])
     assert "have no filter values" in await browser.text("/streams/%2F/plain/filters")
 

@@ -25,6 +25,7 @@ from streamd.config import (
 from streamd.connections.amqp091.channel import MAX_UNACKED
 from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
 from streamd.connections.amqp091.delivery import HELD_BYTES
+from streamd.console.sessions import MAX_SESSIONS
 from streamd.http_api.found_messages import _MOST_UNSENT_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.http_api.metrics import MAX_SENT_AT_ONCE
@@ -125,6 +126,11 @@ def metrics() -> int:
     return answers + being_made + MAX_METRICS_CONNECTIONS * _CONNECTION
 
 
+def console() -> int:
+    """Logins to the console, each with a sentence that its next page says."""
+    return MAX_SESSIONS * (_OBJECT + 4 * 2 * MAX_NAME_BYTES)
+
+
 def everything(config: Config) -> int:
     """All that peers can make a server hold together; only administrators add hosts and users."""
     connection = max(stream_connection(config), amqp_connection())
@@ -137,4 +143,5 @@ def everything(config: Config) -> int:
         + FILTER_INDEX_BYTES
         + searches()
         + metrics()
+        + console()
     )
