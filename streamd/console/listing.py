@@ -13,7 +13,7 @@ from streamd.broker.steps import in_turns
 Item = TypeVar("Item")
 
 PAGE_SIZE = 50
-_ITEMS_A_TURN = 200
+_ITEMS_A_TURN = 100
 _LARGE = 20_000  # items that are sorted in a thread
 _MAX_DIGITS = 9
 

@@ -21,7 +21,7 @@ from streamd.console.site import NavigationItem, Site
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.overview import shown_trouble
 
-_STREAMS_A_TURN, _CONNECTIONS_A_TURN = 200, 10
+_STREAMS_A_TURN, _CONNECTIONS_A_TURN = 100, 10
 _MOST_TROUBLES = 20
 _FURTHEST = 5  # consumers
 _LITTLE_FREE = 0.1  # of the disk

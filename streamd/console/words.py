@@ -99,6 +99,11 @@ def code(text: str) -> Markup:
     return Markup("").join(mark.format(p) if n % 2 else p for n, p in enumerate(pieces))
 
 
+def sentence(text: str) -> str:
+    """A text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun, as 1 stream or 2 streams."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
@@ -115,4 +120,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "named": named,
     "code": code,
     "plural": plural,
+    "sentence": sentence,
 }

@@ -12,15 +12,16 @@ import anyio
 
 from clients import Client, Message, connect
 
-REGIONS = ("EU", "US", "APAC", "LATAM")
+CUSTOMERS = 400
+FAVOURITES = ("customer-7", "customer-29")
 ORDERS = 24_000
 _PAUSE = 0.25
 
 
 def order(number: int, choose: random.Random) -> Message:
     total = round(choose.lognormvariate(3.5, 1), 2)
-    region = choose.choices(REGIONS, (8, 6, 2, 1))[0]
-    properties = {"order_id": number, "region": region, "total": total}
+    customer = f"customer-{int(choose.paretovariate(0.6)) % CUSTOMERS}"
+    properties = {"order_id": number, "customer": customer, "total": total}
     body = f'{{"order": {number}, "total": {total}, "items": {choose.randint(1, 9)}}}'
     return Message(body.encode(), application_properties=properties)
 
@@ -30,11 +31,11 @@ async def fill(client: Client) -> None:
     await client.create(
         "orders",
         arguments={
-            "stream-filter-property": "region",
+            "stream-filter-property": "customer",
             "stream-filter-derive": "true",
             "stream-key-properties": "order_id",
             "stream-max-segment-size-bytes": "500000",
-            "stream-chunk-max-records": "100",
+            "stream-chunk-max-records": "60",
             "max-age": "30D",
         },
     )
@@ -74,11 +75,11 @@ async def main(uri: str) -> None:
             tasks.start_soon(publish, client, "orders", 80)
             tasks.start_soon(publish, client, "clicks", 200)
             tasks.start_soon(publish, client, "payments", 20)
-            follow = {"filter_values": ["EU"], "filter_value": "region"}
+            follow = {"filter_values": FAVOURITES, "filter_value": "customer"}
             tasks.start_soon(lambda: consume(quick, "orders", "dashboard", 0, offset="next"))
             tasks.start_soon(lambda: consume(quick, "clicks", "clicks-reader", 0, offset="first"))
             tasks.start_soon(
-                lambda: consume(slow, "orders", "billing", 0.01, offset=23_400, **follow)
+                lambda: consume(slow, "orders", "billing", 0.01, offset=9_000, **follow)
             )
             tasks.start_soon(lambda: consume(slow, "orders", "archive", 0.05, offset="first"))
             await anyio.sleep(2)

@@ -19,7 +19,7 @@ from tests.support.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "images"
-_COLOURS = 128
+_COLOURS = 256
 
 
 class Shot(NamedTuple):
@@ -60,11 +60,11 @@ def take(tab: Tab, shot: Shot, folder: Path, width: int = 1280, kind: str = "") 
     tab.page.wait_for_timeout(600)  # charts are drawn
     file = folder / f"console-{shot.name}{kind}.png"
     tab.page.screenshot(path=str(file), full_page=not shot.height or bool(kind))
-    image: Any = Image.open(file)
-    few = image.convert("RGB").quantize(
-        _COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-    )
-    few.save(file, optimize=True)
+    image: Any = Image.open(file).convert("RGB")
+    often = sorted(image.getcolors(1 << 24), reverse=True)[:_COLOURS]  # those of surfaces stay
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in often for part in colour])
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
     return file
 
 

@@ -1,11 +1,13 @@
 """The overview, and the charts: what they show to whom."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from streamd.broker.history import Moment
+from streamd.console import overview
 from streamd.console.charts import Chart, make_chart
 from tests.support.console import visitor
 from tests.support.http import add_user
@@ -45,7 +47,9 @@ async def test_what_there_is(server: Harness) -> None:
         assert all(len(line["values"]) == 2 for line in data["series"])
 
 
-async def test_trouble_is_said_first(server: Harness) -> None:
+async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimpleNamespace(total=1_000, free=99)
+    monkeypatch.setattr(overview.shutil, "disk_usage", lambda _: disk)
     browser = visitor(server)
     await browser.log_in()
     for name in ("fine", "<bad>"):
@@ -53,9 +57,12 @@ async def test_trouble_is_said_first(server: Harness) -> None:
     server.host.find("<bad>")._cannot_open("/place: no such <folder>")
     server.server.broker.supervisor.faults["emptying <b>"] = 3
     text = await browser.text("/")
-    assert text.startswith("Overview Trouble 2 things to look at")
+    assert text.startswith("Overview Trouble 3 things to look at")
+    assert "Only 10% of the disk is free." in text
+    disk.free = 100
+    assert "2 things to look at" in await browser.text("/")
     assert "3 faults were contained since the start (emptying <b>: 3)" in text
-    assert "<bad> : /place: no such <folder>" in text
+    assert "<bad> : /place: no such <folder>." in text
     assert "all is well" not in text
     assert (await tiles(browser))["Streams"] == "2 1 in trouble"
 
