@@ -194,7 +194,7 @@ def charts_of(broker: Broker) -> list[Chart]:
 
 
 def _faults(faults: Mapping[str, int]) -> str:
-    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(faults.items()))
+    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(faults.items()) if count)
     total = sum(faults.values())
     were = "fault was" if total == 1 else "faults were"
     return f"{total:,} {were} contained since the start ({kinds}); the log says more"
