@@ -81,6 +81,76 @@ def test_pages(tab: Tab, path: str) -> None:
     tab.check()
 
 
+def test_what_screen_readers_tell(stranger: Tab, served: ServerProcess) -> None:
+    """The outline of pages, as golden text: what is a heading, a link, a field, and its name."""
+    page = stranger.page
+    stranger.go("/login")
+    expect(page.locator("body")).to_match_aria_snapshot("""
+        - link "Skip to the content"
+        - banner:
+          - link "streamd"
+        - main:
+          - heading "Log in" [level=1]
+          - textbox "User name"
+          - textbox "Password"
+          - button "Log in"
+        - contentinfo
+        """)
+    stranger.log_in()
+    beside(make(served.uri, "a stream to read aloud"))
+    stranger.go("/streams?q=aloud")
+    expect(page.locator("body")).to_match_aria_snapshot("""
+        - link "Skip to the content"
+        - banner:
+          - link "streamd"
+          - navigation "Pages":
+            - list:
+              - listitem:
+                - link "Overview"
+              - listitem:
+                - link "Streams"
+          - button "Pause updates"
+          - button "Dark"
+          - button "Log out"
+        - main:
+          - heading "Streams" [level=1]
+          - link "Create stream"
+          - search:
+            - searchbox "Search names": aloud
+            - button "Search"
+          - region "List of streams":
+            - table:
+              - rowgroup:
+                - row:
+                  - columnheader "Name":
+                    - link "Name"
+                  - columnheader "Messages"
+              - rowgroup:
+                - row:
+                  - rowheader "a stream to read aloud":
+                    - link "a stream to read aloud"
+          - navigation "Pages of the list"
+        """)
+    page.get_by_role("link", name="a stream to read aloud").click()
+    expect(page.locator("main")).to_match_aria_snapshot("""
+        - main:
+          - heading "a stream to read aloud" [level=1]
+          - navigation "Of this stream":
+            - list:
+              - listitem:
+                - link "Stream"
+              - listitem:
+                - link "Messages"
+          - heading "Where consumers are" [level=2]
+          - heading "Consumers" [level=2]
+          - heading "Publishers" [level=2]
+          - heading "Stored offsets" [level=2]
+          - heading "Standing selectors" [level=2]
+          - heading "Arguments" [level=2]
+          - region "Arguments"
+        """)
+
+
 def test_a_page_renews_itself(tab: Tab, served: ServerProcess) -> None:
     """What was unfolded stays so; a drawing gets new figures; updates can be paused."""
     page = tab.page
