@@ -74,7 +74,7 @@ class BindingPaths:
     async def _list(self, request: Request) -> Response:
         """Bindings of all exchanges."""
         hosts = hosts_of(self._hosts, request)
-        bindings = [binding for host in hosts for binding in await _bindings(host)]
+        bindings = [binding for host in hosts for binding in await bindings_of(host)]
         return await listing(request, bindings, binding_row)
 
     @described(Operation(rows="Binding", needs=ENTER))
@@ -97,7 +97,7 @@ class BindingPaths:
     async def _list_to(self, request: Request, name: str, *, to_exchange: bool) -> Response:
         host = host_of(self._hosts, request)
         ends = (name, to_exchange)
-        bindings = await _bindings(
+        bindings = await bindings_of(
             host, lambda binding: (binding.destination, binding.to_exchange) == ends
         )
         return await listing(request, bindings, binding_row)
@@ -112,7 +112,7 @@ class BindingPaths:
     async def _one(self, request: Request) -> Response:
         """A binding."""
         host, wanted = self._ends(request)
-        return json_answer(binding_row(await _find(host, wanted, part(request, "key"))))
+        return json_answer(binding_row(await find_binding(host, wanted, part(request, "key"))))
 
     # -- changing
 
@@ -129,9 +129,9 @@ class BindingPaths:
         The header `Location` ends in the binding's `properties_key`.
         """
         host, ends = self._ends(request)
-        check = partial(_check_ends, caller_of(request).rights(host.name), ends)
+        check = partial(check_ends, caller_of(request).rights(host.name), ends)
         check()
-        binding = await bind(host, ends, await read_body(request), check)
+        binding, _ = await bind(host, ends, await read_body(request), check)
         last = [binding.destination, properties_key(binding)]
         return done(is_new=True, location="/".join(quote(name, safe="") for name in last))
 
@@ -143,9 +143,9 @@ class BindingPaths:
     async def _unbind(self, request: Request) -> Response:
         """Remove a binding."""
         host, ends = self._ends(request)
-        check = partial(_check_ends, caller_of(request).rights(host.name), ends)
+        check = partial(check_ends, caller_of(request).rights(host.name), ends)
         check()
-        await host.exchanges.unbind(await _find(host, ends, part(request, "key")), check)
+        await host.exchanges.unbind(await find_binding(host, ends, part(request, "key")), check)
         return done()
 
     def _ends(self, request: Request) -> tuple[VirtualHost, Binding]:
@@ -159,12 +159,13 @@ class BindingPaths:
         return host, Binding(host.name, source, destination, to_exchange, "", {})
 
 
-def _check_ends(rights: Rights, ends: Binding) -> None:
+def check_ends(rights: Rights, ends: Binding) -> None:
+    """Raise Refused unless somebody with these rights may bind or unbind these ends."""
     rights.require(Right.READ, ends.source)
     rights.require(Right.WRITE, ends.destination)
 
 
-async def _bindings(
+async def bindings_of(
     host: VirtualHost, is_wanted: Callable[[Binding], bool] | None = None
 ) -> list[Binding]:
     """The bindings of all exchanges, or only the wanted ones."""
@@ -180,7 +181,7 @@ def _between(host: VirtualHost, ends: Binding) -> list[Binding]:
     return [binding for binding in bindings if binding[:4] == ends[:4]]
 
 
-async def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
+async def find_binding(host: VirtualHost, ends: Binding, key: str) -> Binding:
     """The binding with that properties_key, or the only one with that routing key.
 
     Raises:
@@ -196,7 +197,7 @@ async def _find(host: VirtualHost, ends: Binding, key: str) -> Binding:
     return same_key[0]
 
 
-async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> Binding:
+async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> tuple[Binding, bool]:
     """Make a binding as definitions and requests describe it.
 
     Args:
@@ -204,6 +205,9 @@ async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> Bin
         ends: its source and destination.
         body: has its routing key and arguments.
         check: see CatalogWriter.turn.
+
+    Returns:
+        The binding as it is kept, and whether it is new.
 
     Raises:
         NotServed: it has arguments with lists or objects.
@@ -217,7 +221,9 @@ async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> Bin
                 f"the binding's argument '{name[:40]}' is not a string, number, true, false or null"
             )
     key = text(body, "routing_key", "")
-    return await host.exchanges.bind(ends._replace(key=key, arguments=arguments), check)
+    wanted = ends._replace(key=key, arguments=arguments)
+    is_new = not host.exchanges.has_binding(wanted)
+    return await host.exchanges.bind(wanted, check), is_new
 
 
 def binding_row(binding: Binding) -> Row:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Facts = TypeVar("Facts")
 
-_MAX_REASON = 200
+MAX_REASON = 200  # characters that a client is told
 _CONNECTIONS_A_TURN = 10
 _ONE = "/api/stream/connections/{vhost}/{name}"
 
@@ -90,7 +90,7 @@ class ConnectionPaths:
 
         The header `X-Reason` says why. Those of other users need the tag `administrator`.
         """
-        self._end_one(request, self._find(request))
+        end_connection(caller_of(request), self._find(request), request.headers.get("x-reason"))
         return done()
 
     @described(Operation(statuses=DONE))
@@ -100,17 +100,8 @@ class ConnectionPaths:
         The header `X-Reason` says why. Those of other users need the tag `administrator`.
         """
         for connection in self._visible(request):
-            self._end_one(request, connection)
+            end_connection(caller_of(request), connection, request.headers.get("x-reason"))
         return done()
-
-    def _end_one(self, request: Request, connection: LiveConnection) -> None:
-        caller = caller_of(request)
-        if connection.user != caller.name:
-            caller.require_administrator()
-        reason = request.headers.get("x-reason", "closed through the HTTP API")
-        shown = "".join(c for c in reason[:_MAX_REASON] if c.isprintable())
-        logger.info("%s: %s ends the connection", connection.peer, caller.name)
-        connection.end(shown)
 
     def _visible(self, request: Request) -> Iterator[LiveConnection]:
         """The connections that the caller may see, of the virtual host or user in the path."""
@@ -123,7 +114,7 @@ class ConnectionPaths:
                 continue
             if chosen not in (None, connection.virtual_host) or user not in (None, connection.user):
                 continue
-            if caller.sees_all or connection.user == caller.name:
+            if sees_connection(caller, connection):
                 yield connection
 
     def _chosen_host(self, request: Request, caller: Caller) -> Name | None:
@@ -141,8 +132,7 @@ class ConnectionPaths:
         host = self._chosen_host(request, caller)
         if connection is None or host not in (None, connection.virtual_host):
             raise NotFound
-        if not caller.sees_all and connection.user != caller.name:
-            raise Refused(Reason.ACCESS_REFUSED, "the connection belongs to another user")
+        require_connection(caller, connection)
         return connection
 
     # -- publishers and consumers
@@ -184,6 +174,46 @@ class ConnectionPaths:
         """Consumers of all protocols."""
         pairs = pairs_of(self._visible(request), lambda c: c.consumers())
         return await listing(request, pairs, amqp_consumer_row, lambda pair: pair[1].stream)
+
+
+def sees_connection(caller: Caller, connection: LiveConnection) -> bool:
+    """Whether a user may look at a connection."""
+    return caller.sees_all or connection.user == caller.name
+
+
+def require_connection(caller: Caller, connection: LiveConnection) -> None:
+    """Raise Refused unless a user may look at a connection."""
+    if not sees_connection(caller, connection):
+        raise Refused(Reason.ACCESS_REFUSED, "the connection belongs to another user")
+
+
+def may_end(caller: Caller, connection: LiveConnection) -> bool:
+    """Whether a user may end a connection."""
+    return caller.is_administrator or connection.user == caller.name
+
+
+def end_connection(
+    caller: Caller,
+    connection: LiveConnection,
+    reason: str | None,
+    default: str = "closed through the HTTP API",
+) -> None:
+    """End a connection.
+
+    Args:
+        caller: who wants it.
+        connection: which one.
+        reason: what its client is told; what is not printable is left out.
+        default: the reason where none is given.
+
+    Raises:
+        Refused: it is another user's, and the caller is not an administrator.
+    """
+    if not may_end(caller, connection):
+        caller.require_administrator()
+    shown = "".join(c for c in (reason or default)[:MAX_REASON] if c.isprintable())
+    logger.info("%s: %s ends the connection", connection.peer, caller.name)
+    connection.end(shown)
 
 
 async def pairs_of(

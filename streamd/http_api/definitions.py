@@ -5,7 +5,9 @@ can be carried over as they are. Whatever this server does not support is left o
 answer. Exchanges that are not durable, and bindings from or to them, are not exported.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -13,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.routing.matching import NO_HEADERS, Binding
@@ -46,7 +47,6 @@ from streamd.http_api.users import (
 )
 
 _ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
-_OURS = ("vhosts", "users", "permissions", "queues", "exchanges", "bindings")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
 
 
@@ -74,40 +74,14 @@ class DefinitionPaths:
     async def _export(self, request: Request) -> Response:
         """Everything durable that was declared: export."""
         caller_of(request).require_administrator()
-        service = self._service
-        hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
-        document: Row = {
-            **PRODUCT_FIELDS,
-            "rabbitmq_definition_format": "cluster",
-            "original_cluster_name": NODE,
-            "users": [user_row(user) for user in service.directory.users()],
-            "vhosts": [{"name": host.name} for host in hosts],
-            "permissions": [permission_row(row) for row in service.directory.permissions()],
-            **{name: [] for name in _LEFT_OUT},
-            "queues": [],
-            "exchanges": [],
-            "bindings": [],
-        }
-        for host in hosts:
-            for name, rows in (await _declared(host)).items():
-                document[name] += rows
-        return await large_answer(document)
+        return await large_answer(await all_definitions(self._service))
 
     @described(Operation(answer="HostDefinitions", needs=ADMINISTRATOR))
     async def _export_host(self, request: Request) -> Response:
         """Everything durable in a virtual host: export."""
         caller_of(request).require_administrator()
         host = host_of(self._service.broker.virtual_hosts, request)
-        rows = await _declared(host)
-        all_rows = (row for part_of in rows.values() for row in part_of)
-        async for row in in_turns(all_rows, _VISITED_A_TURN):
-            del row["vhost"]
-        about: Row = {
-            "rabbitmq_definition_format": "single_virtual_host",
-            "original_vhost_name": host.name,
-        }
-        about |= {"parameters": [], "policies": []}
-        return await large_answer({**PRODUCT_FIELDS, **about, **rows})
+        return await large_answer(await definitions_of(host))
 
     # -- import
 
@@ -143,83 +117,165 @@ class DefinitionPaths:
         host = host_of(self._service.broker.virtual_hosts, request)
         return await self._take(caller, await read_body(request, MAX_DEFINITIONS_BYTES), host.name)
 
-    async def _take(self, caller: Caller, document: Row, virtual_host: str | None) -> Response:
-        """Create whatever is missing, each kind after those that it needs."""
-        check = caller.require_administrator
-        left_out = [name for name in _LEFT_OUT if document.get(name)]
-        takers: dict[str, Callable[[Row], Awaitable[str]]] = {
-            "vhosts": lambda row: self._take_host(caller, row),
-            "users": lambda row: self._take_user(caller, row),
-            "permissions": lambda row: self._take_permission(check, row),
-            "queues": lambda row: self._take_queue(check, row),
-            "exchanges": lambda row: self._take_exchange(check, row),
-            "bindings": lambda row: self._take_binding(check, row),
+    async def _take(self, caller: Caller, document: Row, virtual_host: Name | None) -> Response:
+        taken = Taken()
+        await take_definitions(self._service, caller, document, virtual_host, taken)
+        return await large_answer({"left_out": taken.left_out}) if taken.left_out else done()
+
+
+async def all_definitions(service: Service) -> Row:
+    """Everything durable that was declared."""
+    hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
+    document: Row = {
+        **PRODUCT_FIELDS,
+        "rabbitmq_definition_format": "cluster",
+        "original_cluster_name": NODE,
+        "users": [user_row(user) for user in service.directory.users()],
+        "vhosts": [{"name": host.name} for host in hosts],
+        "permissions": [permission_row(row) for row in service.directory.permissions()],
+        **{name: [] for name in _LEFT_OUT},
+        "queues": [],
+        "exchanges": [],
+        "bindings": [],
+    }
+    for host in hosts:
+        for name, rows in (await _declared(host)).items():
+            document[name] += rows
+    return document
+
+
+async def definitions_of(host: VirtualHost) -> Row:
+    """Everything durable that was declared in a virtual host."""
+    rows = await _declared(host)
+    all_rows = (row for part_of in rows.values() for row in part_of)
+    async for row in in_turns(all_rows, _VISITED_A_TURN):
+        del row["vhost"]
+    about: Row = {
+        "rabbitmq_definition_format": "single_virtual_host",
+        "original_vhost_name": host.name,
+    }
+    about |= {"parameters": [], "policies": []}
+    return {**PRODUCT_FIELDS, **about, **rows}
+
+
+@dataclass(slots=True)
+class Taken:
+    """What became of definitions.
+
+    Attributes:
+        new, known: how many were made, and were there already, of each kind.
+        left_out: what the server does not have, a sentence each.
+    """
+
+    new: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+
+
+async def take_definitions(
+    service: Service, caller: Caller, document: Row, virtual_host: Name | None, taken: Taken
+) -> None:
+    """Create whatever is missing, each kind after those that it needs.
+
+    Args:
+        service: where.
+        caller: who wants it, an administrator.
+        document: the definitions.
+        virtual_host: where everything goes; None where each row says that.
+        taken: is told what becomes of them; also of those before one that is wrong.
+
+    Raises:
+        BadRequest: one of them is wrong; what came before it has been created.
+        Refused: the caller is not an administrator any more.
+    """
+    taken.left_out += [name for name in _LEFT_OUT if document.get(name)]
+    takers = _Takers(service, caller)
+    for name, take in takers.by_kind().items():
+        async for row in in_turns(await _rows(document, name), _ROWS_A_TURN):
+            if virtual_host is not None:
+                row["vhost"] = virtual_host
+            try:
+                is_new = await take(row)
+            except NotServed as reason:
+                taken.left_out.append(str(reason))
+            except (BadRequest, Refused) as error:
+                if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
+                    raise  # not about this row: the caller may not do it any more
+                reason_text = error.details if isinstance(error, Refused) else error
+                raise BadRequest(f"{name}, {_shown(row)!r}: {reason_text}") from error
+            else:
+                (taken.new if is_new else taken.known)[name] += 1
+
+
+class _Takers:
+    """Take over one row of definitions; each says whether it is new.
+
+    What the server does not have raises NotServed.
+    """
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service = service
+        self._caller = caller
+        self._check = caller.require_administrator
+
+    def by_kind(self) -> dict[str, Callable[[Row], Awaitable[bool]]]:
+        """In the order in which they need each other."""
+        return {
+            "vhosts": self._take_host,
+            "users": self._take_user,
+            "permissions": self._take_permission,
+            "queues": self._take_queue,
+            "exchanges": self._take_exchange,
+            "bindings": self._take_binding,
         }
-        for name in _OURS:
-            async for row in in_turns(await _rows(document, name), _ROWS_A_TURN):
-                if virtual_host is not None:
-                    row["vhost"] = virtual_host
-                try:
-                    left_out += filter(None, [await takers[name](row)])
-                except (BadRequest, Refused) as error:
-                    if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
-                        raise  # not about this row: the caller may not do it any more
-                    reason = error.details if isinstance(error, Refused) else error
-                    raise BadRequest(f"{name}, {_shown(row)!r}: {reason}") from error
-        return await large_answer({"left_out": left_out}) if left_out else done()
 
-    async def _take_host(self, caller: Caller, row: Row) -> str:
-        await put_host(self._service, caller, name_in(row, "name"))
-        return ""
+    async def _take_host(self, row: Row) -> bool:
+        return await put_host(self._service, self._caller, name_in(row, "name"))
 
-    async def _take_user(self, caller: Caller, row: Row) -> str:
-        await put_user(self._service, caller, name_in(row, "name"), row)
-        return ""
+    async def _take_user(self, row: Row) -> bool:
+        return await put_user(self._service, self._caller, name_in(row, "name"), row)
 
-    async def _take_permission(self, check: Check, row: Row) -> str:
+    async def _take_permission(self, row: Row) -> bool:
         permission = read_permission(name_in(row, "user"), name_in(row, "vhost"), row)
-        await self._service.administration.put_permission(permission, check)
-        return ""
+        return await self._service.administration.put_permission(permission, self._check)
 
-    async def _take_queue(self, check: Check, row: Row) -> str:
+    async def _take_queue(self, row: Row) -> bool:
         name, host = name_in(row, "name"), self._host(row)
         arguments = row.get("arguments") or {}
         kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
         if (kind or "classic") != STREAM:
-            return f"queue {name}: not a stream"
-        await create_stream(host, name, row, check)
-        return ""
+            raise NotServed(f"queue {name}: not a stream")
+        return await create_stream(host, name, row, self._check)
 
-    async def _take_exchange(self, check: Check, row: Row) -> str:
+    async def _take_exchange(self, row: Row) -> bool:
         name, host = name_in(row, "name"), self._host(row)
         if is_built_in(name):
-            return ""
+            return False
         try:
-            await create_exchange(host, name, row, check)
+            return await create_exchange(host, name, row, self._check)
         except NotServed as reason:
-            return f"exchange {name}: {reason}"
-        return ""
+            raise NotServed(f"exchange {name}: {reason}") from None
 
-    async def _take_binding(self, check: Check, row: Row) -> str:
+    async def _take_binding(self, row: Row) -> bool:
         host = self._host(row)
         source, destination = name_in(row, "source"), name_in(row, "destination")
         if source == DEFAULT_EXCHANGE:  # every stream has this binding
-            return ""
+            return False
         about = f"binding {source} to {destination}"
         kind = row.get("destination_type")
         if kind not in ("queue", "exchange"):
-            return f"{about}: its destination_type is neither queue nor exchange"
+            raise NotServed(f"{about}: its destination_type is neither queue nor exchange")
         to_exchange = kind == "exchange"
         ends = Binding(host.name, source, destination, to_exchange, "", NO_HEADERS)
         if not host.exchanges.has(source):
-            return f"{about}: there is no exchange {source}"
+            raise NotServed(f"{about}: there is no exchange {source}")
         if not (host.exchanges.has if to_exchange else host.has_stream)(destination):
-            return f"{about}: there is no {kind} {destination}"
+            raise NotServed(f"{about}: there is no {kind} {destination}")
         try:
-            await bind(host, ends, row, check)
+            _, is_new = await bind(host, ends, row, self._check)
         except NotServed as reason:
-            return f"{about}: {reason}"
-        return ""
+            raise NotServed(f"{about}: {reason}") from None
+        return is_new
 
     def _host(self, row: Row) -> VirtualHost:
         name = name_in(row, "vhost")

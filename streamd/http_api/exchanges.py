@@ -97,7 +97,7 @@ class ExchangePaths:
         host, name = host_of(self._hosts, request), exchange_part(request, "name")
         rights, body = caller_of(request).rights(host.name), await read_body(request)
         alternate = name_in(mapping(body, "arguments"), ALTERNATE, "")
-        check = partial(_check_declare, rights, name, alternate)
+        check = partial(check_declare, rights, name, alternate)
         check()
         return done(is_new=await create_exchange(host, name, body, check))
 
@@ -115,7 +115,8 @@ class ExchangePaths:
         return done()
 
 
-def _check_declare(rights: Rights, name: Name, alternate: Name) -> None:
+def check_declare(rights: Rights, name: Name, alternate: Name) -> None:
+    """Raise Refused unless somebody with these rights may declare an exchange."""
     rights.require(Right.CONFIGURE, name)
     if alternate:  # messages go on from here to there
         rights.require(Right.READ, name)

@@ -201,7 +201,15 @@ async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
     Raises:
         BadRequest: the body is too large, too slow, or not a JSON object.
     """
-    data = await read_bytes(request, most)
+    return await json_object(await read_bytes(request, most))
+
+
+async def json_object(data: bytes | bytearray) -> Row:
+    """The JSON object that the data is; no data is an empty one.
+
+    Raises:
+        BadRequest: it is not a JSON object.
+    """
     if not data.strip():
         return {}
     try:

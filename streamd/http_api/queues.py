@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from segments.keys.schedule import KeyFigures
-from streamd.auth.users import Right
+from streamd.auth.users import Right, Rights
 from streamd.broker.arguments import Arguments, plain_arguments
 from streamd.broker.catalog_writer import Check
 from streamd.broker.checks import MAX_PARTITIONS
@@ -184,16 +184,8 @@ class QueuePaths:
         """Create a super stream and its partitions, NAME-KEY for each routing key."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        body = await read_body(request)
-        routes = [(key, as_sent(f"{name}-{key}")) for key in _keys(body)]
         rights = caller_of(request).rights(host.name)
-        check = partial(rights.require_super_stream, name, [stream for _, stream in routes])
-        check()
-        arguments = [
-            (key.removeprefix(_PREFIX), _text(key, value))
-            for key, value in mapping(body, "arguments").items()
-        ]
-        await host.create_super_stream(name, routes, arguments, check)
+        await create_super_stream(host, name, await read_body(request), rights)
         return done()
 
     @described(
@@ -206,10 +198,7 @@ class QueuePaths:
         """Delete a super stream and its partitions."""
         host = host_of(self._broker.virtual_hosts, request)
         name = part(request, "name")
-        rights = caller_of(request).rights(host.name)
-        rights.require(Right.CONFIGURE, name)
-        check = partial(rights.require_super_stream, name)
-        await host.delete_super_stream(name, lambda: None, check)
+        await delete_super_stream(host, name, caller_of(request).rights(host.name))
         return done()
 
 
@@ -266,6 +255,40 @@ async def create_stream(host: VirtualHost, name: Name, body: Row, check: Check) 
             return False
         raise
     return True
+
+
+async def create_super_stream(host: VirtualHost, name: Name, body: Row, rights: Rights) -> None:
+    """Create a super stream as requests describe it.
+
+    Args:
+        host: where.
+        name: of the super stream; partitions are named NAME-KEY.
+        body: has `partitions` or `binding-keys`, and `arguments`.
+        rights: of whoever wants it.
+
+    Raises:
+        BadRequest: it cannot be understood.
+        Refused: it cannot be created.
+    """
+    routes = [(key, as_sent(f"{name}-{key}")) for key in _keys(body)]
+    check = partial(rights.require_super_stream, name, [stream for _, stream in routes])
+    check()
+    arguments = [
+        (key.removeprefix(_PREFIX), _text(key, value))
+        for key, value in mapping(body, "arguments").items()
+    ]
+    await host.create_super_stream(name, routes, arguments, check)
+
+
+async def delete_super_stream(host: VirtualHost, name: Name, rights: Rights) -> None:
+    """Delete a super stream and its partitions, for somebody with these rights.
+
+    Raises:
+        Refused: it does not exist, or cannot be deleted.
+    """
+    rights.require(Right.CONFIGURE, name)
+    check = partial(rights.require_super_stream, name)
+    await host.delete_super_stream(name, lambda: None, check)
 
 
 def _text(name: str, value: object) -> str:

@@ -138,6 +138,10 @@ class Exchanges:
             return [Binding(host, name, s, False, s, NO_HEADERS) for s in self._streams.names()]
         return list(self._bindings.get(name, {}).values())
 
+    def has_binding(self, wanted: Binding) -> bool:
+        """Whether there is this binding; of a partition, whatever its order."""
+        return self._identity(wanted) in self._bindings.get(wanted.source, {})
+
     def reach(self, name: Name, keys: Collection[str], headers: Headers) -> Steps[list[Name]]:
         """Find the streams that a message published to an exchange goes to, each once.
 
