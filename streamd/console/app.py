@@ -15,12 +15,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamd.broker.errors import NoSuch, Reason, Refused
+from streamd.console.connections import ConnectionPages
+from streamd.console.definitions import DefinitionPages
+from streamd.console.exchanges import ExchangePages
 from streamd.console.login import LOGIN, LoginPages, cookie_name
 from streamd.console.overview import OverviewPages
+from streamd.console.permissions import PermissionPages
 from streamd.console.site import SESSION, Site, is_poll, unmarked
 from streamd.console.stream import StreamPages
 from streamd.console.stream_changes import StreamChanges
 from streamd.console.streams import StreamsPages
+from streamd.console.super_streams import SuperStreamPages
+from streamd.console.users import UserPages
+from streamd.console.virtual_hosts import VirtualHostPages
 from streamd.http_api.caller import client_host, note_entered
 from streamd.http_api.messages import BadRequest, NotFound
 from streamd.http_api.service import Service
@@ -75,6 +82,13 @@ class Console:
             StreamsPages(site),
             StreamPages(site),
             StreamChanges(site),
+            SuperStreamPages(site),
+            ExchangePages(site),
+            ConnectionPages(site),
+            UserPages(site),
+            VirtualHostPages(site),
+            PermissionPages(site),
+            DefinitionPages(site),
         )
         self.routes = [route for part in parts for route in part.routes] + site.assets.routes
         self._app = Starlette(

@@ -1,5 +1,6 @@
 """Numbers, sizes and times as pages show them."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -104,6 +105,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
+def as_json(value: object) -> str:
+    """A plain value as JSON writes it, which tells 1 from "1"."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun, as 1 stream or 2 streams."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
@@ -119,6 +125,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "named": named,
     "code": code,
+    "as_json": as_json,
     "plural": plural,
     "sentence": sentence,
 }

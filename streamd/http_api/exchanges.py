@@ -44,7 +44,7 @@ from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.schemas import FLAG, about
 from streamd.http_api.service import Service
 
-_DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
+DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"
 _IF_UNUSED = about(FLAG, "Only if no binding begins at it.")
 
@@ -126,7 +126,7 @@ def check_declare(rights: Rights, name: Name, alternate: Name) -> None:
 def exchange_part(request: Request, name: str) -> Name:
     """The name of an exchange in the path."""
     found = part(request, name)
-    return DEFAULT_EXCHANGE if found == _DEFAULT_IN_PATHS else found
+    return DEFAULT_EXCHANGE if found == DEFAULT_IN_PATHS else found
 
 
 async def create_exchange(host: VirtualHost, name: Name, body: Row, check: Check) -> bool:

@@ -1,0 +1,95 @@
+"""What the pages of administrators share: what was deleted meanwhile, and what a form did wrong."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from streamd.broker.errors import NoSuch, Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.routing.rules import ReservedName
+from streamd.broker.virtual_host import VirtualHost
+from streamd.console.forms import Form
+from streamd.console.site import Site
+from streamd.http_api.caller import Caller
+from streamd.http_api.messages import BadRequest
+
+BAD_REQUEST = 400
+
+
+def gone(what: str, name: str) -> NoSuch:
+    """What a page says of something that is not there, or no more."""
+    return NoSuch(f"there is no {what} {name}: somebody may have deleted it meanwhile")
+
+
+def problem_of(error: Refused | BadRequest) -> str:
+    """What a form that cannot be carried out says; one sentence.
+
+    Raises:
+        Refused: it is not about the form, but about the user's rights.
+    """
+    if isinstance(error, BadRequest):
+        return str(error)
+    if error.reason is Reason.ACCESS_REFUSED and not isinstance(error, ReservedName):
+        raise error
+    return error.details
+
+
+def host_named(hosts: dict[Name, VirtualHost], caller: Caller, name: Name) -> VirtualHost:
+    """The virtual host that a form names.
+
+    Raises:
+        Refused: the user may not enter it, or there is none.
+    """
+    caller.require_host(name)
+    host = hosts.get(name)
+    if host is None:
+        raise gone("virtual host", name)
+    return host
+
+
+def hosts_seen(hosts: dict[Name, VirtualHost], caller: Caller) -> list[VirtualHost]:
+    """The virtual hosts that a user may look into, by name."""
+    return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Something that is to be deleted, as the page that asks for its name shows it.
+
+    Attributes:
+        kind: what it is, as "virtual host".
+        name: its name.
+        consequences: what goes with it; sentences.
+        here: the address of the page.
+        back: where the user comes from.
+        then: where it goes when the thing is gone.
+    """
+
+    kind: str
+    name: str
+    consequences: Iterable[str]
+    here: str
+    back: str
+    then: str
+
+    def is_meant(self, form: Form) -> bool:
+        """Whether a form names it."""
+        return form.raw("name") == self.name
+
+    async def ask(self, site: Site, request: Request, *, is_again: bool = False) -> Response:
+        """The page that asks for the name, or asks again, because another one was typed."""
+        return await site.show(
+            request,
+            "delete.html",
+            BAD_REQUEST if is_again else 200,
+            deletion=self,
+            problem=f"the name is not that of the {self.kind}: nothing was deleted"
+            if is_again
+            else "",
+        )
+
+    def done(self, site: Site, request: Request) -> Response:
+        """What follows when it is gone."""
+        return site.go(request, self.then, f"The {self.kind} {self.name} was deleted.")

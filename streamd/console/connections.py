@@ -1,0 +1,190 @@
+"""The open connections: who, from where, since when, how much, how far behind; ending one."""
+
+from functools import partial
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from streamd.broker.errors import NoSuch
+from streamd.broker.steps import in_turns
+from streamd.connections.registry import (
+    STREAM_PROTOCOL,
+    ConsumerFacts,
+    LiveConnection,
+    PublisherFacts,
+)
+from streamd.console.administering import gone
+from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRates, Rates
+from streamd.console.forms import Form
+from streamd.console.listing import Column, list_items
+from streamd.console.site import NavigationItem, Site, is_poll
+from streamd.http_api.caller import caller_of
+from streamd.http_api.connections import (
+    MAX_REASON,
+    end_connection,
+    may_end,
+    require_connection,
+    sees_connection,
+)
+from streamd.http_api.messages import part
+
+_CONNECTIONS_A_TURN = 10
+_MOST_ROWS = 200
+_ONE = "/connections/{connection}"
+
+
+class ConnectionRow(NamedTuple):
+    """A connection in the list.
+
+    Attributes:
+        connection: which one.
+        title: what its client calls itself; empty where it does not.
+        num_publishers, num_consumers: it has at the moment.
+        rates: messages a second.
+        lag: messages that its consumer furthest behind has not been sent; None without consumers.
+    """
+
+    connection: LiveConnection
+    title: str
+    num_publishers: int
+    num_consumers: int
+    rates: Rates
+    lag: int | None
+
+
+class ConnectionPages:
+    """The open connections.
+
+    Attributes:
+        routes: for the paths of this class.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._connections = site.service.connections
+        self._now_ms = site.service.broker.now_ms
+        self._rates = ConnectionRates()
+        site.navigation.append(NavigationItem("Connections", "/connections"))
+        self.routes = [
+            site.page("/connections", self._list),
+            site.page(_ONE, self._show),
+            site.action(f"{_ONE}/close", self._close),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        caller = caller_of(request)
+        seen = [c for c in self._connections if sees_connection(caller, c)]
+        rows = [self._row(c) async for c in in_turns(seen, _CONNECTIONS_A_TURN)]
+        has_hosts = len({row.connection.virtual_host for row in rows}) > 1
+        listing = await list_items(request, rows, _columns(with_host=has_hosts), _searched)
+        return await self._site.show(
+            request,
+            "connections.html",
+            listing=listing,
+            has_hosts=has_hosts,
+            sees_all=caller.sees_all,
+        )
+
+    def _row(self, connection: LiveConnection) -> ConnectionRow:
+        publishers, consumers = connection.publishers(), connection.consumers()
+        return ConnectionRow(
+            connection,
+            title_of(connection),
+            len(publishers),
+            len(consumers),
+            self._rates.look(connection, publishers, consumers, self._now_ms()),
+            max((facts.lag for facts in consumers), default=None),
+        )
+
+    # -- one
+
+    def _find(self, request: Request) -> LiveConnection:
+        name = part(request, "connection")
+        connection = self._connections.find(name)
+        if connection is None:
+            raise gone("connection", name)
+        require_connection(caller_of(request), connection)
+        return connection
+
+    async def _show(self, request: Request) -> Response:
+        try:
+            connection = self._find(request)
+        except NoSuch:
+            if is_poll(request):  # of a page that is open: it says so instead of what it said
+                return await self._site.show(request, "connection_closed.html")
+            raise
+        publishers, consumers = connection.publishers(), connection.consumers()
+        rates = self._rates.look(connection, publishers, consumers, self._now_ms())
+        return await self._site.show(
+            request,
+            "connection.html",
+            connection=connection,
+            title=title_of(connection),
+            publishers=_first(publishers),
+            consumers=_first(consumers),
+            num_publishers=len(publishers),
+            num_consumers=len(consumers),
+            rates=rates,
+            published=partial(_rate, rates, PUBLISHED),
+            consumed=partial(_rate, rates, CONSUMED),
+            counts_publishers=connection.protocol == STREAM_PROTOCOL,
+            may_end=may_end(caller_of(request), connection),
+            most=MAX_REASON,
+        )
+
+    async def _close(self, request: Request, form: Form) -> Response:
+        connection = self._find(request)
+        reason = form.text("reason") or None
+        end_connection(
+            caller_of(request), connection, reason, "closed through the management console"
+        )
+        notice = f"The connection {connection.name} of {connection.user} is being closed."
+        return self._site.go(request, self._site.url("connections"), notice)
+
+
+def title_of(connection: LiveConnection) -> str:
+    """What a client calls its connection; empty where it does not."""
+    named = connection.properties.get("connection_name")
+    return named if isinstance(named, str) else ""
+
+
+def _first(
+    facts: list[PublisherFacts] | list[ConsumerFacts],
+) -> list[PublisherFacts] | list[ConsumerFacts]:
+    return facts[:_MOST_ROWS]
+
+
+def _rate(rates: Rates, kind: str, number: int) -> float | None:
+    return rates.each.get((kind, number))
+
+
+def _searched(row: ConnectionRow) -> str:
+    """What a connection is searched by: all that its row says in words."""
+    connection = row.connection
+    return " ".join(
+        (
+            str(connection.peer),
+            row.title,
+            connection.user,
+            connection.virtual_host,
+            connection.protocol,
+        )
+    )
+
+
+def _columns(*, with_host: bool) -> list[Column[ConnectionRow]]:
+    columns: list[Column[ConnectionRow]] = [
+        Column("from", "From", lambda row: row.connection.peer),
+        Column("user", "User", lambda row: (row.connection.user, row.connection.peer)),
+        Column("protocol", "Protocol", lambda row: row.connection.protocol),
+        Column("since", "Since", lambda row: row.connection.connected_at_ms, is_number=True),
+        Column("publishers", "Publishers", lambda row: row.num_publishers, is_number=True),
+        Column("published", "Published", lambda row: row.rates.published or 0, is_number=True),
+        Column("consumers", "Consumers", lambda row: row.num_consumers, is_number=True),
+        Column("consumed", "Sent", lambda row: row.rates.consumed or 0, is_number=True),
+        Column("lag", "Behind", lambda row: -1 if row.lag is None else row.lag, is_number=True),
+    ]
+    if with_host:
+        columns.insert(2, Column("vhost", "Virtual host", lambda row: row.connection.virtual_host))
+    return columns
