@@ -43,6 +43,7 @@ class ConnectionRow(NamedTuple):
         num_publishers, num_consumers: it has at the moment.
         rates: messages a second.
         lag: messages that its consumer furthest behind has not been sent; None without consumers.
+        lag_seconds: how old the first message is that a consumer has not been sent.
     """
 
     connection: LiveConnection
@@ -51,6 +52,7 @@ class ConnectionRow(NamedTuple):
     num_consumers: int
     rates: Rates
     lag: int | None
+    lag_seconds: float
 
 
 class ConnectionPages:
@@ -95,6 +97,7 @@ class ConnectionPages:
             len(consumers),
             self._rates.look(connection, publishers, consumers, self._now_ms()),
             max((facts.lag for facts in consumers), default=None),
+            max((facts.lag_seconds for facts in consumers), default=0.0),
         )
 
     # -- one

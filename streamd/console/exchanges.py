@@ -99,7 +99,7 @@ class ExchangePages:
             async for host, row in in_turns(found, _EXCHANGES_A_TURN)
         ]
         columns: list[Column[Item]] = [
-            Column("name", "Name", lambda item: (item.row.name, item.row.virtual_host)),
+            Column("name", "Name", _order),
             Column("type", "Type", lambda item: (item.row.type, item.row.name)),
             Column("about", "Properties"),
             Column("alternate", "Alternate", lambda item: item.row.alternate),
@@ -306,6 +306,11 @@ class ExchangePages:
 def in_path(name: Name) -> Name:
     """The name of an exchange as a part of a path."""
     return as_sent(DEFAULT_IN_PATHS) if name == DEFAULT_EXCHANGE else name
+
+
+def _order(item: Item) -> tuple[bool, Name, Name]:
+    """Those that every virtual host has come last."""
+    return is_built_in(item.row.name), item.row.name, item.row.virtual_host
 
 
 def _may_write(rights: Rights, binding: Binding) -> bool:

@@ -79,8 +79,8 @@ class PermissionPages:
             "vhost": host,
             "name": name,
             "may_enter": rights.may_enter,
-            "allowed": [right.name.lower() for right in Right if rights.allows(right, name)],
-            "refused": [right.name.lower() for right in Right if not rights.allows(right, name)],
+            "allowed": [_verb(right) for right in Right if rights.allows(right, name)],
+            "refused": [_verb(right) for right in Right if not rights.allows(right, name)],
         }
 
     async def _choose(self, request: Request) -> Response:
@@ -153,7 +153,7 @@ class PermissionPages:
 
     async def _set(self, request: Request, form: Form) -> Response:
         user, host = self._find(request)
-        row = PermissionRow(user, host, *(form.text(right.name.lower()) for right in Right))
+        row = PermissionRow(user, host, *(form.text(_verb(right)) for right in Right))
         try:
             await self._service.administration.put_permission(
                 row, lambda: self._check_same(request, user, host, form)
@@ -181,6 +181,10 @@ class PermissionPages:
         return self._site.go(request, self._site.url("users", user), notice)
 
 
+def _verb(right: Right) -> str:
+    return right.name.lower()
+
+
 def _state(row: PermissionRow | None) -> str:
     """Permissions as a form brings them back, to see whether they are still the same."""
     return json.dumps(row[2:]) if row is not None else ""
@@ -189,4 +193,4 @@ def _state(row: PermissionRow | None) -> str:
 def _shown(row: PermissionRow | None) -> str:
     if row is None:
         return "nothing at all"
-    return ", ".join(f"{right.name.lower()} {row[2 + right]!r}" for right in Right)
+    return ", ".join(f"{_verb(right)} {row[2 + right]!r}" for right in Right)

@@ -211,12 +211,10 @@ def _body(form: Form) -> Row:
     """What a form asks for, as requests over HTTP say it.
 
     Raises:
-        BadRequest: it asks for nothing, or for two things.
+        BadRequest: the number is none.
     """
     keys = [key for line in form.raw("keys").split("\n") if (key := line.strip())]
     count = form.text("partitions")
-    if keys and count not in ("", _PARTITIONS):
-        raise BadRequest("there are a number of partitions and routing keys, expected one of them")
     arguments = given(form, TITLES)
     if keys:
         return {"binding-keys": keys, "arguments": arguments}

@@ -19,12 +19,13 @@ from streamd.http_api.caller import MANAGEMENT, MONITORING, POLICYMAKER, Caller,
 from streamd.http_api.messages import BadRequest, part, texts
 
 _ONE = "/users/{user}"
+MOST_PERMISSIONS = 100  # on the page of a user or a virtual host
 # What each tag lets a user do here and over HTTP.
 TAGS = (
-    (MANAGEMENT, "logs in, sees the virtual hosts it may enter and its own connections"),
+    (MANAGEMENT, "logs in here and over HTTP; sees its virtual hosts and its own connections"),
     (POLICYMAKER, "the same; it is there for programs that know RabbitMQ"),
-    (MONITORING, "also sees everything of others"),
-    (ADMINISTRATOR, "also changes users, virtual hosts and permissions, and closes connections"),
+    (MONITORING, "sees everything, and the connections of others, too"),
+    (ADMINISTRATOR, "sees everything; manages users, virtual hosts and permissions"),
 )
 _KNOWN_TAGS = tuple(tag for tag, _ in TAGS)
 
@@ -131,6 +132,7 @@ class UserPages:
     async def _show(self, request: Request, row: UserRow, problem: str = "") -> Response:
         hosts = sorted(self._service.broker.virtual_hosts)
         permissions = permissions_of(self._directory.permissions(), user=row.name)
+        entered = {permission.virtual_host for permission in permissions}
         return await self._site.show(
             request,
             "user.html",
@@ -139,10 +141,9 @@ class UserPages:
             problem=problem,
             tags=TAGS,
             others=", ".join(tag for tag in row.tags if tag not in _KNOWN_TAGS),
-            permissions=permissions,
-            hosts_without=[
-                name for name in hosts if name not in {p.virtual_host for p in permissions}
-            ],
+            permissions=permissions[:MOST_PERMISSIONS],
+            num_more=max(0, len(permissions) - MOST_PERMISSIONS),
+            hosts_without=[name for name in hosts if name not in entered],
             num_connections=sum(c.user == row.name for c in self._service.connections),
             is_self=caller_of(request).name == row.name,
             is_local_only=row.name == LOOPBACK_ONLY,

@@ -13,7 +13,7 @@ from streamd.console.administering import BAD_REQUEST, Deletion, gone, hosts_see
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.console.users import permissions_of
+from streamd.console.users import MOST_PERMISSIONS, permissions_of
 from streamd.console.words import plural
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import part
@@ -22,7 +22,6 @@ from streamd.http_api.users import put_host
 
 _ONE = "/vhosts/{vhost}"
 _HOSTS_A_TURN = 1
-_MOST_PERMISSIONS = 200
 
 
 class Item(NamedTuple):
@@ -128,8 +127,8 @@ class VirtualHostPages:
             num_exchanges=host.exchanges.num_exchanges() + 1,
             num_super_streams=sum(row.is_super_stream for row in host.exchanges.rows()),
             num_connections=sum(c.virtual_host == host.name for c in self._service.connections),
-            permissions=permissions[:_MOST_PERMISSIONS],
-            num_more=max(0, len(permissions) - _MOST_PERMISSIONS),
+            permissions=permissions[:MOST_PERMISSIONS],
+            num_more=max(0, len(permissions) - MOST_PERMISSIONS),
             is_administrator=caller.is_administrator,
             sees_all=caller.sees_all,
         )
