@@ -32,7 +32,7 @@ def message_json(message: MessageView, offset: int, timestamp_ms: int) -> dict[s
 
 def _content(message: MessageView) -> dict[str, Any]:
     if message.value is not None:
-        return {"value": _plain(message.value)}
+        return {"value": plain_value(message.value)}
     try:
         return {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -40,24 +40,24 @@ def _content(message: MessageView) -> dict[str, Any]:
 
 
 def _application_properties(message: MessageView) -> dict[str, Any]:
-    return {"properties": _plain(message.application_properties)}
+    return {"properties": plain_value(message.application_properties)}
 
 
 def _fixed_properties(message: MessageView) -> dict[str, Any]:
     fixed = {
-        item.name: _plain(value)
+        item.name: plain_value(value)
         for item in fields(message.properties)
         if (value := getattr(message.properties, item.name)) is not None
     }
     return {"message_properties": fixed} if fixed else {}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
+def plain_value(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
     """An AMQP value as a JSON value."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, Opaque):
         return value.raw.hex()
     if isinstance(value, bytes):

@@ -45,11 +45,13 @@ class FoundMessage(NamedTuple):
         offset: of it.
         timestamp_ms: when its chunk was written.
         raw: its bytes.
+        chunk: offset of the first message of its chunk.
     """
 
     offset: int
     timestamp_ms: int
     raw: bytes
+    chunk: int
 
 
 class Limits(NamedTuple):
@@ -107,12 +109,16 @@ class Page(NamedTuple):
         cut: why there may be more; None when this is all.
         after: the token to go on with, empty when this is all.
         looked_at: see LookedAt.
+        left: offsets that were not searched.
+        end: offset behind the last message that all pages together are about.
     """
 
     messages: list[FoundMessage]
     cut: Cut | None
     after: str
     looked_at: LookedAt
+    left: range
+    end: int
 
 
 Steps: TypeAlias = Generator[Work | KeysUnknown | None, Any, None]

@@ -186,8 +186,11 @@ class Search:
     @property
     def page(self) -> Page:
         """What was found, when `steps` has come to its end."""
-        after = "" if self._is_all else self._token()
-        return Page(self._found, None if self._is_all else self._cut, after, self.looked_at)
+        found, looked_at, end = self._found, self.looked_at, self._end
+        if self._is_all:
+            return Page(found, None, "", looked_at, range(0), end)
+        left = range(self._low, self._high)
+        return Page(found, self._cut, self._token(), looked_at, left, end)
 
     @property
     def _is_all(self) -> bool:
@@ -633,7 +636,7 @@ class Search:
             )
         if not self._test.takes(number):
             return False
-        self._found.append(FoundMessage(offset, header.timestamp_ms, raw))
+        self._found.append(FoundMessage(offset, header.timestamp_ms, raw, header.chunk_id))
         self._size += len(raw) + _MESSAGE_BYTES
         if len(self._found) >= self._request.limit:
             self._cut = Cut.LIMIT

@@ -7,8 +7,8 @@ take long, unpacking a compressed batch say, is done in a thread.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 MAX_SEARCHES = 4  # that run at the same time; others wait for their turn
 MAX_WAITING = 100  # and more are refused
 PAGE_BYTES = 1 << 20
+MAX_OF_A_USER = 8  # that wait for their turn, of those that are asked for over HTTP
 MAX_MESSAGE_BYTES = 17 << 20  # that are found: AMQP 0-9-1 publishes 16 MiB, and properties
 READ_BYTES = 1 << 30
 # After some 2 ms of work a search rests for a while, and after each step while there are rounds: a
@@ -95,6 +96,10 @@ class Asked(NamedTuple):
     after: str
 
 
+class Busy(Exception):
+    """A user searches already; one sentence."""
+
+
 class Searches:
     """All searches of a server.
 
@@ -114,6 +119,33 @@ class Searches:
         self._turn = trio.Lock()
         self._num_waiting = 0
         self.num_begun = self.num_refused = self.num_open = 0
+        self._users: dict[Name, _User] = {}
+
+    @asynccontextmanager
+    async def alone(self, user: Name, seconds: float = 0) -> AsyncIterator[None]:
+        """A user's turn to search: there is one search at a time of those who ask over HTTP.
+
+        Args:
+            user: who searches.
+            seconds: how long the turn is waited for; those who wait get it in their order.
+
+        Raises:
+            Busy: another search of this user is going on.
+        """
+        own = self._users.setdefault(user, _User(user))
+        own.number += 1
+        try:
+            if own.number > 1 + (MAX_OF_A_USER if seconds else 0):
+                raise own.busy()
+            await own.wait(seconds)
+            try:
+                yield
+            finally:
+                own.turn.release()
+        finally:
+            own.number -= 1
+            if not own.number:
+                del self._users[user]
 
     async def find(
         self, host: VirtualHost, name: Name, words: Words, check: Check, seconds: float
@@ -202,6 +234,29 @@ class Searches:
         """Give the place back."""
         self.num_open -= 1
         self._places.release()
+
+
+class _User:
+    """The searches of a user: how many there are, and whose turn it is."""
+
+    def __init__(self, name: Name) -> None:
+        self.turn = trio.Semaphore(1)
+        self.number = 0
+        self._name = name
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a turn; raise Busy where it does not come in time."""
+        try:
+            self.turn.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(seconds):
+                await self.turn.acquire()
+                return
+            raise self.busy() from None
+
+    def busy(self) -> Busy:
+        """What those are told who get no turn."""
+        return Busy(f"a search of {self._name} is going on, there may be one at a time")
 
 
 class _Pace:

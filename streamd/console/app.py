@@ -19,6 +19,7 @@ from streamd.console.connections import ConnectionPages
 from streamd.console.definitions import DefinitionPages
 from streamd.console.exchanges import ExchangePages
 from streamd.console.login import LOGIN, LoginPages, cookie_name
+from streamd.console.messages import MessagePages
 from streamd.console.overview import OverviewPages
 from streamd.console.permissions import PermissionPages
 from streamd.console.site import SESSION, Site, is_poll, unmarked
@@ -89,6 +90,7 @@ class Console:
             VirtualHostPages(site),
             PermissionPages(site),
             DefinitionPages(site),
+            MessagePages(site),
         )
         self.routes = [route for part in parts for route in part.routes] + site.assets.routes
         self._app = Starlette(

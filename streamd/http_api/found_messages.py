@@ -20,6 +20,7 @@ from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name
+from streamd.broker.searches import Busy
 from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import Operation, described
@@ -87,8 +88,7 @@ class MessagePaths:
 
     def __init__(self, service: Service) -> None:
         self._broker = service.broker
-        self._searching: set[Name] = set()  # users
-        self._unsent: Counter[Name] = Counter()  # bytes of answers that they have not taken
+        self._unsent = Unsent()
         self.routes = [Route(_PATH, self._find)]
 
     @described(
@@ -107,18 +107,13 @@ class MessagePaths:
         their paths are those of RabbitMQ.
         """
         user = caller_of(request).name
-        if self._unsent[user] > _MOST_UNSENT_BYTES:
-            reason = f"{user} has not read the answers to earlier searches: read them first"
-            return error_answer(_TOO_MANY, "too_many_requests", reason)
-        if user in self._searching:
-            reason = f"a search of {user} is going on, there may be one at a time"
-            return error_answer(_TOO_MANY, "too_many_requests", reason)
-        self._searching.add(user)
         try:
-            found = await _while_there(request, partial(self._search, request))
-            return _Counted(found, user, self._unsent)
-        finally:
-            self._searching.discard(user)
+            self._unsent.check(user)
+            async with self._broker.searches.alone(user):
+                found = await while_there(request, partial(self._search, request))
+            return self._unsent.counted(found, user)
+        except Busy as busy:
+            return error_answer(_TOO_MANY, "too_many_requests", str(busy))
 
     async def _search(self, request: Request) -> Response:
         host, name = host_of(self._broker.virtual_hosts, request), part(request, "name")
@@ -135,6 +130,22 @@ class MessagePaths:
         return await _answer(page)
 
 
+class Unsent:
+    """Answers that users have not taken yet: a peer may read slowly, or not at all."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[Name] = Counter()
+
+    def check(self, user: Name) -> None:
+        """Raise Busy while a user has left too much unread."""
+        if self._bytes[user] > _MOST_UNSENT_BYTES:
+            raise Busy(f"{user} has not read the answers to earlier searches: read them first")
+
+    def counted(self, answer: Response, user: Name) -> Response:
+        """An answer to a user that is counted while it is sent."""
+        return _Counted(answer, user, self._bytes)
+
+
 class _Counted(Response):
     """An answer that is counted while it is sent: its peer may take it slowly, or not at all.
 
@@ -145,7 +156,7 @@ class _Counted(Response):
     """
 
     def __init__(self, answer: Response, user: Name, unsent: Counter[Name]) -> None:
-        super().__init__(answer.body, answer.status_code, media_type=answer.media_type)
+        super().__init__(answer.body, answer.status_code, dict(answer.headers))
         self._user, self._unsent = user, unsent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,8 +171,13 @@ class _Counted(Response):
                 del self._unsent[self._user]
 
 
-async def _while_there(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
-    """Answer a request, unless its client goes away: then nobody needs the rest of the work."""
+async def while_there(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
+    """Answer a request, unless its client goes away: then nobody needs the rest of the work.
+
+    Args:
+        request: the request, whose body was read.
+        answer: makes the answer; may refuse.
+    """
     response = Response(status_code=_NOBODY)
     refused: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -27,6 +27,8 @@ FILLED = {
     "name": "s",
     "user": "bob",
     "connection": "10.0.0.1%3A1%20-%3E%2010.0.0.2%3A2",
+    "offset": "0",
+    "part": "body",
 }
 
 
@@ -120,6 +122,10 @@ CASES: dict[str, Case] = {
     "GET /definitions": Case(tags=ADMINISTRATOR),
     "GET /definitions/download": Case(tags=ADMINISTRATOR),
     "POST /definitions": Case(tags=ADMINISTRATOR, form={"vhost": ""}, does=400),
+    "GET /streams/{vhost}/{name}/messages": Case(right="read"),
+    "GET /streams/{vhost}/{name}/messages/download": Case(right="read"),
+    "GET /streams/{vhost}/{name}/messages/{offset}": Case(right="read"),
+    "GET /streams/{vhost}/{name}/messages/{offset}/{part}": Case(right="read"),
     "POST /logout": Case(form={"x": "y"}),
 }
 
@@ -146,6 +152,9 @@ async def filled(server: Harness) -> Harness:
     await server.host.create("s", [])
     await server.host.create_super_stream("s", [("0", "s-0")], [])
     await add_user(server, "bob", patterns="^b")
+    peer = await server.peer()
+    await peer.declare("s")
+    await peer.store([b"x"])
     broker = server.server.broker
     server.server.connections.add(connection_of(server, "bob"))
     async with broker.catalog.turn() as turn:

@@ -72,7 +72,7 @@ class Finding:
             corr,
             OK,
             "",
-            tuple(FoundMessage(*message) for message in page.messages),
+            tuple(FoundMessage(*message[:3]) for message in page.messages),
             page.cut or "",
             page.after,
             tuple(Statistic(*item) for item in page.looked_at.as_dict().items()),

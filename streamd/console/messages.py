@@ -1,0 +1,534 @@
+"""The messages of a stream: searched, followed as they come, one in full, and as files.
+
+A search is one page after the other, each of them a request of a second at most, so nothing is held
+open here between two: the address of the next one says where the search goes on, and what it has
+looked at so far. What is shown first came with the page of the form; a script asks for the rest and
+puts it there, and without one a link does. So a search ends with the tab that shows it, or with its
+session, which each request is asked for.
+
+All searches of a user take turns, also those of other tabs, of the API and of downloads.
+"""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from segments import Log, SegmentsError
+from segments.chunk_search import chunk_holding
+from segments.codec import ChunkHeader
+from segments.message import MessageView
+from segments.message_json import plain_value
+from segments.search import FoundMessage, Page, SearchRequest
+from segments.segment import MAX_OFFSET, read_header
+from streamd.auth.users import Right
+from streamd.broker import threads
+from streamd.broker.arguments import filter_properties
+from streamd.broker.catalog_writer import Check
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.searches import Busy
+from streamd.broker.steps import in_turns
+from streamd.broker.virtual_host import VirtualHost
+from streamd.console import downloads
+from streamd.console.message_view import (
+    Row,
+    filter_values_of,
+    full_of,
+    row_of,
+)
+from streamd.console.search_figures import Figures, bar_of, plan_of
+from streamd.console.search_form import (
+    OFFSET,
+    STARTS,
+    BadForm,
+    SearchForm,
+    Words,
+    read_search_form,
+)
+from streamd.console.site import Page as ConsolePage, Site, is_poll, session_of
+from streamd.console.snippets import Where, snippets
+from streamd.console.stream import ONE, find_name
+from streamd.http_api.caller import caller_of
+from streamd.http_api.found_messages import Unsent, while_there
+from streamd.http_api.messages import BadRequest, NotFound
+
+logger = logging.getLogger(__name__)
+
+FIRST_SECONDS = 0.3  # of searching before the page is shown
+SECONDS = 1.0  # of searching for what a script adds to it
+PATIENT_SECONDS = 5.0  # and for a page that goes on without one
+MAX_SECONDS = 60.0  # that a script searches, unless it is told to go on
+WAIT_SECONDS = 5.0  # for the other searches of the same user
+TAIL_SECONDS = 0.5
+TAIL = 20  # messages that are shown of each turn of the tail, of which there is one a second
+PIECE = 100  # messages of each that a script adds
+_DOWNLOAD_PIECE = 500
+_ROWS_A_TURN = 10
+_LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
+_MAX_DIGITS = 19
+_BAD_REQUEST, _TOO_MANY = 400, 429
+
+
+class Found(NamedTuple):
+    """What a page shows of a search.
+
+    Attributes:
+        rows: messages.
+        figures: of the search so far.
+        page: the last page of it.
+        outcome: "all", "limit", "going" or "stopped".
+        done: how much of the stream is done, 0 to 1.
+    """
+
+    rows: list[Row]
+    figures: Figures
+    page: Page
+    outcome: str
+    done: float
+
+
+class MessagePages:
+    """Messages of streams.
+
+    Attributes:
+        routes: for the paths of this class.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broker = site.service.broker
+        self._unsent = Unsent()
+        self._downloading: set[Name] = set()  # users
+        self.routes = [
+            site.page(f"{ONE}/messages", self._bounded(self._show)),
+            site.page(f"{ONE}/messages/download", self._download),
+            site.page(f"{ONE}/messages/{{offset}}", self._bounded(self._one)),
+            site.page(f"{ONE}/messages/{{offset}}/{{part}}", self._bounded(self._part)),
+        ]
+
+    def _bounded(self, page: ConsolePage) -> ConsolePage:
+        """A page that is made as long as somebody waits for it, and read before there are more."""
+
+        async def answer(request: Request) -> Response:
+            user = caller_of(request).name
+            try:
+                self._unsent.check(user)
+            except Busy as busy:
+                raise Refused(Reason.NOT_AVAILABLE, str(busy)) from None
+            return self._unsent.counted(await while_there(request, partial(page, request)), user)
+
+        return answer
+
+    def _check(self, request: Request, host: VirtualHost, name: Name) -> Check:
+        """Raises Refused when the session or the right to read has ended."""
+        session = session_of(request)
+        rights = caller_of(request).rights(host.name)
+
+        def check() -> None:
+            if not self._site.sessions.goes_on(session):
+                raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
+            rights.require(Right.READ, name)
+
+        check()
+        return check
+
+    async def _find(
+        self, request: Request, host: VirtualHost, name: Name, words: Words, seconds: float
+    ) -> Page:
+        """The next page of a search; see `Searches.find`.
+
+        Raises:
+            Busy: other searches of the same user are going on.
+            Refused: see there.
+        """
+        searches, check = self._broker.searches, self._check(request, host, name)
+        async with searches.alone(caller_of(request).name, WAIT_SECONDS):
+            return await searches.find(host, name, words, check, seconds)
+
+    # -- searching
+
+    async def _show(self, request: Request) -> Response:
+        host, name = find_name(self._broker.virtual_hosts, request)
+        self._check(request, host, name)
+        form = read_search_form(request)
+        values: dict[str, Any] = {
+            "vhost": host.name,
+            "name": name,
+            "form": form,
+            "starts": STARTS,
+            "filter_names": filter_properties(host.row(name).effective),
+            "problem": None,
+            "found": None,
+            "downloads": downloads,
+        }
+        status = 200
+        try:
+            values |= await self._searched(request, host, name, form)
+        except BadForm as problem:
+            values["problem"], status = problem, _BAD_REQUEST
+        except Busy as busy:
+            values["problem"] = BadForm("", f"{busy}; wait for it, and search again")
+            status = _TOO_MANY
+        except Refused as refused:
+            if refused.reason is Reason.ACCESS_REFUSED:
+                raise
+            if refused.reason is Reason.NOT_FOUND:
+                raise NotFound from None
+            values["problem"] = BadForm("", refused.details)
+            status = 503 if refused.reason is Reason.NOT_AVAILABLE else _BAD_REQUEST
+        return await self._site.show(request, "messages.html", status, **values)
+
+    async def _searched(
+        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
+    ) -> dict[str, Any]:
+        asked, limit = form.request(host.row(name).effective), form.num_wanted
+        query = request.query_params
+        if form.is_live and "next" in query:
+            found = await self._follow(request, host, name, form)
+        else:
+            found = await self._search(request, host, name, form)
+        figures = host.find(name).figures
+        num_chunks, size = (figures.num_chunks, figures.size) if figures else (0, 0)
+        return {
+            "found": found,
+            "bar": bar_of(found.figures, num_chunks, size),
+            "plan": plan_of(asked, found.figures),
+            "piece": self._address_of_next(host, name, form, found),
+            "tail": self._address(host, name, form, next=found.page.end) if form.is_live else "",
+            "num_passed": len(found.page.left) if "next" in query else 0,
+            "more": self._address(host, name, form, after=found.page.after),
+            "snippets": snippets(self._where(request, host, name), form, _with_limit(asked, limit)),
+        }
+
+    def _address(self, host: VirtualHost, name: Name, form: SearchForm, **more: object) -> str:
+        return self._site.url("streams", host.name, name, "messages", **form.query, **more)
+
+    def _address_of_next(
+        self, host: VirtualHost, name: Name, form: SearchForm, found: Found
+    ) -> str:
+        """Where a script goes on in place; empty where it does not."""
+        if found.outcome not in ("going", "stopped") or form.is_live:
+            return ""
+        so_far = found.figures
+        if found.outcome == "stopped":
+            so_far = replace(so_far, milliseconds=0)
+        return self._address(host, name, form, after=found.page.after, so_far=so_far)
+
+    async def _search(
+        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
+    ) -> Found:
+        query, limit = request.query_params, form.num_wanted
+        after, before = query.get("after", ""), Figures.read(query.get("so_far", ""))
+        seconds = FIRST_SECONDS
+        if is_poll(request):
+            limit -= before.found
+            seconds = SECONDS
+        elif after:
+            seconds = PATIENT_SECONDS
+        if form.is_live:
+            limit = min(limit, TAIL)
+        most = max(1, min(PIECE, limit) if is_poll(request) else limit)
+        words = [*form.words(), ("limit", str(most)), *([("after", after)] if after else [])]
+        began_at = trio.current_time()
+        page = await self._find(request, host, name, words, seconds)
+        figures = before.plus(page, round((trio.current_time() - began_at) * 1000))
+        if page.cut is None:
+            outcome = "all"
+        elif len(page.messages) >= limit:
+            outcome = "limit"
+        else:
+            is_over = figures.milliseconds >= MAX_SECONDS * 1000
+            outcome = "stopped" if is_over else "going"
+        return await self._found(host, name, form, figures, page, outcome)
+
+    async def _follow(
+        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
+    ) -> Found:
+        """What has come since the last turn of the tail, or some of it, the newest first."""
+        begin = _offset(request.query_params["next"])
+        words = [word for word in form.words() if word[0] != "order"]
+        if not form.has_conditions:
+            begin = await self._newest_of(host, name, begin)
+        words += [("offset", str(begin)), ("limit", str(TAIL))]
+        page = await self._find(request, host, name, words, TAIL_SECONDS)
+        page = page._replace(messages=page.messages[::-1])
+        passed = begin - _offset(request.query_params["next"])
+        if passed > 0:
+            page = page._replace(left=range(page.end - len(page.left) - passed, page.end))
+        figures = Figures.read("").plus(page, 0)
+        return await self._found(host, name, form, figures, page, "going")
+
+    async def _newest_of(self, host: VirtualHost, name: Name, begin: int) -> int:
+        """Where to begin so that no more come than are shown."""
+        async with host.find(name).opened() as log:
+            return max(begin, log.committed_offset - TAIL)
+
+    async def _found(
+        self,
+        host: VirtualHost,
+        name: Name,
+        form: SearchForm,
+        figures: Figures,
+        page: Page,
+        outcome: str,
+    ) -> Found:
+        rows = [
+            row_of(message) if len(message.raw) < _LARGE else await threads.compute(row_of, message)
+            async for message in in_turns(page.messages, _ROWS_A_TURN)
+        ]
+        known = host.find(name).figures
+        first = known.first_offset if known else 0
+        if form.start == OFFSET and not form.is_live:
+            first = max(first, _offset(form.offset.replace(",", "").replace("_", "")))
+        extent = max(1, page.end - first)
+        done = 1 - min(1.0, len(page.left) / extent)
+        return Found(rows, figures, page, outcome, done)
+
+    def _where(self, request: Request, host: VirtualHost, name: Name) -> Where:
+        ports = {protocol: at.port for protocol, at in self._site.service.listeners()}
+        return Where(
+            _host_of(request),
+            ports.get("stream", 5552),
+            ports.get("amqp", 5672),
+            caller_of(request).name,
+            host.name,
+            name,
+        )
+
+    # -- one message
+
+    async def _message(
+        self, request: Request
+    ) -> tuple[VirtualHost, Name, FoundMessage | None, str]:
+        """The message in the path; None and why where it is not there."""
+        host, name = find_name(self._broker.virtual_hosts, request)
+        self._check(request, host, name)
+        offset = _offset(request.path_params["offset"])
+        words = [("offset", str(offset)), ("limit", "1")]
+        try:
+            page = await self._find(request, host, name, words, SECONDS)
+        except Busy as busy:
+            return host, name, None, f"{busy}; wait for it, and load the page again"
+        if page.messages and page.messages[0].offset == offset:
+            return host, name, page.messages[0], ""
+        return host, name, None, await self._why_not(host, name, offset)
+
+    async def _why_not(self, host: VirtualHost, name: Name, offset: int) -> str:
+        async with host.find(name).opened() as log:
+            first, end = log.first_offset, log.committed_offset
+        if first == end:
+            return "the stream is empty"
+        if offset >= end:
+            return f"there is no message {offset:,} yet, the newest is {end - 1:,}"
+        if offset < first:
+            return f"message {offset:,} was removed, the oldest is {first:,}"
+        return f"message {offset:,} is damaged, the server's log says more"
+
+    async def _one(self, request: Request) -> Response:
+        host, name, message, reason = await self._message(request)
+        common: dict[str, Any] = {"vhost": host.name, "name": name}
+        offset = _offset(request.path_params["offset"])
+        if message is None:
+            return await self._site.show(
+                request, "no_message.html", 404, **common, offset=offset, reason=reason
+            )
+        view = request.query_params.get("as", "")
+        full = await threads.compute(full_of, message.raw, view)
+        names = filter_properties(host.row(name).effective)
+        header = None
+        async with host.find(name).opened() as log:
+            is_last = offset == log.committed_offset - 1
+            header = _chunk_of(log, message.chunk)
+        return await self._site.show(
+            request,
+            "message.html",
+            **common,
+            message=message,
+            full=full,
+            header=header,
+            filter_values=await threads.compute(filter_values_of, message.raw, names),
+            is_last=is_last,
+        )
+
+    async def _part(self, request: Request) -> Response:
+        """The body, or all bytes of the message, to be kept in a file."""
+        part = request.path_params["part"]
+        if part not in ("body", "bytes"):
+            raise NotFound
+        _, name, message, reason = await self._message(request)
+        if message is None:
+            raise Refused(Reason.NOT_AVAILABLE, reason)
+        data = message.raw if part == "bytes" else await threads.compute(_body_of, message.raw)
+        kind = "message" if part == "bytes" else "body"
+        disposition = _disposition(f"{name}-{message.offset}-{kind}.bin", f"{message.offset}.bin")
+        headers = {"content-disposition": disposition}
+        return Response(data, headers=headers, media_type="application/octet-stream")
+
+    # -- files
+
+    async def _download(self, request: Request) -> Response:
+        host, name = find_name(self._broker.virtual_hosts, request)
+        self._check(request, host, name)
+        kind = request.query_params.get("format", downloads.JSON_LINES)
+        if kind not in downloads.MEDIA_TYPES:
+            raise BadRequest(f"format is {kind[:40]!r}, expected jsonl or csv")
+        form = read_search_form(request)._replace(is_live=False)
+        try:
+            form.request(host.row(name).effective)
+            words = form.words()
+        except BadForm as problem:
+            raise BadRequest(problem.reason) from None
+        user = caller_of(request).name
+        if user in self._downloading:
+            reason = f"a download of {user} is going on, there may be one at a time"
+            raise Refused(Reason.NOT_AVAILABLE, reason)
+        self._downloading.add(user)
+        lines = self._lines(request, host, name, words, kind)
+        try:
+            first = await anext(lines)  # so that what is refused becomes a page
+        except BaseException:
+            self._downloading.discard(user)
+            raise
+        disposition = _disposition(f"{name}.{kind}", f"messages.{kind}")
+        headers = {"content-disposition": disposition}
+        done = partial(self._downloading.discard, user)
+        return _File(first, lines, done, headers=headers, media_type=downloads.MEDIA_TYPES[kind])
+
+    async def _lines(
+        self, request: Request, host: VirtualHost, name: Name, words: Words, kind: str
+    ) -> AsyncGenerator[bytes, None]:
+        """The file, in pieces of a page each."""
+        head, write, end = downloads.writers(kind)
+        number = size = 0
+        after, ends_at = "", trio.current_time() + downloads.MAX_SECONDS
+        while True:
+            most = min(_DOWNLOAD_PIECE, downloads.MAX_MESSAGES - number)
+            more = [("limit", str(most)), *([("after", after)] if after else [])]
+            try:
+                page = await self._find(request, host, name, [*words, *more], SECONDS)
+            except (Busy, Refused) as error:
+                reason = error.details if isinstance(error, Refused) else str(error)
+                if not after:
+                    refusal = Refused(Reason.NOT_AVAILABLE, reason)
+                    raise (error if isinstance(error, Refused) else refusal) from None
+                yield end(reason, after)
+                return
+            pieces = [
+                write(message)
+                if len(message.raw) < _LARGE
+                else await threads.compute(write, message)
+                async for message in in_turns(page.messages, _ROWS_A_TURN)
+            ]
+            number, size, after = number + len(pieces), size + sum(map(len, pieces)), page.after
+            stopped = _stopped(number, size, trio.current_time() >= ends_at) if after else ""
+            yield head + b"".join(pieces) + (end(stopped, after) if stopped else b"")
+            head = b""
+            if stopped or not after:
+                return
+
+
+class _File(StreamingResponse):
+    """A file that is made while it is sent.
+
+    Args:
+        first: its beginning.
+        lines: makes the rest.
+        done: is called when it was sent, or nobody wants it any more.
+        options: of the response.
+    """
+
+    def __init__(
+        self,
+        first: bytes,
+        lines: AsyncGenerator[bytes, None],
+        done: Callable[[], None],
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield first
+            async for piece in lines:
+                yield piece
+
+        super().__init__(pieces(), **options)
+        self._lines = lines
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See starlette."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()
+            with trio.CancelScope(shield=True):
+                await self._lines.aclose()
+
+
+def _stopped(number: int, size: int, is_late: bool) -> str:
+    """Why a file ends before all is in it; empty where it does not."""
+    if number >= downloads.MAX_MESSAGES:
+        return f"stopped after {downloads.MAX_MESSAGES:,} messages"
+    if size >= downloads.MAX_BYTES:
+        return f"stopped after {downloads.MAX_BYTES >> 20:,} MiB"
+    return f"stopped after {downloads.MAX_SECONDS:.0f} seconds" if is_late else ""
+
+
+def _with_limit(request: SearchRequest, limit: int) -> SearchRequest:
+    return replace(request, limit=limit)
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
+        raise NotFound
+    return min(int(text), MAX_OFFSET)
+
+
+def _chunk_of(log: Log, chunk: int) -> ChunkHeader | None:
+    """The header of a chunk; None where it cannot be read, or is gone by now."""
+    if not log.first_offset <= chunk < log.committed_offset:
+        return None
+    segment = log.segment_holding(chunk)
+    try:
+        place = chunk_holding(segment, chunk)
+        file = segment.acquire()
+        try:
+            return read_header(file, place.position, place.offset)
+        finally:
+            segment.release()
+    except SegmentsError as error:
+        logger.warning("the header of chunk %d cannot be read: %s", chunk, error)
+        return None
+
+
+def _body_of(raw: bytes) -> bytes:
+    """The body as bytes; an AMQP value that is neither text nor bytes as JSON."""
+    view = MessageView(raw)
+    value = view.value
+    if value is None:
+        return view.body
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode(errors="replace")
+    return json.dumps(plain_value(value)).encode()
+
+
+def _disposition(name: str, plain: str) -> str:
+    """For a file that is kept, never shown; source: RFC 6266."""
+    cleaned = "".join(c if c.isprintable() and c not in '/\\:*?"<>|' else "_" for c in name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(cleaned[-150:], safe='')}"
+
+
+def _host_of(request: Request) -> str:
+    try:
+        return request.url.hostname or "localhost"
+    except ValueError:
+        return "localhost"

@@ -1,0 +1,214 @@
+"""What the form of the messages page asks for, and its address, which is the same."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeAlias
+
+from starlette.requests import Request
+
+from segments.search.request import SearchRequest
+from segments.segment import MAX_OFFSET
+from segments.selector import TAGS, Dialect, SelectorError, parse_selector
+from streamd.broker.arguments import Value
+from streamd.broker.errors import Refused
+from streamd.broker.searches import read_words
+from streamd.http_api.messages import BadRequest
+
+FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"
+STARTS = (
+    (FIRST, "first: the oldest message"),
+    (NEWEST, "newest: going back in time"),
+    (OFFSET, "offset"),
+    (TIME, "time"),
+)
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 1_000  # rows on a page
+_MAX_DIGITS = 20
+_MAX_CHARACTERS = 20_000
+_FIELDS = ("sql", "tags", "filter", "key", "where", "start", "offset", "time", "limit")
+
+Words: TypeAlias = list[tuple[str, str]]
+
+
+class BadForm(Exception):
+    """The form cannot be carried out.
+
+    Attributes:
+        field: which of its fields is wrong; empty where it is none alone.
+        reason: one sentence.
+        before, wrong, after: the text of a selector around what is wrong with it.
+    """
+
+    def __init__(
+        self, field: str, reason: str, before: str = "", wrong: str = "", after: str = ""
+    ) -> None:
+        super().__init__(reason)
+        self.field, self.reason = field, reason
+        self.before, self.wrong, self.after = before, wrong, after
+
+    @property
+    def caret(self) -> str:
+        """The line below the text, with carets under what is wrong; empty without a text."""
+        return " " * len(self.before) + "^" * max(1, len(self.wrong)) if self.shows_text else ""
+
+    @property
+    def shows_text(self) -> bool:
+        """Whether there is a text to be shown."""
+        return bool(self.before or self.wrong or self.after)
+
+
+class SearchForm(NamedTuple):
+    """The fields as they were filled in; empty where they were not.
+
+    Attributes:
+        sql, tags: selectors.
+        filter: a filter value.
+        key: a key.
+        where: in which property the key stands; empty for the key properties of the stream.
+        start: one of STARTS.
+        offset, time: where it starts, in words.
+        limit: messages at most, in digits.
+        is_live: new messages are wanted, as they come.
+    """
+
+    sql: str
+    tags: str
+    filter: str
+    key: str
+    where: str
+    start: str
+    offset: str
+    time: str
+    limit: str
+    is_live: bool
+
+    @property
+    def query(self) -> dict[str, object]:
+        """The address of this search, but for what is as it is without a word."""
+        found: dict[str, object] = {name: getattr(self, name) for name in _FIELDS}
+        if self.start == NEWEST:
+            del found["start"]
+        if self.start != OFFSET:
+            del found["offset"]
+        if self.start != TIME:
+            del found["time"]
+        if self.limit == str(DEFAULT_LIMIT):
+            del found["limit"]
+        return found | {"live": "1" if self.is_live else None}
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether not every message is wanted."""
+        return any((self.sql, self.tags, self.filter, self.key))
+
+    @property
+    def num_wanted(self) -> int:
+        """The limit.
+
+        Raises:
+            BadForm: it is none.
+        """
+        return _number("limit", self.limit, 1, MAX_LIMIT)
+
+    def words(self) -> Words:
+        """The search as `broker.searches.read_words` takes it, without limit and token.
+
+        Raises:
+            BadForm: a field cannot be understood.
+        """
+        return list(self._words())
+
+    def _words(self) -> Iterator[tuple[str, str]]:
+        for kind, text in (("sql", self.sql), ("tags", self.tags)):
+            if text:
+                _check_selector(kind, text)
+                yield kind, text
+        yield from (
+            (name, getattr(self, name)) for name in ("filter", "key") if getattr(self, name)
+        )
+        if self.where and self.key:
+            yield "property", self.where
+        if self.start == NEWEST or self.is_live:
+            yield "order", "newest"
+        elif self.start == OFFSET:
+            yield "offset", str(_number("offset", self.offset, 0, MAX_OFFSET))
+        elif self.start == TIME:
+            yield "from", str(_milliseconds(self.time))
+
+    def request(self, arguments: dict[str, Value]) -> SearchRequest:
+        """What is searched for on a stream with these arguments.
+
+        Raises:
+            BadForm: the fields do not fit together, or not the stream.
+        """
+        try:
+            return read_words(self.words(), arguments).request
+        except Refused as refused:
+            field, reason = _in_terms_of_the_form(refused.details)
+            raise BadForm(field, reason) from None
+
+
+def read_search_form(request: Request) -> SearchForm:
+    """The form in an address.
+
+    Raises:
+        BadRequest: a field is too long.
+    """
+    query = request.query_params
+    given = {name: query.get(name, "") for name in _FIELDS}
+    if any(len(text) > _MAX_CHARACTERS for text in given.values()):
+        raise BadRequest(f"a field of the form has more than {_MAX_CHARACTERS:,} characters")
+    for name in ("sql", "tags", "where", "start", "offset", "time", "limit"):
+        given[name] = given[name].strip()
+    if given["start"] not in dict(STARTS):
+        given["start"] = OFFSET if given["offset"] else TIME if given["time"] else NEWEST
+    given["limit"] = given["limit"] or str(DEFAULT_LIMIT)
+    return SearchForm(**given, is_live=query.get("live") == "1")
+
+
+def _check_selector(kind: str, text: str) -> None:
+    try:
+        parse_selector(TAGS if kind == "tags" else Dialect.UNION, text)
+    except SelectorError as error:
+        head, shown, carets = str(error).rsplit("\n", 2)
+        shown, at = shown[2:], carets.index("^") - 2
+        end = at + carets.count("^")
+        raise BadForm(kind, head, shown[:at], shown[at:end], shown[end:]) from None
+
+
+def _in_terms_of_the_form(reason: str) -> tuple[str, str]:
+    """Which field a refused search is about, and what is wrong in words of the form."""
+    if "filter property" in reason:
+        return "filter", "the stream declares no filter property, so no message has a filter value"
+    if "key property" in reason:
+        return "where", f"{reason[: reason.index(':')]}: say here in which property the key is"
+    if "sql or tags" in reason:
+        return "tags", "fill in SQL or Tags, not both"
+    field = reason.removeprefix("a ").partition(" ")[0]
+    if field == "property":
+        field = "where"
+    return (field if field in _FIELDS else ""), reason
+
+
+def _number(name: str, text: str, least: int, most: int) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
+    if not is_number or not least <= int(digits) <= most:
+        found = f"is {text[:40]!r}" if text else "is empty"
+        raise BadForm(name, f"the {name} {found}, expected a number from {least:,} to {most:,}")
+    return int(digits)
+
+
+def _milliseconds(text: str) -> int:
+    """A time in ms since 1970: so many, or as ISO 8601 has it, in UTC where it has no zone."""
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+        return min(int(text), MAX_OFFSET)
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        return max(0, round(found.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        shown = f"is {text[:40]!r}" if text else "is empty"
+        expected = "a time as 2026-11-21 09:00:00, in UTC, or a number of ms since 1970"
+        raise BadForm("time", f"the time {shown}, expected {expected}") from None
