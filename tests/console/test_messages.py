@@ -78,7 +78,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches rest for long whenever they have done something."""
     monkeypatch.setattr(searches, "_REST_SECONDS", 2)
     monkeypatch.setattr(searches, "_WORK_A_REST", 1)
-    monkeypatch.setattr("segments.search.search.SPAN_BYTES", 1)
+    monkeypatch.setattr("segments.search.span_reader.SPAN_BYTES", 1)
 
 
 def end_sessions(console: Console) -> None:
@@ -407,7 +407,7 @@ async def test_a_search_ends_with_its_session_and_its_right(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log_out)
-        assert "the login has ended" in await browser.text(f"{PATH}?sql=order_id=1", 403)
+        assert "The login has ended" in await browser.text(f"{PATH}?sql=order_id=1", 403)
     answer = await browser.get(f"{PATH}?after=x", **POLL)
     assert answer.status_code == 401
 
