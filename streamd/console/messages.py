@@ -75,7 +75,7 @@ _DOWNLOAD_PIECE = 500
 _ROWS_A_TURN = 10
 _LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
 _MAX_DIGITS = 19
-_BAD_REQUEST, _TOO_MANY = 400, 429
+_TOO_MANY, _NOT_AVAILABLE = 429, 503
 
 
 class Found(NamedTuple):
@@ -170,11 +170,11 @@ class MessagePages:
             "found": None,
             "downloads": downloads,
         }
-        status = 200
+        status = 200  # also where the form is wrong: browsers complain of others
         try:
             values |= await self._searched(request, host, name, form)
         except BadForm as problem:
-            values["problem"], status = problem, _BAD_REQUEST
+            values["problem"] = problem
         except Busy as busy:
             values["problem"] = BadForm("", f"{busy}; wait for it, and search again")
             status = _TOO_MANY
@@ -184,7 +184,8 @@ class MessagePages:
             if refused.reason is Reason.NOT_FOUND:
                 raise NotFound from None
             values["problem"] = BadForm("", refused.details)
-            status = 503 if refused.reason is Reason.NOT_AVAILABLE else _BAD_REQUEST
+            if refused.reason is Reason.NOT_AVAILABLE:
+                status = _NOT_AVAILABLE
         return await self._site.show(request, "messages.html", status, **values)
 
     async def _searched(

@@ -15,12 +15,7 @@ from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
 
 FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"
-STARTS = (
-    (FIRST, "first: the oldest message"),
-    (NEWEST, "newest: going back in time"),
-    (OFFSET, "offset"),
-    (TIME, "time"),
-)
+STARTS = (FIRST, NEWEST, OFFSET, TIME)
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1_000  # rows on a page
 _MAX_DIGITS = 20
@@ -160,7 +155,7 @@ def read_search_form(request: Request) -> SearchForm:
         raise BadRequest(f"a field of the form has more than {_MAX_CHARACTERS:,} characters")
     for name in ("sql", "tags", "where", "start", "offset", "time", "limit"):
         given[name] = given[name].strip()
-    if given["start"] not in dict(STARTS):
+    if given["start"] not in STARTS:
         given["start"] = OFFSET if given["offset"] else TIME if given["time"] else NEWEST
     given["limit"] = given["limit"] or str(DEFAULT_LIMIT)
     return SearchForm(**given, is_live=query.get("live") == "1")

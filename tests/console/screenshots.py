@@ -42,6 +42,12 @@ SHOTS = (
     Shot("streams", "/streams", 620),
     Shot("stream", "/streams/%2F/orders", 1100),
     Shot("filters", "/streams/%2F/orders/filters", 800),
+    Shot(
+        "messages",
+        "/streams/%2F/orders/messages?sql=customer+%3D+'customer-7'+AND+total+%3E+100&limit=5",
+        1150,
+    ),
+    Shot("message", "/streams/%2F/orders/messages/12345", 760),
     Shot("create-stream", "/create-stream", 900),
 )
 MORE = (
@@ -49,6 +55,11 @@ MORE = (
     Shot("truncate", "/streams/%2F/orders/truncate", 0),
     Shot("delete", "/streams/%2F/orders/delete", 0),
     Shot("empty-stream", "/streams/%2F/returns", 0),
+    Shot("bad-search", "/streams/%2F/orders/messages?sql=region+%3D+%3D+'EU'", 0),
+    Shot("many-messages", "/streams/%2F/orders/messages?key=4711&start=first", 0),
+    Shot("tail", "/streams/%2F/clicks/messages?live=1", 0),
+    Shot("no-messages", "/streams/%2F/returns/messages", 0),
+    Shot("no-message", "/streams/%2F/returns/messages/7", 0),
     Shot("nothing-found", "/streams?q=%3Cscript%3E", 0),
     Shot("missing", "/streams/%2F/missing", 0),
 )

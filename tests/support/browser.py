@@ -62,7 +62,7 @@ class Tab:
     """
 
     def __init__(self, browser: Any, base: str, **options: Any) -> None:
-        self.context = browser.new_context(base_url=base, **options)
+        self.context = browser.new_context(base_url=base, reduced_motion="reduce", **options)
         self.context.set_default_timeout(SECONDS * 1000)
         self.context.add_init_script(_WATCH)
         self.page = self.context.new_page()
