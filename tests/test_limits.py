@@ -19,7 +19,7 @@ from segments.search import request as search_request
 from segments.selector import dialects
 from streamd import config as limits
 from streamd.auth import throttle, users
-from streamd.broker import arguments, checks, log_writer, searches, standing_selectors
+from streamd.broker import arguments, checks, history, log_writer, searches, standing_selectors
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
@@ -35,7 +35,7 @@ from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.connections.stream import finding
 from streamd.console import forms, sessions
 from streamd.http_api import found_messages, messages, metrics
-from streamd.metrics import scrape
+from streamd.metrics import scrape, source
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
@@ -506,6 +506,8 @@ LIMITS = {
     "answers with metrics that are sent at once": metrics.MAX_SENT_AT_ONCE,
     "answer with metrics": f"{scrape.MAX_ANSWER_BYTES >> 20} MiB",
     "pattern of `/metrics/detailed`": f"{scrape.MAX_PATTERN_BYTES:,} bytes",
+    "names of consumers in an answer with metrics": source.MAX_NAMES,
+    "streams with rates of the last hour": history.MOST_STREAMS,
     "publishers of a connection": limits.MAX_IDS,
     "subscriptions of a connection": limits.MAX_IDS,
     "filters and properties of all subscriptions of a connection": (

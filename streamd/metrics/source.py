@@ -17,6 +17,7 @@ from streamd.broker.broker import Broker
 from streamd.connections.registry import AMQP091, STREAM_PROTOCOL, ConnectionRegistry
 
 PROTOCOLS = (STREAM_PROTOCOL, AMQP091)
+MAX_NAMES = 20_000  # of consumers in an answer; others count for their streams alone
 _CLIENTS_A_TURN = 200  # publishers and consumers; a connection counts as one more
 _UNLIMITED = 1 << 60  # and more: what the kernel says where there is no limit
 
@@ -73,7 +74,7 @@ class Clients:
 
     Attributes:
         of_stream: consumers, by virtual host and stream.
-        by_name: the same by virtual host, stream and the consumer's name.
+        by_name: the same by virtual host, stream and the consumer's name, MAX_NAMES of them.
         publishers: how many, by virtual host and stream; of the stream protocol alone.
     """
 
@@ -133,7 +134,9 @@ class Source(NamedTuple):
                 lag, seconds = consumer.lag, consumer.lag_seconds
                 stream = consumer.stream
                 _of(found.of_stream, (host, stream)).add(lag, seconds)
-                _of(found.by_name, (host, stream, name)).add(lag, seconds)
+                named = (host, stream, name)
+                if named in found.by_name or len(found.by_name) < MAX_NAMES:
+                    _of(found.by_name, named).add(lag, seconds)
         return found
 
 

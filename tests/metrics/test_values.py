@@ -4,10 +4,13 @@ import errno
 import itertools
 from collections.abc import Iterator
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from streamd.broker import log_writer
 from streamd.broker.standing_selectors import parse_standing
+from streamd.metrics import source
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer
@@ -316,3 +319,30 @@ async def test_of_many_turns_in_a_millisecond_a_few_are_measured_for_all(server:
         await peer.store([b"m"], first_id=11 + n)
     assert sum(seen.counts) == 13
     assert 0 < seen.sum < 60
+
+
+async def test_latency_is_that_of_each_message(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count(1)
+    monkeypatch.setattr(log_writer.time, "monotonic", lambda: float(next(ticks)))
+    peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
+    await peer.create("s")
+    await peer.declare("s")
+    for n in range(3):
+        await trio.sleep(0.01)
+        await peer.store([b"m"] * 2, first_id=1 + 2 * n)
+    assert (sum(seen.counts), seen.sum) == (6, 6.0)  # a tick each
+
+
+async def test_so_many_names_of_consumers_and_no_more(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MAX_NAMES", 3)
+    peer = await server.peer()
+    await peer.create("s")
+    for n in range(5):
+        await peer.subscribe("s", subscription_id=n, name=f"n{n}")
+    found = await Metrics(server).scrape("/per-object")
+    assert len([*found.like("streamd_named_consumers")]) == 3
+    assert found.of("streamd_stream_consumers", vhost="/", stream="s") == 5

@@ -8,6 +8,7 @@ from segments.filter_demand import MAX_VALUES
 from segments.filter_index import MAX_KEYS, MAX_POSTINGS
 from segments.policy import MAX_CHUNK_BYTES
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
+from streamd.broker.history import _STREAM_SAMPLES, MOST_STREAMS
 from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
 from streamd.broker.searches import MAX_MESSAGE_BYTES, MAX_SEARCHES, PAGE_BYTES
@@ -30,6 +31,7 @@ from streamd.http_api.found_messages import _MOST_UNSENT_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.http_api.metrics import MAX_SENT_AT_ONCE
 from streamd.metrics.scrape import MAX_ANSWER_BYTES
+from streamd.metrics.source import MAX_NAMES
 from streamd.metrics.stream_metrics import COLUMNS
 from streamd.wire.amqp091 import connection as amqp
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
@@ -46,6 +48,8 @@ UNACKED = 128  # the number of a message, and whose it is
 JSON = 50  # what JSON takes in memory, as often as its bytes
 _POSTING, _KEY = 8, 512  # of a filter index, twice while it grows
 _STREAM = 64 << 10  # files, task, tables
+_NAME = 512  # what is known of the consumers of one name
+_SAMPLE = 32  # of a stream in the last hour, with what a growing array takes
 
 
 def before_login() -> int:
@@ -120,10 +124,12 @@ def searches() -> int:
 
 
 def metrics() -> int:
-    """Answers with metrics on their way, one that is made of the longest names, and connections."""
+    """Answers with metrics on their way, one of the longest names, connections, and the hour."""
     being_made = Config().max_streams * (2 * 4 * MAX_NAME_BYTES + len(COLUMNS) * 8)
+    being_made += MAX_NAMES * (TEXT * 255 + _NAME)
     answers = (MAX_SENT_AT_ONCE + 1) * MAX_ANSWER_BYTES
-    return answers + being_made + MAX_METRICS_CONNECTIONS * _CONNECTION
+    last_hour = MOST_STREAMS * _STREAM_SAMPLES * _SAMPLE
+    return answers + last_hour + being_made + MAX_METRICS_CONNECTIONS * _CONNECTION
 
 
 def console() -> int:
