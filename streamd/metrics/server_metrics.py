@@ -517,7 +517,7 @@ OWN = (
     _histogram(
         "confirm_seconds",
         "From the arrival of the first message that is written with others to the confirm of them "
-        "all; each of them counts",
+        "all; each of them counts, though of many writes in a millisecond only some are measured",
     ),
     _histogram("flush_seconds", "What flushes of streams to the device have taken"),
     _histogram(

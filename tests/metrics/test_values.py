@@ -9,8 +9,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker import log_writer
+from streamd.broker.names import Name
 from streamd.broker.standing_selectors import parse_standing
 from streamd.metrics import source
+from streamd.metrics.source import Clients
+from streamd.metrics.stream_metrics import COLUMNS, Table
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer
@@ -346,3 +349,30 @@ async def test_so_many_names_of_consumers_and_no_more(
     found = await Metrics(server).scrape("/per-object")
     assert len([*found.like("streamd_named_consumers")]) == 3
     assert found.of("streamd_stream_consumers", vhost="/", stream="s") == 5
+
+
+async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
+    peer, metrics = await server.peer(), Metrics(server)
+    for n, name in enumerate("st"):
+        await peer.create(name)
+        await peer.declare(name, publisher_id=n)
+        await peer.store([b"m"] * (2 + n), publisher_id=n)
+        await peer.subscribe(name, credit=0, subscription_id=n)
+    found = await metrics.scrape()
+    assert found.of("streamd_stream_messages") == 5
+    assert found.of("streamd_stream_lag_messages") == 3
+    assert found.of("rabbitmq_stream_consumer_max_offset_lag") == 3
+
+
+async def test_a_stream_that_goes_while_a_scrape_comes_to_it(server: Harness) -> None:
+    """It is not told, but what has gone through it counts: once."""
+    peer, traffic = await server.peer(), server.server.broker.traffic
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"m"] * 7)
+    table = Table(Clients(), COLUMNS, traffic.flow_of_the_gone())
+    stream = server.host.find("s")
+    assert await peer.code(c.Delete, "s") == OK
+    table.add(Name("/"), stream)
+    assert len(table) == 0
+    assert table.flow.messages_in == 7
