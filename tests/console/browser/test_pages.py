@@ -141,7 +141,8 @@ def test_what_screen_readers_tell(stranger: Tab, served: ServerProcess) -> None:
                 - link "Stream"
               - listitem:
                 - link "Messages"
-          - heading "Where consumers are" [level=2]
+          - figure "Where consumers are":
+            - heading "Where consumers are" [level=2]
           - heading "Consumers" [level=2]
           - heading "Publishers" [level=2]
           - heading "Stored offsets" [level=2]
