@@ -103,15 +103,15 @@ def test_what_screen_readers_tell(stranger: Tab, served: ServerProcess) -> None:
         - link "Skip to the content"
         - banner:
           - link "streamd"
+          - button "Pause updates"
+          - button "Dark"
+          - button "Log out"
           - navigation "Pages":
             - list:
               - listitem:
                 - link "Overview"
               - listitem:
                 - link "Streams"
-          - button "Pause updates"
-          - button "Dark"
-          - button "Log out"
         - main:
           - heading "Streams" [level=1]
           - link "Create stream"
