@@ -4,10 +4,10 @@ Files of others are in `static/vendor`, as they were published, with their versi
 `manifest.json` says where they come from, and what they have to be byte by byte.
 """
 
+import functools
 import gzip
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,10 +22,15 @@ _A_YEAR = "public, max-age=31536000, immutable"
 _WORTH_PACKING = 1_000  # bytes
 
 
-class _Asset(NamedTuple):
-    data: bytes
-    packed: bytes | None
-    media_type: str
+class _Asset:
+    def __init__(self, data: bytes, media_type: str) -> None:
+        self.data = data
+        self.media_type = media_type
+
+    @functools.cached_property
+    def packed(self) -> bytes | None:
+        """The same with gzip, where that is worth it."""
+        return gzip.compress(self.data, mtime=0) if len(self.data) > _WORTH_PACKING else None
 
 
 class Assets:
@@ -54,9 +59,8 @@ class Assets:
         data = file.read_bytes()
         digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
         served = f"{file.stem}-{digest}{file.suffix}"
-        packed = gzip.compress(data, mtime=0) if len(data) > _WORTH_PACKING else None
         self._addresses[file.name] = served
-        self._assets[served] = _Asset(data, packed, _TYPES[file.suffix])
+        self._assets[served] = _Asset(data, _TYPES[file.suffix])
 
     def address(self, name: str) -> str:
         """Where a file is served.
@@ -78,10 +82,8 @@ class Assets:
         if asset is None:
             raise NotFound
         headers = {"cache-control": caching, "vary": "accept-encoding"}
-        is_packed = asset.packed is not None and "gzip" in request.headers.get(
-            "accept-encoding", ""
-        )
-        if is_packed:
+        may_be_packed = "gzip" in request.headers.get("accept-encoding", "")
+        data = (asset.packed if may_be_packed else None) or asset.data
+        if data is not asset.data:
             headers["content-encoding"] = "gzip"
-        data = asset.packed if is_packed else asset.data
         return Response(data, headers=headers, media_type=asset.media_type)

@@ -81,7 +81,7 @@ async def read_form(request: Request, csrf: str | None, most: int = MAX_FORM_BYT
     data = await read_bytes(request, most)
     if kind == _URL_ENCODED:
         form = _read_fields(data)
-    elif kind == _MULTIPART:
+    elif kind == _MULTIPART and csrf is not None:  # files are for those who are logged in
         form = await _read_parts(request, data)
     else:
         raise BadRequest(f"Content-Type is {kind[:40]!r}, expected that of a form")

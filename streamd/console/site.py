@@ -5,10 +5,9 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,6 +23,9 @@ from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
 from streamd.console.sessions import Session, Sessions
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.service import Service
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
 
 Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 Action: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
@@ -181,7 +183,13 @@ class Site:
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import (  # noqa: PLC0415 - only when a page is shown
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -195,25 +203,27 @@ def _environment() -> Environment:
     return environment
 
 
-async def _template(name: str) -> Template:
+async def _template(name: str) -> "Template":
     """A template; it is compiled when it is shown first, which takes a while, beside the loop."""
-    environment = _environment()
     if name not in _compiled:
-        await threads.in_thread(_compile, environment, name)
-    return environment.get_template(name)
+        await threads.in_thread(_compile, name)
+    return _environment().get_template(name)
 
 
 _compiled: set[str] = set()
 
 
-def _compile(environment: Environment, name: str) -> None:
+def _compile(name: str) -> None:
     """Compile a template, and all that it refers to."""
+    from jinja2 import meta  # noqa: PLC0415 - as above
+
     if name in _compiled:
         return
+    environment = _environment()
     source, _, _ = environment.loader.get_source(environment, name)  # type: ignore[union-attr]
     for other in meta.find_referenced_templates(environment.parse(source)):
         if other is not None:
-            _compile(environment, other)
+            _compile(other)
     environment.get_template(name)
     _compiled.add(name)
 
