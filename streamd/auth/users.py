@@ -309,7 +309,7 @@ class UserDirectory:
                 user = user._replace(tags=tuple(sorted(set(tags))))
             await self._keep(turn, user)
             self._known.pop(name, None)
-            if password_hash is not None:
+            if known is None or user.password_hash != known.password_hash:
                 self._accounts[name].num_passwords += 1
             return known is None
 

@@ -14,7 +14,6 @@ from streamd.connections.registry import (
     LiveConnection,
     PublisherFacts,
 )
-from streamd.console.administering import gone
 from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRates, Rates
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
@@ -106,7 +105,7 @@ class ConnectionPages:
         name = part(request, "connection")
         connection = self._connections.find(name)
         if connection is None:
-            raise gone("connection", name)
+            raise NoSuch(f"there is no connection {name}: it was closed")
         require_connection(caller_of(request), connection)
         return connection
 

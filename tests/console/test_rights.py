@@ -12,6 +12,7 @@ from bs4 import BeautifulSoup
 from starlette.routing import Route
 
 from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.names import as_sent
 from streamd.connections.registry import STREAM_PROTOCOL, LiveConnection
 from streamd.console.app import Console
 from streamd.console.site import Site
@@ -163,15 +164,15 @@ async def filled(server: Harness) -> Harness:
     return server
 
 
-def connection_of(server: Harness, user: str) -> LiveConnection:
+def connection_of(server: Harness, user: str, port: int = 1, **more: Any) -> LiveConnection:
     """A connection that is open, as far as anybody can see."""
-    account = server.server.directory.account(user)
+    account = server.server.directory.account(as_sent(user))
     assert account is not None
-    facts: dict[str, Any] = {field.name: MagicMock() for field in fields(LiveConnection)}
-    ends = {"peer": Address("10.0.0.1", 1), "local": Address("10.0.0.2", 2)}
-    counts = {"publishers": list, "consumers": list, "connected_at_ms": 0, "frame_max": 0}
-    about = {"protocol": STREAM_PROTOCOL, "virtual_host": "/", "properties": {}}
-    return LiveConnection(**facts | ends | counts | about | {"account": account})
+    about: dict[str, Any] = {field.name: MagicMock() for field in fields(LiveConnection)}
+    about |= {"peer": Address("10.0.0.1", port), "local": Address("10.0.0.2", 2)}
+    about |= {"publishers": list, "consumers": list, "connected_at_ms": 0, "frame_max": 0}
+    about |= {"protocol": STREAM_PROTOCOL, "virtual_host": "/", "properties": {}}
+    return LiveConnection(**about | {"account": account} | more)
 
 
 async def as_ada(server: Harness, *tags: str, right: str = "") -> Visitor:
