@@ -45,7 +45,8 @@ async def refusal(browser: Visitor, path: str, form: dict[str, Any], status: int
     answer = await browser.send(path, form)
     assert answer.status_code == status, (answer.status_code, main_of(answer))
     tree: Any = BeautifulSoup(answer.text, "html.parser")
-    return " ".join(tree.find(class_="problem").get_text(" ").split())
+    text = " ".join(tree.find(class_="problem").get_text(" ").split())
+    return text[:1].lower() + text[1:]  # pages begin sentences with a capital
 
 
 async def rows(browser: Visitor, path: str, label: str) -> list[list[str]]:
@@ -156,7 +157,7 @@ async def test_a_connection_is_shown_and_closed(server: Harness, browser: Visito
     assert "of guest is being closed." in text
     await peer.ended()
     text = await browser.text(link, 404)
-    assert "there is no connection" in text
+    assert "There is no connection" in text
     assert "somebody may have deleted" not in text
     assert "there is no connection" in await refusal(browser, f"{link}/close", {}, 404)
     answer = await browser.get(link, **{"HX-Request": "true"})
@@ -336,7 +337,7 @@ async def test_virtual_hosts(server: Harness, browser: Visitor) -> None:
     assert "a/b was deleted" in await followed(browser, f"{link}/delete", {"name": "a/b"})
     assert "a/b" not in hosts
     for path in (link, f"{link}/delete"):
-        assert "there is no virtual host a/b" in await browser.text(path, 404)
+        assert "There is no virtual host a/b" in await browser.text(path, 404)
     form = {"name": "x", "vhost": "a/b", "partitions": "1", "type": "direct"}
     for kind in ("super-stream", "exchange"):
         problem = await refusal(browser, f"/create-{kind}", form, 404)

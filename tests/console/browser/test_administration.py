@@ -164,6 +164,6 @@ def test_without_scripts_and_while_others_delete(browser: Any, served: ServerPro
     delete(other, "virtual host", "plain")
     press(tab, "Delete")
     alert = tab.page.get_by_role("alert").inner_text()
-    assert alert == "there is no virtual host plain: somebody may have deleted it meanwhile"
+    assert alert == "There is no virtual host plain: somebody may have deleted it meanwhile."
     other.close()
     tab.close()
