@@ -6,7 +6,7 @@ limit, a login or a right that has ended meanwhile, a disk that fails.
 
 A spreadsheet takes what begins with =, +, -, @ or a tabulator for a formula, and a formula can send
 what is in the table elsewhere. Such a text gets an apostrophe before it, which spreadsheets take
-for "this is text". Source: OWASP, "CSV Injection".
+for "this is text". Source: OWASP/www-community, pages/attacks/CSV_Injection.md.
 """
 
 import csv
