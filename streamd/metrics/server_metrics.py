@@ -522,7 +522,7 @@ OWN = (
     _histogram("flush_seconds", "What flushes of streams to the device have taken"),
     _histogram(
         "loop_delay_seconds",
-        "How late the event loop came to a task that was due, looked at ten times a second",
+        "How late the event loop came to a task that was due, looked at four times a second",
     ),
     _counted(
         "background_faults_total",

@@ -8,7 +8,10 @@ from tests.documentation.pages import page
 from tests.support.metrics import Metrics
 from tests.support.server import OK, Harness
 
-ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \| .+ \|$", re.MULTILINE)
+ENTRY = re.compile(
+    r"^`(\w+)`\n: .+\n\n  (\w+)(?: · labels ([^·\n]+?))?(?: · family ([^·\n]+?))?(?: ·.*)?$",
+    re.MULTILINE,
+)
 PARTS = ("_bucket", "_count", "_sum")
 
 
@@ -20,7 +23,7 @@ async def test_what_is_scraped_is_on_the_page(server: Harness) -> None:
     await peer.declare("s")
     await peer.store([b"m"])
     await peer.subscribe("s", name="reader")
-    metrics, rows = Metrics(server), ROW.findall(page("reference/metrics"))
+    metrics, rows = Metrics(server), ENTRY.findall(page("reference/metrics"))
     shown = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in rows}
     assert len(shown) == len(rows) > 100
     groups = {group for *_, found in rows for group in re.findall(r"`(\w+)`", found)}
