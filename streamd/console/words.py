@@ -1,6 +1,7 @@
 """Numbers, sizes and times as pages show them."""
 
 import json
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -128,4 +129,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "as_json": as_json,
     "plural": plural,
     "sentence": sentence,
+    "shell": shlex.quote,
 }

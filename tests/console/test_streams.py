@@ -385,6 +385,9 @@ async def test_how_well_filters_work(server: Harness, browser: Visitor, orders: 
     assert f" of {looked_at} Not sent" in text
     assert f"Chunks read {read.chunks} " in text
     await server.host.create("plain", [])
+    await server.host.create("it's; rm *", [])
+    text = await browser.text(address("it's; rm *", "filters"))
+    assert "streamd tune 'it'\"'\"'s; rm *' --workload recorded --apply" in text
     assert "have no filter values" in await browser.text("/streams/%2F/plain/filters")
 
 
