@@ -62,6 +62,7 @@ class Tab:
     """
 
     def __init__(self, browser: Any, base: str, **options: Any) -> None:
+        # Without motion, so that colours are looked at when they have changed, not while they do.
         self.context = browser.new_context(base_url=base, reduced_motion="reduce", **options)
         self.context.set_default_timeout(SECONDS * 1000)
         self.context.add_init_script(_WATCH)
