@@ -55,7 +55,7 @@ from streamd.console.search_form import (
     read_search_form,
 )
 from streamd.console.site import Page as ConsolePage, Site, is_poll, session_of
-from streamd.console.snippets import Where, snippets
+from streamd.console.snippets import Snippet, Where, snippets
 from streamd.console.stream import ONE, find_name
 from streamd.http_api.caller import caller_of
 from streamd.http_api.found_messages import Unsent, while_there
@@ -74,6 +74,7 @@ PIECE = 100  # messages of each that a script adds
 _DOWNLOAD_PIECE = 500
 _ROWS_A_TURN = 10
 _LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
+_LONG = 200  # characters of a selector that takes a while
 _MAX_DIGITS = 19
 _TOO_MANY, _NOT_AVAILABLE = 429, 503
 
@@ -191,7 +192,7 @@ class MessagePages:
     async def _searched(
         self, request: Request, host: VirtualHost, name: Name, form: SearchForm
     ) -> dict[str, Any]:
-        asked, limit = form.request(host.row(name).effective), form.num_wanted
+        asked = form.request(host.row(name).effective)
         query = request.query_params
         if form.is_live and "next" in query:
             found = await self._follow(request, host, name, form)
@@ -207,7 +208,7 @@ class MessagePages:
             "tail": self._address(host, name, form, next=found.page.end) if form.is_live else "",
             "num_passed": len(found.page.left) if "next" in query else 0,
             "more": self._address(host, name, form, after=found.page.after),
-            "snippets": snippets(self._where(request, host, name), form, _with_limit(asked, limit)),
+            "snippets": [] if is_poll(request) else await self._snippets(request, asked, form),
         }
 
     def _address(self, host: VirtualHost, name: Name, form: SearchForm, **more: object) -> str:
@@ -294,9 +295,12 @@ class MessagePages:
         done = 1 - min(1.0, len(page.left) / extent)
         return Found(rows, figures, page, outcome, done)
 
-    def _where(self, request: Request, host: VirtualHost, name: Name) -> Where:
+    async def _snippets(
+        self, request: Request, asked: SearchRequest, form: SearchForm
+    ) -> list[Snippet]:
+        host, name = find_name(self._broker.virtual_hosts, request)
         ports = {protocol: at.port for protocol, at in self._site.service.listeners()}
-        return Where(
+        where = Where(
             _host_of(request),
             ports.get("stream", 5552),
             ports.get("amqp", 5672),
@@ -304,6 +308,9 @@ class MessagePages:
             host.name,
             name,
         )
+        if len(form.sql) < _LONG:
+            return snippets(where, form, asked)
+        return await threads.compute(snippets, where, form, asked)
 
     # -- one message
 
@@ -480,10 +487,6 @@ def _stopped(number: int, size: int, is_late: bool) -> str:
     if size >= downloads.MAX_BYTES:
         return f"stopped after {downloads.MAX_BYTES >> 20:,} MiB"
     return f"stopped after {downloads.MAX_SECONDS:.0f} seconds" if is_late else ""
-
-
-def _with_limit(request: SearchRequest, limit: int) -> SearchRequest:
-    return replace(request, limit=limit)
 
 
 def _offset(text: str) -> int:

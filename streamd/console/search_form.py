@@ -114,13 +114,9 @@ class SearchForm(NamedTuple):
         return list(self._words())
 
     def _words(self) -> Iterator[tuple[str, str]]:
-        for kind, text in (("sql", self.sql), ("tags", self.tags)):
-            if text:
-                _check_selector(kind, text)
-                yield kind, text
-        yield from (
-            (name, getattr(self, name)) for name in ("filter", "key") if getattr(self, name)
-        )
+        for name in ("sql", "tags", "filter", "key"):
+            if text := getattr(self, name):
+                yield name, text
         if self.where and self.key:
             yield "property", self.where
         if self.start == NEWEST or self.is_live:
@@ -136,9 +132,12 @@ class SearchForm(NamedTuple):
         Raises:
             BadForm: the fields do not fit together, or not the stream.
         """
+        words = [*self.words(), ("limit", str(self.num_wanted))]
         try:
-            return read_words(self.words(), arguments).request
+            return read_words(words, arguments).request
         except Refused as refused:
+            _check_selector("sql", self.sql)
+            _check_selector("tags", self.tags)
             field, reason = _in_terms_of_the_form(refused.details)
             raise BadForm(field, reason) from None
 
@@ -162,8 +161,10 @@ def read_search_form(request: Request) -> SearchForm:
 
 
 def _check_selector(kind: str, text: str) -> None:
+    """Raise BadForm where a selector is what is wrong, with the place."""
     try:
-        parse_selector(TAGS if kind == "tags" else Dialect.UNION, text)
+        if text:
+            parse_selector(TAGS if kind == "tags" else Dialect.UNION, text)
     except SelectorError as error:
         head, shown, carets = str(error).rsplit("\n", 2)
         shown, at = shown[2:], carets.index("^") - 2
