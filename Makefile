@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS := 2
 
-.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop check format docs screenshots dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -20,6 +20,7 @@ help:
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
+	@echo "make browser    the console in a real browser, where Chromium is installed"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
 	@echo "make docs       the documentation, in docs/_build/html"
@@ -49,7 +50,7 @@ test: $(VENV)/.test
 TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
-		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop" \
+		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
 # New inputs, grown from what reaches new code. What repeats a failure is printed.
@@ -80,10 +81,13 @@ kills: $(VENV)/.test
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser"
 
 interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop -rs tests/interop
+
+browser: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) -m browser -rs tests/console/browser
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .
