@@ -85,8 +85,16 @@ def ago(ms: float | None, now_ms: float) -> str:
     exact = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
     seconds = (now_ms - ms) / 1000
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
-        exact.replace("+00:00", "Z"), "just now" if seconds < 1 else f"{duration(seconds)} ago"
+        exact.replace("+00:00", "Z"), "just now" if seconds < 1 else f"{_roughly(seconds)} ago"
     )
+
+
+def _roughly(seconds: float) -> str:
+    """A time span in its largest unit, as 3 h."""
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= size:
+            return f"{seconds // size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def named(text: object) -> Markup:

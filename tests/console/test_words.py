@@ -64,7 +64,7 @@ def test_times() -> None:
     assert ">2023-11-14 22:13:20<" in shown
     assert words.moment(1 << 62) == f"{1 << 62} ms"  # a message may say anything
     assert ">just now<" in words.ago(1_700_000_000_000, 1_700_000_000_999)
-    assert ">2 min 0 s ago<" in words.ago(1_700_000_000_000, 1_700_000_120_000)
+    assert ">2 min ago<" in words.ago(1_700_000_000_000, 1_700_000_179_000)
     assert ">just now<" in words.ago(1_700_000_000_000, 0)
 
 
