@@ -208,7 +208,9 @@ class ExchangePages:
         listing = await list_items(
             request, host.exchanges.bindings_from(row.name), columns, _searched
         )
-        leading = await bindings_of(host, lambda b: b.to_exchange and b.destination == row.name)
+        leading: list[Binding] = []
+        if row.name != DEFAULT_EXCHANGE:
+            leading = await bindings_of(host, lambda b: b.to_exchange and b.destination == row.name)
         return await self._site.show(
             request,
             "exchange.html",

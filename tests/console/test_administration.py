@@ -153,6 +153,9 @@ async def test_a_connection_is_shown_and_closed(server: Harness, browser: Visito
     assert publisher == ["<ref>", "s", "2", NOT_YET, "2", "0"]
     (consumer,) = await rows(browser, link, "Consumers")
     assert consumer == ["<reader>", "s", "reading", "2", NOT_YET, "2", "0", "0 s", "0"]
+    await peer.subscribe("s", subscription_id=3, credit=0)
+    names = [cells[0] for cells in await rows(browser, link, "Consumers")]
+    assert names == ["<reader>", "subscription 3"]
     text = await followed(browser, f"{link}/close", {"reason": "maintenance \x07<now>" + "y" * 300})
     assert "of guest is being closed." in text
     await peer.ended()
