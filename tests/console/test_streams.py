@@ -277,6 +277,13 @@ async def test_who_reads_and_writes_a_stream(browser: Visitor, orders: Peer) -> 
     assert x == pytest.approx(10)
 
 
+async def test_consumers_without_a_name(browser: Visitor, orders: Peer) -> None:
+    await orders.subscribe("s", credit=1, subscription_id=3)
+    page = await browser.page("/streams/%2F/s")
+    cells = [cell.text.strip() for cell in page.select("[aria-label=Consumers] tbody tr > *")]
+    assert cells[0] == "subscription 3"
+
+
 async def test_others_see_that_there_are_more(server: Harness, orders: Peer) -> None:
     await orders.subscribe("s", credit=1, name="reader")
     await add_user(server, "ada", "management")
