@@ -33,7 +33,14 @@ from streamd.connections.amqp091 import (
 )
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.connections.stream import finding
-from streamd.console import forms, sessions
+from streamd.console import (
+    downloads,
+    forms,
+    message_view,
+    messages as console_messages,
+    search_form,
+    sessions,
+)
 from streamd.http_api import found_messages, messages, metrics
 from streamd.metrics import scrape, source
 from streamd.net import outbox
@@ -473,6 +480,7 @@ LIMITS = {
     "searches at once": searches.MAX_SEARCHES,
     "searches that wait": searches.MAX_WAITING,
     "searches of a connection": 1,  # the next one ends it
+    "searches of a user that wait for their turn": searches.MAX_OF_A_USER,
     "keys of a search": search_request.MAX_KEYS,
     "properties of a search": search_request.MAX_PROPERTIES,
     "key that is looked for": f"{search_request.MAX_KEY_BYTES:,} bytes",
@@ -524,6 +532,10 @@ LIMITS = {
         f"{sessions.SECONDS // 3600}; {sessions.IDLE_SECONDS // 3600}"
     ),
     "form of the console": f"{forms.MAX_FORM_BYTES >> 10} KiB",
+    "messages on a page of the console": search_form.MAX_LIMIT,
+    "messages a second that the live tail shows": console_messages.TAIL,
+    "messages of a download in the console": downloads.MAX_MESSAGES,
+    "bytes of a body that the console shows": f"{message_view.SHOWN_TEXT >> 10} KiB",
     "seconds for each step of a login, or a TLS handshake": limits.LOGIN_SECONDS,
     "passwords of one address that are checked at once": throttle._AT_ONCE,
     "AMQP message": f"{amqp091.MAX_MESSAGE_BYTES >> 20} MiB",

@@ -7,6 +7,7 @@ take long, unpacking a compressed batch say, is done in a thread.
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, closing
 from datetime import datetime
@@ -110,6 +111,7 @@ class Searches:
     Attributes:
         num_begun, num_refused: since the start; each page of a search counts.
         num_open: that run at the moment.
+        unsent: bytes of answers over HTTP that users have not taken yet.
     """
 
     def __init__(self, now_ms: Callable[[], int], rounds: Rounds) -> None:
@@ -120,6 +122,7 @@ class Searches:
         self._num_waiting = 0
         self.num_begun = self.num_refused = self.num_open = 0
         self._users: dict[Name, _User] = {}
+        self.unsent: Counter[Name] = Counter()
 
     @asynccontextmanager
     async def alone(self, user: Name, seconds: float = 0) -> AsyncIterator[None]:

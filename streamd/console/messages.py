@@ -107,7 +107,7 @@ class MessagePages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._broker = site.service.broker
-        self._unsent = Unsent()
+        self._unsent = Unsent(self._broker.searches)
         self._downloading: set[Name] = set()  # users
         self.routes = [
             site.page(f"{ONE}/messages", self._bounded(self._show)),
@@ -438,7 +438,9 @@ class MessagePages:
             ]
             number, size, after = number + len(pieces), size + sum(map(len, pieces)), page.after
             stopped = _stopped(number, size, trio.current_time() >= ends_at) if after else ""
-            yield head + b"".join(pieces) + (end(stopped, after) if stopped else b"")
+            data = head + b"".join(pieces) + (end(stopped, after) if stopped else b"")
+            with self._unsent.held(caller_of(request).name, len(data)):
+                yield data
             head = b""
             if stopped or not after:
                 return

@@ -1,7 +1,7 @@
 """/api/stream/{vhost}/{name}/messages: single messages of a stream, found or browsed."""
 
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from urllib.parse import parse_qsl
 
@@ -20,7 +20,7 @@ from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name
-from streamd.broker.searches import Busy
+from streamd.broker.searches import Busy, Searches
 from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import Operation, described
@@ -88,7 +88,7 @@ class MessagePaths:
 
     def __init__(self, service: Service) -> None:
         self._broker = service.broker
-        self._unsent = Unsent()
+        self._unsent = Unsent(service.broker.searches)
         self.routes = [Route(_PATH, self._find)]
 
     @described(
@@ -131,10 +131,14 @@ class MessagePaths:
 
 
 class Unsent:
-    """Answers that users have not taken yet: a peer may read slowly, or not at all."""
+    """Answers that users have not taken yet: a peer may read slowly, or not at all.
 
-    def __init__(self) -> None:
-        self._bytes: Counter[Name] = Counter()
+    Args:
+        searches: of the server, which counts the bytes.
+    """
+
+    def __init__(self, searches: Searches) -> None:
+        self._bytes = searches.unsent
 
     def check(self, user: Name) -> None:
         """Raise Busy while a user has left too much unread."""
@@ -143,32 +147,36 @@ class Unsent:
 
     def counted(self, answer: Response, user: Name) -> Response:
         """An answer to a user that is counted while it is sent."""
-        return _Counted(answer, user, self._bytes)
+        return _Counted(answer, partial(self.held, user, len(answer.body)))
+
+    @contextmanager
+    def held(self, user: Name, size: int) -> Iterator[None]:
+        """Count bytes for a user as long as they are not sent."""
+        self._bytes[user] += size
+        try:
+            yield
+        finally:
+            self._bytes[user] -= size
+            if not self._bytes[user]:
+                del self._bytes[user]
 
 
 class _Counted(Response):
-    """An answer that is counted while it is sent: its peer may take it slowly, or not at all.
+    """An answer that is counted while it is sent.
 
     Args:
         answer: what is sent.
-        user: for whom.
-        unsent: bytes for each user.
+        held: counts it.
     """
 
-    def __init__(self, answer: Response, user: Name, unsent: Counter[Name]) -> None:
+    def __init__(self, answer: Response, held: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(answer.body, answer.status_code, dict(answer.headers))
-        self._user, self._unsent = user, unsent
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Starlette."""
-        size = len(self.body)
-        self._unsent[self._user] += size
-        try:
+        with self._held():
             await super().__call__(scope, receive, send)
-        finally:
-            self._unsent[self._user] -= size
-            if not self._unsent[self._user]:
-                del self._unsent[self._user]
 
 
 async def while_there(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:

@@ -99,9 +99,10 @@ def http_connection() -> int:
 def http_answers() -> int:
     """Answers to the searches of a user over HTTP that nobody reads; the last may be the largest.
 
-    JSON takes 6 bytes for one that is no text.
+    And a piece of the file that the user gets from the console. JSON takes 6 bytes for one that is
+    no text.
     """
-    return _MOST_UNSENT_BYTES + 6 * (PAGE_BYTES + MAX_MESSAGE_BYTES)
+    return _MOST_UNSENT_BYTES + 2 * 6 * (PAGE_BYTES + MAX_MESSAGE_BYTES)
 
 
 def stream(config: Config) -> int:
