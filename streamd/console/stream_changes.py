@@ -219,7 +219,8 @@ _MAX_GROUP_BYTES = 255
 
 
 def _number(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text[:20]) <= MAX_OFFSET:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_OFFSET))
+    if is_number and int(text) <= MAX_OFFSET:
         return int(text)
     raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
 

@@ -1,0 +1,134 @@
+"""What hostile peers, users and messages try, and what happens when several people work at once."""
+
+import csv
+import io
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from segments.message import Message
+from segments.search import FoundMessage
+from streamd.console.downloads import csv_row, json_line
+from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
+from tests.support.console import Visitor, console_of, visitor
+from tests.support.server import Harness, Peer
+
+MULTIPART = "multipart/form-data; boundary=x"
+
+
+async def send_parts(
+    browser: Visitor, path: str, fields: dict[str, bytes], kind: str = MULTIPART
+) -> int:
+    parts = [
+        b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value)
+        for name, value in fields.items()
+    ]
+    content, headers = b"".join([*parts, b"--x--\r\n"]), {"content-type": kind}
+    answer = await browser.client.post(path, content=content, headers=headers)
+    return answer.status_code
+
+
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf-7", "no-such"])
+async def test_forms_are_utf_8(server: Harness, charset: str) -> None:
+    fields = {"user": b"\\ud800", "password": b"-" + b"b" * 40_000}
+    began = time.process_time()
+    kind = f"{MULTIPART}; charset={charset}"
+    assert await send_parts(visitor(server), "/login", fields, kind) == 400
+    assert time.process_time() - began < 0.3  # the first of them took a second
+    guest = {"user": b"guest", "password": b"guest"}
+    assert await send_parts(visitor(server), "/login", guest, f"{MULTIPART}; charset=UTF-8") == 303
+
+
+async def test_only_files_make_forms_large(server: Harness) -> None:
+    browser = visitor(server)
+    await browser.log_in()
+    answer = await browser.send("/definitions", {"file": "%" * 60_000})
+    assert answer.status_code == 400
+    assert "64 KiB" in answer.text
+
+
+async def test_cookies_of_another_server_at_the_same_host(server: Harness) -> None:
+    app, _ = console_of(server)
+    cookie = (await Visitor(app).log_in()).headers["set-cookie"].partition(";")[0]
+    name = cookie.partition("=")[0]
+    others = f"{name}=that-of-another-prefix"
+    for both in (f"{cookie}; {others}", f"{others}; {cookie}"):
+        assert await code_with(app, both) == 200
+    assert await code_with(app, others) == 303
+    assert await code_with(app, "; ".join([*(f"{name}={n}" for n in range(100)), cookie])) == 303
+
+
+async def code_with(app: ASGIApp, cookie: str) -> int:
+    return (await Visitor(app).get("/", cookie=cookie)).status_code
+
+
+async def test_what_was_wanted_fits_into_an_address(server: Harness) -> None:
+    browser = visitor(server)
+    for length, is_kept in ((4_000, True), (20_000, False)):
+        answer = await browser.get(f"/streams?q={'%27' * (length // 3)}")
+        assert answer.status_code == 303
+        assert ("next=" in answer.headers["location"]) == is_kept
+        assert len(answer.headers["location"]) < 30_000
+
+
+@pytest.mark.parametrize("offset", ["9" * 5_000, "0" * 30 + "9" * 5_000, "0" * 20 + "7", "-1"])
+async def test_offsets_that_are_none(server: Harness, peer: Peer, offset: str) -> None:
+    await peer.create("s")
+    browser = visitor(server)
+    await browser.log_in()
+    fields = {"reference": "r", "offset": offset}
+    assert (await browser.send("/streams/%2F/s/offsets", fields)).status_code == 400
+    fields = {"name": "s", "before": offset}
+    assert (await browser.send("/streams/%2F/s/truncate", fields)).status_code == 400
+
+
+# -- messages that grow
+
+
+def test_what_is_nested_deeply_is_not_laid_out_in_full() -> None:
+    depth = 300
+    body = b"[" * depth + b"1," * 100_000 + b"1" + b"]" * depth
+    tracemalloc.start()
+    shown = full_of(body, "").body
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (shown.view, len(shown.text), shown.is_cut) == ("json", SHOWN_TEXT, True)
+    assert peak < 20 << 20  # all of it has 60 MB, and may have 900
+
+
+def test_of_many_properties_only_those_are_read_that_are_shown() -> None:
+    raw = Message(b"x", application_properties={f"k{n}": n for n in range(30_000)}).encode()
+    began = time.process_time()
+    (group,) = full_of(raw, "").groups
+    assert time.process_time() - began < 0.5  # all of them: 1.5 s
+    assert (len(group.rows), group.num_more) == (SHOWN_PAIRS, 30_000 - SHOWN_PAIRS)
+    assert group.rows[-1].name == f"k{SHOWN_PAIRS - 1}"
+
+
+LARGE: list[Any] = ['=é"\n' * 20_000, [{"a": ["b" * 66_000, None, 1.5]}], b"\xff" * 40_000]
+
+
+@pytest.mark.parametrize("value", LARGE, ids=["text", "value", "bytes"])
+def test_large_messages_are_written_in_pieces_as_small_ones(value: Any) -> None:
+    properties = {"p": "x", "q": 7}
+    if isinstance(value, bytes):
+        message = Message(value, application_properties=properties)
+    else:
+        message = Message(value=value, application_properties=properties)
+    found, whole = FoundMessage(7, 5, message.encode(), 0), FoundMessage(7, 5, message.encode(), 0)
+    small = json.loads(json_line(whole, is_large=False))
+    assert json.loads(json_line(found, is_large=True)) == small
+    rows = [
+        next(csv.reader(io.StringIO(csv_row(found, is_large=is_large).decode(), newline="")))
+        for is_large in (False, True)
+    ]
+    assert [plain(cell) for cell in rows[0]] == [plain(cell) for cell in rows[1]]
+
+
+def plain(cell: str) -> Any:
+    """What is in a cell: JSON may be written with spaces and without."""
+    return json.loads(cell) if cell[:1] in ("{", "[") else cell
