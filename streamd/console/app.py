@@ -18,7 +18,7 @@ from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.console.connections import ConnectionPages
 from streamd.console.definitions import DefinitionPages
 from streamd.console.exchanges import ExchangePages
-from streamd.console.login import LOGIN, LoginPages, cookie_name
+from streamd.console.login import LOGIN, LoginPages, identities
 from streamd.console.messages import MessagePages
 from streamd.console.overview import OverviewPages
 from streamd.console.permissions import PermissionPages
@@ -52,6 +52,7 @@ _STATUS = {
     Reason.NOT_AVAILABLE: 503,
 }
 _UNAUTHORIZED, _NOT_FOUND, _SEE_OTHER = 401, 404, 303
+_MAX_WANTED = 8_000  # bytes of an address; it grows threefold in that of the login page
 
 
 def make_console(service: Service, prefix: str) -> ASGIApp:
@@ -126,8 +127,9 @@ class Console:
 
     def _let_in(self, request: Request) -> bool:
         """Find the session of a request; False if there is none."""
-        identity = request.cookies.get(cookie_name(request), "")
-        session = self.site.sessions.find(identity, client_host(request))
+        sessions, address = self.site.sessions, client_host(request)
+        found = (sessions.find(identity, address) for identity in identities(request))
+        session = next(filter(None, found), None)
         if session is None:
             return False
         request.scope[SESSION] = session
@@ -145,6 +147,8 @@ class Console:
             query = request.scope["query_string"].decode("latin-1")
             raw = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
             wanted = raw + (f"?{query}" if query else "")
+        if len(wanted) > _MAX_WANTED:
+            wanted = ""
         location = self.site.url("login", next=wanted)
         return Response(status_code=_SEE_OTHER, headers={"location": location})
 

@@ -15,6 +15,7 @@ from streamd.http_api.caller import client_host, log_in, note_entered
 logger = logging.getLogger(__name__)
 
 LOGIN = "/login"
+_MAX_COOKIES = 10
 
 
 class LoginPages:
@@ -88,6 +89,22 @@ class LoginPages:
             httponly=True,
             samesite="strict",
         )
+
+
+def identities(request: Request) -> list[str]:
+    """What the cookies say that may be of a session here.
+
+    Several servers may be at one host, as a proxy shows them: of one with another prefix, browsers
+    send a cookie of the same name as well.
+    """
+    name = cookie_name(request)
+    found: dict[str, None] = {}
+    for header in request.headers.getlist("cookie"):
+        for cookie in header.split(";"):
+            key, _, value = cookie.partition("=")
+            if key.strip() == name:
+                found[value.strip()] = None
+    return list(found)[:_MAX_COOKIES]
 
 
 def cookie_name(request: Request) -> str:
