@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import islice
 from typing import Any, NamedTuple
 
 from segments import amqp10_codes as codes
@@ -17,6 +18,7 @@ from segments.message import MessageView, Properties, walk_sections
 from segments.message_json import plain_value
 from segments.search import FoundMessage
 from segments.selector import parse_property, property_value_reader
+from streamd.http_api.messages import encoded_in_pieces
 
 ROW_BODY = 240  # characters of a body in a list
 ROW_PAIRS = 8  # properties
@@ -262,7 +264,7 @@ def value_text(value: Value, most: int) -> str:
     if value is None:
         return "null"
     plain: Any = plain_value(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return plain if isinstance(plain, str) else _begun(plain, most)
 
 
 def full_of(raw: bytes, view: str) -> Full:
@@ -288,14 +290,17 @@ def _groups(raw: bytes) -> list[Group]:
         if code in _SECTIONS and code not in found:
             value, _ = decode_value(raw, position)
             if isinstance(value, list | dict) and value:
-                found[code] = _group(raw, code, position)
+                found[code] = _group(raw, code, position, len(value))
     return [found[code] for code in _ORDER if code in found]
 
 
-def _group(raw: bytes, code: int, position: int) -> Group:
-    rows = list(_typed(raw, code, position))
-    rows = [row for row in rows if row.kind != "null" or code not in _LISTED]
-    return Group(_SECTIONS[codes.Section(code)], rows[:SHOWN_PAIRS], len(rows[SHOWN_PAIRS:]))
+def _group(raw: bytes, code: int, position: int, count: int) -> Group:
+    rows = list(islice(_typed(raw, code, position), SHOWN_PAIRS))
+    num_more = max(0, count - len(rows))
+    if code in _LISTED:
+        rows = [row for row in rows if row.kind != "null"]
+        num_more = 0
+    return Group(_SECTIONS[codes.Section(code)], rows, num_more)
 
 
 _LISTED = {codes.Section.PROPERTIES: _PROPERTIES, codes.Section.HEADER: _HEADER}
@@ -343,9 +348,11 @@ def _body(message: MessageView, view: str) -> Body:
         return _bytes_body(value, view, kind)
     if isinstance(value, str):
         return _bytes_body(value.encode(errors="surrogatepass"), view, kind)
-    laid_out = json.dumps(plain_value(value), ensure_ascii=False, indent=2)
+    plain = plain_value(value)
+    laid_out = _begun(plain, SHOWN_TEXT, indent=2)
     shown = visible(laid_out[:SHOWN_TEXT], keeps_lines=True)
-    return Body(JSON, [JSON], shown, len(laid_out), len(laid_out) > SHOWN_TEXT, kind, "")
+    size = len(encoded_in_pieces(plain))
+    return Body(JSON, [JSON], shown, size, len(laid_out) > SHOWN_TEXT, kind, "")
 
 
 def _bytes_body(data: bytes, view: str, kind: str) -> Body:
@@ -376,13 +383,28 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _laid_out(data: bytes) -> str | None:
-    """A JSON text with line ends; None for what is none, or a number or a word alone."""
+    """The beginning of a JSON text, with line ends; None for what is none, or a word alone."""
     if len(data) > JSON_BYTES or data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        return json.dumps(json.loads(data), ensure_ascii=False, indent=2)
+        return _begun(json.loads(data), SHOWN_TEXT, indent=2)
     except (ValueError, RecursionError):
         return None
+
+
+def _begun(value: object, most: int, indent: int | None = None) -> str:
+    """A value as JSON, up to somewhat more than so many characters.
+
+    All of it may be a thousand times longer than what it was read from: each line of what is nested
+    deeply begins with as many spaces.
+    """
+    pieces, length = [], 0
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=indent).iterencode(value):
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            break
+    return "".join(pieces)
 
 
 def hex_dump(data: bytes) -> str:

@@ -9,7 +9,6 @@ session, which each request is asked for.
 All searches of a user take turns, also those of other tabs, of the API and of downloads.
 """
 
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -59,7 +58,7 @@ from streamd.console.snippets import Snippet, Where, snippets
 from streamd.console.stream import ONE, find_name
 from streamd.http_api.caller import caller_of
 from streamd.http_api.found_messages import Unsent, while_there
-from streamd.http_api.messages import BadRequest, NotFound
+from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ TAIL_SECONDS = 0.5
 TAIL = 20  # messages that are shown of each turn of the tail, of which there is one a second
 PIECE = 100  # messages of each that a script adds
 _DOWNLOAD_PIECE = 500
+_DOWNLOAD_BYTES = 1 << 20  # that are sent at once, and encrypted
 _ROWS_A_TURN = 10
 _LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
 _LONG = 200  # characters of a selector that takes a while
@@ -433,14 +433,16 @@ class MessagePages:
             pieces = [
                 write(message)
                 if len(message.raw) < _LARGE
-                else await threads.compute(write, message)
+                else await threads.compute(partial(write, is_large=True), message)
                 async for message in in_turns(page.messages, _ROWS_A_TURN)
             ]
             number, size, after = number + len(pieces), size + sum(map(len, pieces)), page.after
             stopped = _stopped(number, size, trio.current_time() >= ends_at) if after else ""
-            data = head + b"".join(pieces) + (end(stopped, after) if stopped else b"")
+            last = end(stopped, after) if stopped else b""
+            data = b"".join([head, *pieces, last])
             with self._unsent.held(caller_of(request).name, len(data)):
-                yield data
+                for at in range(0, max(1, len(data)), _DOWNLOAD_BYTES):
+                    yield data[at : at + _DOWNLOAD_BYTES]
             head = b""
             if stopped or not after:
                 return
@@ -524,7 +526,7 @@ def _body_of(raw: bytes) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode(errors="replace")
-    return json.dumps(plain_value(value)).encode()
+    return encoded_in_pieces(plain_value(value))
 
 
 def _disposition(name: str, plain: str) -> str:
