@@ -24,6 +24,7 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, NotFound
 
 _BAD_REQUEST = 400
+_WAS = "was-"  # before the name of an argument: what the form showed
 DIALECTS = (TAGS, *Dialect)
 
 
@@ -76,8 +77,7 @@ class StreamChanges:
         typed: dict[str, str] | None = None,
         problem: str = "",
     ) -> Response:
-        row = host.row(name)
-        now = as_text(row.effective)
+        now = as_text(host.row(name).effective)
         asked = {key: request.query_params[key] for key in a.SETTINGS & request.query_params.keys()}
         return await self._site.show(
             request,
@@ -86,28 +86,39 @@ class StreamChanges:
             vhost=host.name,
             name=name,
             groups=list(groups(a.SETTINGS.__contains__)),
-            declared=as_text(row.arguments),
-            now=now,
-            values=typed if typed is not None else now | asked,
+            values=now | (asked if typed is None else typed),
+            shown=now,
             problem=problem,
         )
 
     async def _change(self, request: Request, form: Form) -> Response:
         host, name, check = self._found(request, Right.CONFIGURE)
-        now = as_text(host.row(name).effective)
         changes = {
             key: text
             for key in sorted(a.SETTINGS)
-            if form.has(key) and (text := form.text(key)) != now.get(key, "")
+            if form.has(key) and (text := form.text(key)) != form.text(_WAS + key)
         }
+
+        def check_same() -> None:
+            check()
+            now = as_text(host.row(name).effective)
+            for key, text in changes.items():
+                found = now.get(key, "")
+                if found not in (text, form.text(_WAS + key)):
+                    raise Refused(
+                        Reason.PRECONDITION_FAILED,
+                        f"somebody else has changed {key} meanwhile, to "
+                        f"{found or 'the default'}: nothing was changed",
+                    )
+
         if not changes:
             return self._back(request, host, name, "Nothing was changed.")
         try:
-            await host.settings.set_arguments(name, changes.items(), check)
+            await host.settings.set_arguments(name, changes.items(), check_same)
         except Refused as refused:
             if refused.reason is not Reason.PRECONDITION_FAILED:
                 raise
-            return await self._show_change(request, host, name, form.values(), refused.details)
+            return await self._show_change(request, host, name, changes, refused.details)
         notice = f"Changed, from the next chunk on: {', '.join(changes)}."
         return self._back(request, host, name, notice)
 

@@ -8,6 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 from starlette.types import ASGIApp
 
 from segments.message import Message
@@ -84,6 +85,46 @@ async def test_offsets_that_are_none(server: Harness, peer: Peer, offset: str) -
     assert (await browser.send("/streams/%2F/s/offsets", fields)).status_code == 400
     fields = {"name": "s", "before": offset}
     assert (await browser.send("/streams/%2F/s/truncate", fields)).status_code == 400
+
+
+# -- two administrators
+
+
+def filled_in(page: BeautifulSoup) -> dict[str, str]:
+    """The form on a page as a browser sends it, but for the token."""
+    fields = {field["name"]: field["value"] for field in page.main.select("input[name]")}
+    for choice in page.main("select"):
+        chosen = choice.find("option", selected=True) or choice.option
+        fields[choice["name"]] = chosen["value"]
+    del fields["csrf"]
+    return fields
+
+
+async def test_two_who_change_a_stream(server: Harness, peer: Peer) -> None:
+    await peer.create("s", max_age="1D")
+    app, _ = console_of(server)
+    one, other, path = Visitor(app), Visitor(app), "/streams/%2F/s/change"
+    await one.log_in()
+    await other.log_in()
+    forms = [filled_in(await browser.page(path)) for browser in (one, other)]
+    assert (await one.send(path, forms[0] | {"max-age": "7D"})).status_code == 303
+    again = forms[1] | {"stream-chunk-max-records": "50"}
+    assert (await other.send(path, again)).status_code == 303
+    form = filled_in(await one.page(path))
+    assert form["max-age"] == "7D", "which the other did not touch"
+    assert form["stream-chunk-max-records"] == "50"
+    answer = await other.send(path, forms[1] | {"max-age": "3D", "max-length-bytes": "1000000"})
+    assert answer.status_code == 400
+    page = BeautifulSoup(answer.text, "html.parser")
+    said = page.select_one("[role=alert]").get_text()  # type: ignore[union-attr]
+    assert "somebody else has changed max-age meanwhile, to 7D: nothing was changed" in said
+    again = filled_in(page)
+    assert again["max-age"] == "3D"
+    assert again["stream-chunk-max-records"] == "50", "as it is now"
+    assert (await other.send(path, again)).status_code == 303
+    form = filled_in(await one.page(path))
+    found = [form[key] for key in ("max-age", "max-length-bytes", "stream-chunk-max-records")]
+    assert found == ["3D", "1000000", "50"]
 
 
 # -- messages that grow
