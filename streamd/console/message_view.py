@@ -25,7 +25,7 @@ ROW_PAIRS = 8  # properties
 _ROW_VALUE = 80  # characters of a property in a list
 SHOWN_TEXT = 64 << 10  # characters of a body on its page
 SHOWN_HEX = 4 << 10  # bytes
-JSON_BYTES = 1 << 20  # of a body that is laid out as JSON
+JSON_BYTES = 128 << 10  # of a body that is laid out as JSON
 SHOWN_PAIRS = 500  # properties of a message on its page
 _SHOWN_VALUE = 4_000  # characters of each
 _HEX_WIDTH = 16
@@ -361,7 +361,7 @@ def _bytes_body(data: bytes, view: str, kind: str) -> Body:
     views = [TEXT, JSON, HEX] if text is not None else [HEX]
     problem = ""
     if view == JSON and laid_out is None:
-        problem = f"It is no JSON, or longer than {JSON_BYTES >> 20} MiB."
+        problem = f"It is no JSON, or longer than {JSON_BYTES >> 10} KiB."
     if text is None and view not in (HEX, ""):
         problem = "It is no text in UTF-8."
     chosen = view

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import trio
@@ -61,6 +61,7 @@ from streamd.http_api.found_messages import Unsent, while_there
 from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 FIRST_SECONDS = 0.3  # of searching before the page is shown
 SECONDS = 1.0  # of searching for what a script adds to it
@@ -192,7 +193,7 @@ class MessagePages:
     async def _searched(
         self, request: Request, host: VirtualHost, name: Name, form: SearchForm
     ) -> dict[str, Any]:
-        asked = form.request(host.row(name).effective)
+        asked = await _worked_out(form, form.request, host.row(name).effective)
         query = request.query_params
         if form.is_live and "next" in query:
             found = await self._follow(request, host, name, form)
@@ -203,7 +204,7 @@ class MessagePages:
         return {
             "found": found,
             "bar": bar_of(found.figures, num_chunks, size),
-            "plan": plan_of(asked, found.figures),
+            "plan": await _worked_out(form, plan_of, asked, found.figures),
             "piece": self._address_of_next(host, name, form, found),
             "tail": self._address(host, name, form, next=found.page.end) if form.is_live else "",
             "num_passed": len(found.page.left) if "next" in query else 0,
@@ -308,9 +309,7 @@ class MessagePages:
             host.name,
             name,
         )
-        if len(form.sql) < _LONG:
-            return snippets(where, form, asked)
-        return await threads.compute(snippets, where, form, asked)
+        return await _worked_out(form, snippets, where, form, asked)
 
     # -- one message
 
@@ -446,6 +445,13 @@ class MessagePages:
             head = b""
             if stopped or not after:
                 return
+
+
+async def _worked_out(form: SearchForm, work: Callable[..., Result], *arguments: object) -> Result:
+    """What follows from a form; in a thread where its selector is long."""
+    if len(form.sql) + len(form.tags) < _LONG:
+        return work(*arguments)
+    return await threads.compute(work, *arguments)
 
 
 class _File(StreamingResponse):
