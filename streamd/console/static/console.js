@@ -67,6 +67,42 @@
     }
   }
 
+  // Figures that are no longer renewed must not look as if they were.
+  let renewed = new Date();
+
+  function sayStale(event, why) {
+    if (!event.detail.elt.matches("[data-poll]")) return;
+    let line = document.getElementById("stale");
+    if (!line) {
+      line = document.createElement("p");
+      line.id = "stale";
+      line.className = "problem";
+      line.setAttribute("role", "alert");
+      event.detail.elt.before(line);
+    }
+    const time = renewed.toISOString().slice(11, 19);
+    const text = `${why} What is shown here is of ${time} UTC.`;
+    if (line.textContent !== text) line.textContent = text;
+  }
+
+  function reasonOf(answer) {
+    const page = new DOMParser().parseFromString(answer.responseText, "text/html");
+    const said = page.querySelector(".problem");
+    return said ? said.textContent.trim() : `The server answers ${answer.status}.`;
+  }
+
+  document.addEventListener("htmx:responseError", (event) => {
+    if (event.detail.xhr.status !== 401) sayStale(event, reasonOf(event.detail.xhr));
+  });
+  for (const name of ["htmx:sendError", "htmx:timeout"]) {
+    document.addEventListener(name, (event) => sayStale(event, "The server does not answer."));
+  }
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (!event.detail.shouldSwap) return;
+    renewed = new Date();
+    document.getElementById("stale")?.remove();
+  });
+
   // What was unfolded stays so.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const opened = [...event.detail.target.querySelectorAll("details[id][open]")];
