@@ -1,10 +1,12 @@
 """What a form sends: fields, and files."""
 
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from urllib.parse import parse_qsl
 
+import trio
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -18,6 +20,9 @@ MAX_FORM_BYTES = 64 << 10
 _MAX_FIELDS = 200
 _URL_ENCODED, _MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 _CHARSET = b"utf-8"
+_PIECE = 64 << 10  # bytes of a form that are read at once
+# It would write a line of every form that is none, which anybody may send.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class NotOwnForm(BadRequest):
@@ -111,7 +116,9 @@ async def _read_parts(request: Request, data: bytearray) -> Form:
         raise BadRequest("the form is not in UTF-8")
 
     async def pieces() -> AsyncGenerator[bytes, None]:
-        yield bytes(data)
+        for at in range(0, len(data), _PIECE):  # the event loop has its turn between two
+            yield bytes(data[at : at + _PIECE])
+            await trio.lowlevel.checkpoint()
         yield b""
 
     try:

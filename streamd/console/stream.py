@@ -172,14 +172,19 @@ class StreamPages:
         name: Name,
         facts_of: Callable[[LiveConnection], list[Facts]],
     ) -> People:
-        found = [
-            pair
-            async for pair in pairs_of(self._service.connections, facts_of)
-            if pair[0].virtual_host == host.name and pair[1].stream == name
-        ]
-        seen = [pair for pair in found if caller.sees_all or pair[0].user == caller.name]
-        rows: list[tuple[LiveConnection, Any]] = list(seen[:_MOST_ROWS])
-        return People(rows, len(seen) - len(rows), len(found) - len(seen))
+        rows: list[tuple[LiveConnection, Any]] = []
+        num_seen = num_hidden = 0
+        sees_all = caller.sees_all  # there may be 50,000 of them
+        async for connection, facts in pairs_of(self._service.connections, facts_of):
+            if facts.stream != name or connection.virtual_host != host.name:
+                continue
+            if not sees_all and connection.user != caller.name:
+                num_hidden += 1
+                continue
+            num_seen += 1
+            if num_seen <= _MOST_ROWS:
+                rows.append((connection, facts))
+        return People(rows, num_seen - len(rows), num_hidden)
 
     # -- filters
 

@@ -8,14 +8,20 @@ import tracemalloc
 from typing import Any
 
 import pytest
+import trio
 from bs4 import BeautifulSoup
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message as HttpMessage
 
 from segments.message import Message
 from segments.search import FoundMessage
 from streamd.console.downloads import csv_row, json_line
+from streamd.console.forms import read_form
 from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
+from streamd.http_api.caller import Caller
+from streamd.http_api.messages import BadRequest
 from tests.support.console import Visitor, console_of, visitor
+from tests.support.http import add_user
 from tests.support.server import Harness, Peer
 
 MULTIPART = "multipart/form-data; boundary=x"
@@ -53,6 +59,35 @@ async def test_only_files_make_forms_large(server: Harness) -> None:
     answer = await browser.send("/definitions", {"file": "%" * 60_000})
     assert answer.status_code == 400
     assert "64 KiB" in answer.text
+
+
+async def test_others_have_their_turn_while_a_large_form_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    content = b"--x\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\n%s\r\n--x--\r\n"
+    parts, turns = [content % (b"\r" * 1_000_000), b"none"], 0
+
+    async def receive() -> HttpMessage:
+        return {"type": "http.request", "body": parts[0], "more_body": False}
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    headers = [(b"content-type", MULTIPART.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        form = await read_form(Request(scope, receive), None, 2 << 20)
+        nursery.cancel_scope.cancel()
+    assert len(form.file("a")) == 1_000_000
+    assert turns > 10
+    del parts[0]
+    with pytest.raises(BadRequest):
+        await read_form(Request(scope, receive), None)
+    assert caplog.records == [], "anybody may send such a form, and fill the log"
 
 
 async def test_cookies_of_another_server_at_the_same_host(server: Harness) -> None:
@@ -176,3 +211,38 @@ def test_large_messages_are_written_in_pieces_as_small_ones(value: Any) -> None:
 def plain(cell: str) -> Any:
     """What is in a cell: JSON may be written with spaces and without."""
     return json.loads(cell) if cell[:1] in ("{", "[") else cell
+
+
+# -- many consumers
+
+
+async def test_a_stream_with_many_consumers(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.create("s")
+    for number in range(30):
+        await peer.subscribe("s", subscription_id=number, name="app", identifier="app")
+    app, console = console_of(server)
+    browser = Visitor(app)
+    await browser.log_in()
+    (connection,) = console.site.service.connections
+    questions = 0
+
+    def sees_all(_caller: Caller) -> bool:
+        nonlocal questions
+        questions += 1
+        return True
+
+    registry = type(console.site.service.connections)
+    monkeypatch.setattr(registry, "__iter__", lambda _: iter([connection] * 10))
+    monkeypatch.setattr(Caller, "sees_all", property(sees_all))
+    text = await browser.text("/streams/%2F/s")
+    assert "200 consumers more" in text
+    assert questions < 50, "what does not change is not asked for each of them"
+    monkeypatch.setattr(Caller, "sees_all", property(lambda caller: caller.name == "x"))
+    text = await browser.text("/streams/%2F/s")
+    assert "200 consumers more" in text, "they are the user's own"
+    await add_user(server, "bob", "management")
+    bob = Visitor(app)
+    await bob.log_in("bob")
+    assert "300 consumers of other users" in await bob.text("/streams/%2F/s")
