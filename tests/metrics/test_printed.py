@@ -93,6 +93,8 @@ async def test_the_alerts(scrapes: tuple[Scraped, Scraped]) -> None:
     totals = {name for name, _ in scrapes[0]}
     for rule in rules:
         assert names_in(rule["expr"]) <= totals, rule["alert"]
+        of_one_job = set(re.findall(r'(\w+_\w+){job="streamd"}', rule["expr"]))
+        assert of_one_job == names_in(rule["expr"]), "others come from the job of streams, too"
     assert re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE) == [
         rule["alert"] for rule in rules
     ]
