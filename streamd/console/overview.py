@@ -15,6 +15,7 @@ from streamd.broker.broker import Broker
 from streamd.broker.names import Name
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
+from streamd.console import words
 from streamd.console.charts import Chart, make_chart
 from streamd.console.people import consumer_name
 from streamd.console.site import NavigationItem, Site
@@ -83,8 +84,7 @@ class OverviewPages:
         totals, behind = await self._look_at_connections(caller, totals)
         disk = shutil.disk_usage(broker.data) if caller.sees_all else None
         if disk is not None and disk.free < _LITTLE_FREE * disk.total:
-            share = disk.free / disk.total
-            troubles.insert(0, Trouble(f"only {share:.0%} of the disk is free"))
+            troubles.insert(0, Trouble(_little_room(disk.free, disk.total)))
         moments = broker.history.server() if caller.sees_all else []
         if caller.sees_all and broker.supervisor.num_faults:
             troubles.insert(0, Trouble(_faults(broker.supervisor.faults)))
@@ -117,6 +117,8 @@ class OverviewPages:
             if figures is not None:
                 num_messages += figures.num_messages
                 size += figures.size
+                if figures.num_lost:
+                    troubles.append(Trouble(_damage(figures.num_lost), (host.name, stream.name)))
             reason = stream.alarm
             if reason:
                 num_unavailable += 1
@@ -191,6 +193,21 @@ def charts_of(broker: Broker) -> list[Chart]:
             max,
         ),
     ]
+
+
+def _little_room(free: int, total: int) -> str:
+    share = free / total if total else 0
+    return (
+        f"only {words.percent(share)} of the disk is free: {words.size(free)} of "
+        f"{words.size(total)}; streams take no messages when it is full"
+    )
+
+
+def _damage(num_lost: int) -> str:
+    are = "is" if num_lost == 1 else "are"
+    return (
+        f"{words.plural(num_lost, 'message')} {are} damaged and cannot be read; the log says where"
+    )
 
 
 def _faults(faults: Mapping[str, int]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from streamd.broker.history import Moment
+from streamd.broker.log_figures import NO_FIGURES
+from streamd.broker.stream import Stream
 from streamd.console import overview
 from streamd.console.charts import Chart, make_chart
 from tests.support.console import visitor
@@ -58,13 +60,28 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
     server.server.broker.supervisor.faults["emptying <b>"] = 3
     text = await browser.text("/")
     assert text.startswith("Overview Trouble 3 things to look at")
-    assert "Only 10% of the disk is free." in text
+    assert "Only 9.9 % of the disk is free: 99 B of 1 kB; streams take no messages" in text
     disk.free = 100
     assert "2 things to look at" in await browser.text("/")
     assert "3 faults were contained since the start (emptying <b>: 3)" in text
     assert "<bad> : /place: no such <folder>." in text
     assert "all is well" not in text
     assert (await tiles(browser))["Streams"] == "2 1 in trouble"
+
+
+async def test_damage_is_trouble_though_the_stream_takes_messages(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = visitor(server)
+    await browser.log_in()
+    await server.host.create("<torn>", [])
+    lost = 1_200
+    monkeypatch.setattr(Stream, "figures", property(lambda _: NO_FIGURES._replace(num_lost=lost)))
+    text = await browser.text("/")
+    assert "1 thing to look at <torn> : 1,200 messages are damaged and cannot be read" in text
+    assert "all is well" not in text
+    lost = 1
+    assert "<torn> : 1 message is damaged" in await browser.text("/")
 
 
 async def test_a_user_sees_what_is_its_own(server: Harness) -> None:
