@@ -166,9 +166,10 @@ def _by_keys(request: SearchRequest, figures: Figures) -> Iterator[str]:
         )
     else:
         yield (
-            f"{scanned:,} of {plural(at.segments, 'segment')} were scanned, because no index has "
-            "all their keys: the newest messages are indexed a little later, older ones when a key "
-            "property was declared after them, and only key properties are. "
+            f"{scanned:,} of {plural(at.segments, 'segment')} {'was' if scanned == 1 else 'were'} "
+            "scanned, because no index has all their keys: the newest messages are indexed a "
+            "little later, older ones when a key property was declared after them, and only key "
+            "properties are. "
             f"{plural(at.chunks_skipped_by_keys, 'chunk')} passed over by the key index."
         )
 

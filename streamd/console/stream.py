@@ -220,6 +220,7 @@ class StreamPages:
             ],
             may_configure=rights.allows(Right.CONFIGURE, name),
             most=MOST_FILTERS,
+            num_chunks=stream.figures.num_chunks if stream.figures else 0,
             read=stream.traffic.read(),
             in_vain=stream.traffic.chunks_in_vain,
         )

@@ -395,7 +395,14 @@ async def test_how_well_filters_work(server: Harness, browser: Visitor, orders: 
     await server.host.create("it's; rm *", [])
     text = await browser.text(address("it's; rm *", "filters"))
     assert "streamd tune 'it'\"'\"'s; rm *' --workload recorded --apply" in text
-    assert "have no filter values" in await browser.text("/streams/%2F/plain/filters")
+    assert "streamd publish plain" in await browser.text("/streams/%2F/plain")
+    assert "The stream is empty. For filters to work" in await browser.text(
+        "/streams/%2F/plain/filters"
+    )
+    peer = await server.peer()
+    await peer.declare("plain")
+    await peer.store([b"x"])
+    assert "The only chunk has no filter values" in await browser.text("/streams/%2F/plain/filters")
 
 
 async def test_a_stream_that_cannot_be_opened(server: Harness, browser: Visitor) -> None:
