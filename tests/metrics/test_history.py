@@ -16,7 +16,7 @@ from tests.support.server import OK, Harness, Peer, harness
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with harness(tmp_path) as running:
+    async with harness(tmp_path, beat_seconds=0.25) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, 
 from segments.disk import Buffer, File
 from segments.errors import UnreadableError
 from streamd.auth import passwords
-from streamd.broker import catalog, threads
+from streamd.broker import catalog, history, threads
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.net.rounds import Rounds
@@ -430,7 +430,7 @@ async def inline(work: Callable[..., Any], *arguments: object) -> Any:
 
 @asynccontextmanager
 async def harness(
-    folder: Path, *, is_polled: bool = False, **settings: Any
+    folder: Path, *, is_polled: bool = False, beat_seconds: float = 5, **settings: Any
 ) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, at virtual time: nothing of it runs in threads.
 
@@ -438,10 +438,12 @@ async def harness(
 
     Args:
         folder: of its data.
+        beat_seconds: how often the loop's delay is looked at; each is a step of virtual time.
         is_polled: connections are read in rounds, as in production; otherwise each has its task.
         settings: of the server.
     """
     original, threads.in_thread = threads.in_thread, inline
+    beat, history._BEAT_SECONDS = history._BEAT_SECONDS, beat_seconds
     cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
     synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
     try:
@@ -460,4 +462,5 @@ async def harness(
     finally:
         threads.in_thread = original
         passwords._COST = cost
+        history._BEAT_SECONDS = beat
         catalog._SYNCHRONOUS = synchronous
