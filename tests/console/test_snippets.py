@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import anyio
 import httpx
 import pytest
 
@@ -17,6 +16,7 @@ from clients import Client, Message, connect
 from segments.selector import parse_selector
 from streamd.console.search_form import SearchForm
 from streamd.console.snippets import Where, selector_of, snippets
+from tests.support.browser import beside
 from tests.support.process import ServerProcess
 
 ARGUMENTS = {
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             await publish(other)
 
     try:
-        anyio.run(fill)
+        beside(fill())
         yield found
     finally:
         found.end()
