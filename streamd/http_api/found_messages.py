@@ -39,8 +39,9 @@ from streamd.http_api.service import Service
 
 SECONDS = 10.0  # for a page
 _PATH = "/api/stream/{vhost}/{name}/messages"
-_MESSAGES_A_TURN = 10
-_LARGE = 16 << 10  # bytes of a message that is decoded in a thread: it may have thousands of values
+# A byte may be a value, which takes 5 µs: larger messages are decoded in a thread.
+_MESSAGES_A_TURN = 2
+_LARGE = 2 << 10  # bytes of a message
 _PIECE_BYTES = 4 << 20  # of an answer, copied at once
 _TOO_MANY = 429
 _MANY = {"type": "array", "items": TEXT}

@@ -1,5 +1,6 @@
 """What hostile peers, users and messages try, and what happens when several people work at once."""
 
+import base64
 import csv
 import io
 import json
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message as HttpMessage
 
 from segments.message import Message
 from segments.search import FoundMessage
+from streamd.broker import threads
 from streamd.console.downloads import csv_row, json_line
 from streamd.console.forms import read_form
 from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
@@ -247,3 +249,35 @@ async def test_a_stream_with_many_consumers(
     bob = Visitor(app)
     await bob.log_in("bob")
     assert "300 consumers of other users" in await bob.text("/streams/%2F/s")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/streams/%2F/s/messages",
+        "/streams/%2F/s/messages/download",
+        "/api/stream/%2F/s/messages",
+    ],
+)
+async def test_messages_with_thousands_of_values_are_decoded_in_a_thread(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    raw = Message(value=[True] * 3_000).encode()
+    await peer.store([raw] * 5, 0)
+    browser = visitor(server)
+    await browser.log_in()
+    compute, in_threads = threads.compute, 0
+
+    async def counted(work: Any, *arguments: Any) -> Any:
+        nonlocal in_threads
+        in_threads += any(getattr(item, "raw", b"") == raw for item in arguments)
+        return await compute(work, *arguments)
+
+    monkeypatch.setattr(threads, "compute", counted)
+    login = "Basic " + base64.b64encode(b"guest:guest").decode()
+    answer = await browser.get(path, authorization=login)
+    assert answer.status_code == 200
+    assert "true" in answer.text
+    assert in_threads == 5  # one of 16 kB takes 0.1 s

@@ -36,3 +36,11 @@ def test_figures_that_are_not_renewed_say_so(tab: Tab, path: str) -> None:
     page.unroute_all()
     poll(tab)
     expect(said).to_have_count(0)
+
+
+def test_a_page_whose_login_has_ended_leads_to_the_login_page(tab: Tab) -> None:
+    """As after a restart of the server, which knows no sessions."""
+    tab.go("/connections")
+    tab.context.clear_cookies()
+    poll(tab)
+    tab.page.wait_for_url("**/login")
