@@ -479,18 +479,21 @@ class Search:
             header = chunk.header
             if header.next_offset <= self._low or header.chunk_id >= self._high:
                 continue
-            if self._is_out_of_time(header.timestamp_ms):
-                self.looked_at.chunks_skipped_by_time += 1
-                continue
-            keys = None if held is None else held.get(chunk.ordinal)
-            if keys is not None and not self._test.has_left(keys):
-                self.looked_at.chunks_skipped_by_keys += 1
-                continue
-            self.looked_at.chunks_read += 1
-            try:
-                yield from self._search_chunk(header, chunk.data, keys)
-            except FormatError:  # it is damaged in itself
+            if chunk.data is None:
                 reader.lose(header)
+            else:
+                if self._is_out_of_time(header.timestamp_ms):
+                    self.looked_at.chunks_skipped_by_time += 1
+                    continue
+                keys = None if held is None else held.get(chunk.ordinal)
+                if keys is not None and not self._test.has_left(keys):
+                    self.looked_at.chunks_skipped_by_keys += 1
+                    continue
+                self.looked_at.chunks_read += 1
+                try:
+                    yield from self._search_chunk(header, chunk.data, keys)
+                except FormatError:  # it is damaged in itself
+                    reader.lose(header)
             if self._is_cut:
                 return
             # Before the budget is looked at: what was found in this chunk is not to be found again.

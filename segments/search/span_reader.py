@@ -27,11 +27,15 @@ class WrongIndex(Exception):
 
 
 class ReadChunk(NamedTuple):
-    """A chunk that was read, and its number."""
+    """A chunk that was read, and its number.
+
+    Attributes:
+        data: its messages; None where they are not what was written.
+    """
 
     ordinal: int
     header: ChunkHeader
-    data: bytes
+    data: bytes | None
 
 
 class SpanReader:
@@ -102,10 +106,8 @@ class SpanReader:
                 continue
             data_at = at + header.data_start
             data = raw[data_at : data_at + header.data_size]
-            if crc32(data) != header.data_crc:
-                self.lose(header)
-                continue
-            yield ReadChunk(ordinal, header, data)
+            is_sound = crc32(data) == header.data_crc
+            yield ReadChunk(ordinal, header, data if is_sound else None)
 
     def lose(self, header: ChunkHeader) -> None:
         """A chunk is not what was written."""

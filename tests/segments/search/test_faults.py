@@ -159,6 +159,23 @@ def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
 
 
 @pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
+def test_damage_beside_damage_is_counted_once(asked: SearchRequest) -> None:
+    """Where a chunk is not where it should be, what was read before it is not read again."""
+    disk, log = orders(22)
+    segment = log.segments[0]
+    assert segment.filters is not None
+    content = disk.files[segment.path()].content
+    first, second = segment.filters.positions[1:3]
+    torn, wrong = (second, first) if asked.newest else (first, second)
+    content[torn + CHUNK_HEADER_SIZE + 20] ^= 0x11
+    content[wrong] ^= 0x11
+    search = Search(log, asked, IDENTITY, START_MS)
+    found = [m.offset for m in run(search).messages]
+    assert len(found) == 16
+    assert (search.looked_at.chunks_damaged, search.looked_at.messages_lost) == (2, 6)
+
+
+@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
 @pytest.mark.parametrize("place", ["magic", "chunk id", "size", "data", "unreadable"])
 @pytest.mark.parametrize("with_filters", [True, False])
 def test_only_what_is_damaged_is_left_out(
