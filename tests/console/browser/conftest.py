@@ -23,11 +23,21 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server.end()
 
 
+@pytest.fixture(scope="session")
+def login(browser: Any, served: ServerProcess) -> Any:
+    """What a browser keeps that has logged in."""
+    first = Tab(browser, f"http://127.0.0.1:{served.http_port}")
+    first.log_in()
+    state = first.context.storage_state()
+    first.close()
+    return state
+
+
 @pytest.fixture
-def tab(browser: Any, served: ServerProcess) -> Iterator[Tab]:
-    """A tab that has logged in."""
-    found = Tab(browser, f"http://127.0.0.1:{served.http_port}")
-    found.log_in()
+def tab(browser: Any, served: ServerProcess, login: Any) -> Iterator[Tab]:
+    """A tab that has logged in, and shows the overview."""
+    found = Tab(browser, f"http://127.0.0.1:{served.http_port}", storage_state=login)
+    found.go("/")
     yield found
     found.close()
 
