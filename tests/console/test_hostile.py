@@ -4,9 +4,9 @@ import base64
 import csv
 import io
 import json
-import time
 import tracemalloc
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import trio
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message as HttpMessage
 from segments.message import Message
 from segments.search import FoundMessage
 from streamd.broker import threads
+from streamd.console import message_view
 from streamd.console.downloads import csv_row, json_line
 from streamd.console.forms import read_form
 from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
@@ -47,10 +48,8 @@ async def test_forms_are_utf_8(server: Harness, charset: str) -> None:
     browser = visitor(server)
     await browser.log_in()
     fields = {"user": b"\\ud800", "password": b"-" + b"b" * 40_000}
-    began = time.process_time()
     kind = f"{MULTIPART}; charset={charset}"
     assert "is not in UTF-8" in await send_parts(browser, "/create-user", fields, kind)
-    assert time.process_time() - began < 0.3  # the first of them took a second
     kind = f"{MULTIPART}; charset=UTF-8"
     assert "another login" in await send_parts(browser, "/create-user", fields, kind)
 
@@ -182,12 +181,15 @@ def test_what_is_nested_deeply_is_not_laid_out_in_full() -> None:
     assert peak < 20 << 20  # all of it has 60 MB, and may have 900
 
 
-def test_of_many_properties_only_those_are_read_that_are_shown() -> None:
-    raw = Message(b"x", application_properties={f"k{n}": n for n in range(30_000)}).encode()
-    began = time.process_time()
+def test_of_many_properties_only_those_are_read_that_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = Message(b"x", application_properties={f"k{n}": n for n in range(3_000)}).encode()
+    decode = MagicMock(side_effect=message_view.decode_value)
+    monkeypatch.setattr(message_view, "decode_value", decode)
     (group,) = full_of(raw, "").groups
-    assert time.process_time() - began < 0.5  # all of them: 1.5 s
-    assert (len(group.rows), group.num_more) == (SHOWN_PAIRS, 30_000 - SHOWN_PAIRS)
+    assert decode.call_count <= 2 * SHOWN_PAIRS + 1
+    assert (len(group.rows), group.num_more) == (SHOWN_PAIRS, 3_000 - SHOWN_PAIRS)
     assert group.rows[-1].name == f"k{SHOWN_PAIRS - 1}"
 
 
