@@ -125,6 +125,7 @@ class StreamPages:
             **common,
             is_open=True,
             trouble=shown_trouble(caller, stream.alarm) if stream.alarm else "",
+            is_passing=bool(stream.alarm) and not stream.failed,
             figures=figures,
             now=self._broker.history.latest(stream),
             charts=self._charts(stream),

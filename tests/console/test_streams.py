@@ -9,6 +9,7 @@ import pytest
 
 from segments.message import Message
 from segments.segment import Segment
+from streamd.broker.stream import Stream
 from streamd.console.listing import PAGE_SIZE
 from streamd.console.segment_map import MAX_BLOCKS, segment_map
 from streamd.console.site import unmarked
@@ -439,3 +440,16 @@ class Page:
 
 async def shown(browser: Visitor, answer: Any) -> str:
     return await browser.text(answer.headers["location"])
+
+
+async def test_a_full_disk_passes(
+    server: Harness, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await server.host.create("s", [])
+    monkeypatch.setattr(Stream, "alarm", property(lambda _: "the disk is full"))
+    text = await browser.text("/streams/%2F/s")
+    assert "It takes no messages: The disk is full. Publishers wait, and go on" in text
+    monkeypatch.setattr(Stream, "failed", property(lambda _: "broken"))
+    text = await browser.text("/streams/%2F/s")
+    assert "It takes no messages: The disk is full." in text
+    assert "Publishers wait" not in text, "what has failed stays so"
