@@ -91,6 +91,9 @@ class SpanReader:
         start, end = table.positions[span[0]], table.end(span[-1])
         raw: bytes | None
         if len(span) == 1 and (table.is_sparse or end - start > SPAN_BYTES):
+            if matchers is None:
+                yield from self._read_messages(span[0])
+                return
             raw = self._read_one(span[0], matchers)
             if raw is None:
                 return
@@ -105,9 +108,24 @@ class SpanReader:
                 self._looked_at.chunks_skipped_by_filter += 1
                 continue
             data_at = at + header.data_start
-            data = raw[data_at : data_at + header.data_size]
-            is_sound = crc32(data) == header.data_crc
-            yield ReadChunk(ordinal, header, data if is_sound else None)
+            yield _checked(ordinal, header, raw[data_at : data_at + header.data_size])
+
+    def _read_messages(self, ordinal: int) -> Iterator[ReadChunk]:
+        """The messages of a large chunk, which are not copied; nothing if it has none.
+
+        Raises:
+            WrongIndex, StorageError: see `read`.
+        """
+        position = self._table.positions[ordinal]
+        try:
+            header = self._header(self._read_bytes(position, CHUNK_HEADER_SIZE), 0, ordinal)
+            if header.chunk_type != USER:
+                return
+            data = self._read_bytes(position + header.data_start, header.data_size)
+        except FormatError:  # the device cannot read it
+            self._is_damaged(ordinal)
+            raise WrongIndex from None
+        yield _checked(ordinal, header, data)
 
     def lose(self, header: ChunkHeader) -> None:
         """A chunk is not what was written."""
@@ -118,7 +136,7 @@ class SpanReader:
         self._looked_at.bytes_read += size
         return self._file.read(size, position)
 
-    def _read_one(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
+    def _read_one(self, ordinal: int, matchers: ChunkTest) -> bytes | None:
         """A large chunk, or one beside damage; None when its filter rules it out.
 
         Raises:
@@ -130,25 +148,22 @@ class SpanReader:
             self._is_damaged(ordinal)
             raise WrongIndex from None
 
-    def _read_large(self, ordinal: int, matchers: ChunkTest | None) -> bytes | None:
-        position, size = self._table.positions[ordinal], CHUNK_HEADER_SIZE + 255
-        if matchers is None and not self._table.is_sparse:
-            size = self._table.end(ordinal) - position
+    def _read_large(self, ordinal: int, matchers: ChunkTest) -> bytes | None:
+        position = self._table.positions[ordinal]
         try:
-            raw = self._read_bytes(position, size)
+            raw = self._read_bytes(position, CHUNK_HEADER_SIZE + 255)
         except UnreadableError:  # what follows it, perhaps
             raw = self._read_bytes(position, CHUNK_HEADER_SIZE)
             return self._read_bytes(position, self._header(raw, 0, ordinal).total_size)
         header = self._header(raw, 0, ordinal)
-        if matchers is not None:
-            filter_bytes = raw[CHUNK_HEADER_SIZE : CHUNK_HEADER_SIZE + header.filter_size]
-            if not matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
-                behind = position + header.data_start + header.data_size
-                trailer = self._read_bytes(behind, header.trailer_size)
-                is_sound = _is_sound(raw, header, filter_bytes, trailer)
-                if is_sound and not matchers.is_doubtful(filter_bytes, trailer):
-                    self._looked_at.chunks_skipped_by_filter += 1
-                    return None
+        filter_bytes = raw[CHUNK_HEADER_SIZE : CHUNK_HEADER_SIZE + header.filter_size]
+        if not matchers.matches(header.filter_scheme, header.filter_size, filter_bytes):
+            behind = position + header.data_start + header.data_size
+            trailer = self._read_bytes(behind, header.trailer_size)
+            is_sound = _is_sound(raw, header, filter_bytes, trailer)
+            if is_sound and not matchers.is_doubtful(filter_bytes, trailer):
+                self._looked_at.chunks_skipped_by_filter += 1
+                return None
         size = header.total_size
         if size <= len(raw):
             return raw
@@ -200,6 +215,10 @@ class SpanReader:
         if not _is_sound(raw[at : at + CHUNK_HEADER_SIZE], header, filter_bytes, trailer):
             return True
         return matchers.is_doubtful(filter_bytes, trailer)
+
+
+def _checked(ordinal: int, header: ChunkHeader, data: bytes) -> ReadChunk:
+    return ReadChunk(ordinal, header, data if crc32(data) == header.data_crc else None)
 
 
 def _is_sound(raw: bytes, header: ChunkHeader, filter_bytes: bytes, trailer: bytes) -> bool:

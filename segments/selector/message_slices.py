@@ -1,5 +1,6 @@
 """Messages of a chunk by their places: each has 4 bytes of length before it, none is packed."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 _LENGTH_SIZE = 4
@@ -23,12 +24,8 @@ def holding(ends: Sequence[int], positions: Sequence[int]) -> Iterator[int]:
         ends: as above.
         positions: in order.
     """
-    at = iter(positions)
-    position = next(at, None)
-    for place, end in enumerate(ends):
-        if position is None:
-            return
-        if position < end:
+    place = -1
+    for position in positions:
+        if place < 0 or position >= ends[place]:
+            place = bisect_right(ends, position, place + 1)
             yield place
-            while position is not None and position < end:
-                position = next(at, None)

@@ -202,7 +202,7 @@ async def test_a_search_ends_with_its_connection(reader: Peer, server: Harness) 
     await reader.vanish()
     await trio.sleep(1)
     assert stream._num_holds == 0
-    assert not server.server.broker.supervisor.faults
+    assert not server.server.broker.supervisor.faults.total()
 
 
 @pytest.mark.usefixtures("slowly")
@@ -295,7 +295,7 @@ async def test_a_stream_that_is_deleted_while_it_is_searched(reader: Peer, serve
     answer = await other.expect(c.FindResponse)
     assert (answer.code, answer.messages) == (ResponseCode.STREAM_DOES_NOT_EXIST, ())
     assert await other.code(c.StreamStats, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
-    assert not server.server.broker.supervisor.faults
+    assert not server.server.broker.supervisor.faults.total()
 
 
 @pytest.mark.usefixtures("slowly")
