@@ -4,7 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS := 2
+# One more than the cores that the suite is made for: tests of real servers wait a lot.
+JOBS := 3
 
 .PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser check format docs screenshots dist bench compare clean
 

@@ -349,7 +349,7 @@ async def test_what_is_published_without_room_for_files_waits_for_it(
         assert num_tries <= 12  # once a second, however many wait
     await trio.sleep(2)
     assert not server.host.alarms()
-    assert server.server.broker.supervisor.faults == {"waiting for room on the disk": 1}
+    assert +server.server.broker.supervisor.faults == {"waiting for room on the disk": 1}
     await peer.subscribe("s")
     assert len(await peer.bodies(3)) == 3
 

@@ -51,7 +51,7 @@ def test_of_connections_that_say_nothing(process: ServerProcess) -> None:
         for port in ports * _EACH:
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         publish_and_read(process)
-        assert httpx.get(f"http://127.0.0.1:{process.http_port}/").status_code == 401
+        assert httpx.get(f"http://127.0.0.1:{process.http_port}/api/overview").status_code == 401
         for _ in range(200):  # more than there can be
             stack.enter_context(socket.create_connection(("127.0.0.1", process.port)))
         publish_and_read(process)

@@ -270,7 +270,9 @@ class TestJsonLog:
         assert last["message"].startswith(reason)
 
     def test_a_format_in_the_file(self, tmp_path: Path) -> None:
-        (tmp_path / "streamd.toml").write_text('log_format = "json"\ndata = "/proc/streamd"\n')
+        (tmp_path / "streamd.toml").write_text(
+            'log_format = "json"\ndata = "/proc/streamd"\nmetrics_port = 0\n'
+        )
         result = streamd("serve", "--config", str(tmp_path / "streamd.toml"), code=1)
         assert len(objects(result.stderr)) == 2
 
