@@ -39,7 +39,10 @@ def test_it_is_there(streamd_server):
 def expected_modules() -> set[str]:
     """The files of the packages in this checkout."""
     found = {f.relative_to(ROOT) for package in PACKAGES for f in (ROOT / package).rglob("*.py")}
-    others = {f"{package}/py.typed" for package in PACKAGES} | {"streamd/cli/streamd.service"}
+    printed = {
+        f"streamd/cli/{name}" for name in ("streamd.service", "dashboard.json", "alerts.yaml")
+    }
+    others = {f"{package}/py.typed" for package in PACKAGES} | printed
     console = ROOT / "streamd" / "console"
     shown = [f for folder in ("templates", "static") for f in (console / folder).rglob("*.*")]
     return {str(path) for path in found} | others | {str(f.relative_to(ROOT)) for f in shown}
