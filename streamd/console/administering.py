@@ -12,7 +12,7 @@ from streamd.broker.routing.rules import ReservedName
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
-from streamd.http_api.caller import Caller
+from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.messages import BadRequest
 
 BAD_REQUEST = 400
@@ -52,6 +52,15 @@ def host_named(hosts: dict[Name, VirtualHost], caller: Caller, name: Name) -> Vi
 def hosts_seen(hosts: dict[Name, VirtualHost], caller: Caller) -> list[VirtualHost]:
     """The virtual hosts that a user may look into, by name."""
     return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
+
+
+def hosts_chosen(
+    hosts: dict[Name, VirtualHost], request: Request
+) -> tuple[list[VirtualHost], list[VirtualHost]]:
+    """The virtual hosts that the user of a request may see, and of them the one it asks for."""
+    seen = hosts_seen(hosts, caller_of(request))
+    chosen = request.query_params.get("vhost", "")
+    return seen, [host for host in seen if chosen in ("", host.name)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from streamd.console.administering import (
     Deletion,
     gone,
     host_named,
+    hosts_chosen,
     hosts_seen,
     problem_of,
 )
@@ -85,14 +86,8 @@ class ExchangePages:
             site.action(f"{_ONE}/delete", self._delete),
         ]
 
-    def _chosen(self, request: Request) -> tuple[list[VirtualHost], list[VirtualHost]]:
-        """The virtual hosts that the user may see, and of them the one that is asked for."""
-        hosts = hosts_seen(self._hosts, caller_of(request))
-        chosen = request.query_params.get("vhost", "")
-        return hosts, [host for host in hosts if chosen in ("", host.name)]
-
     async def _list(self, request: Request) -> Response:
-        hosts, chosen = self._chosen(request)
+        hosts, chosen = hosts_chosen(self._hosts, request)
         found = [(host, row) for host in chosen for row in host.exchanges.rows()]
         items = [
             Item(row, len(host.exchanges.bindings_from(row.name)))
@@ -118,7 +113,7 @@ class ExchangePages:
         )
 
     async def _list_bindings(self, request: Request) -> Response:
-        hosts, chosen = self._chosen(request)
+        hosts, chosen = hosts_chosen(self._hosts, request)
         bindings = [binding for host in chosen for binding in await bindings_of(host)]
         declared = [binding for binding in bindings if binding.source != DEFAULT_EXCHANGE]
         columns: list[Column[Binding]] = [

@@ -18,6 +18,7 @@ from streamd.console.administering import (
     Deletion,
     gone,
     host_named,
+    hosts_chosen,
     hosts_seen,
     problem_of,
 )
@@ -77,12 +78,10 @@ class SuperStreamPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        hosts = hosts_seen(self._hosts, caller_of(request))
-        chosen = request.query_params.get("vhost", "")
+        hosts, chosen = hosts_chosen(self._hosts, request)
         items = [
             _item(host, row)
-            for host in hosts
-            if chosen in ("", host.name)
+            for host in chosen
             async for row in in_turns(host.super_streams.rows(), _SUPER_STREAMS_A_TURN)
         ]
         columns: list[Column[Item]] = [
@@ -99,7 +98,7 @@ class SuperStreamPages:
             "super_streams.html",
             listing=listing,
             hosts=[host.name for host in hosts],
-            chosen=chosen,
+            chosen=request.query_params.get("vhost", ""),
         )
 
     # -- creating
