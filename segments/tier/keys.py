@@ -1,0 +1,95 @@
+"""Where things are in a store: keys below the prefix that the operator has chosen.
+
+    v1/cluster                                                  who writes, and the catalog
+    v1/catalog/<revision>.<epoch>.<uid>                         a copy of the catalog, never changed
+    v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
+    v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
+    v1/<virtual host>/<stream>~<creation>/<next>.<epoch>.<uid>.tracking
+
+All but `cluster` and manifests are written once, under a name of their own: two servers can leave
+objects that nobody refers to, but never replace each other's. A stream that is deleted and created
+again has another creation id, so it shares nothing with the one before.
+"""
+
+import re
+from hashlib import blake2b
+from typing import NamedTuple
+from urllib.parse import quote
+
+VERSION = "v1"
+CLUSTER = f"{VERSION}/cluster"
+CATALOG_FOLDER = f"{VERSION}/catalog"
+MANIFEST_NAME = "manifest"
+TRACKING_SUFFIX = ".tracking"
+_RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
+_MOST_ESCAPED = 300  # characters of a name
+_OBJECT = re.compile(r"([0-9]{20})\.([0-9]+)\.([0-9a-f]{16})(\.[a-z]+)")
+
+
+def _escaped(name: str) -> str:
+    """A name as a part of a key: letters, digits and `._-`, the rest as %XX.
+
+    Keys are limited to 1,024 bytes, so of long names the beginning is there, and a hash.
+    """
+    found = quote(name, safe="").replace("~", "%7E").replace(".", "%2E", 1)
+    if found in _RESERVED:
+        found = f"%{ord(found[0]):02X}{found[1:]}"
+    if len(found) > _MOST_ESCAPED:
+        digest = blake2b(name.encode(), digest_size=16).hexdigest()
+        found = f"{found[: _MOST_ESCAPED - 40]}-{digest}"
+    return found
+
+
+class StreamKey(NamedTuple):
+    """Which stream a folder of the store is of.
+
+    Attributes:
+        virtual_host, stream: their names.
+        creation: tells it from others of that name; later ones are greater.
+    """
+
+    virtual_host: str
+    stream: str
+    creation: str
+
+    @property
+    def folder(self) -> str:
+        """Its folder, without a slash at the end."""
+        host = _escaped(self.virtual_host)
+        return f"{VERSION}/{host}/{_escaped(self.stream)}~{self.creation}"
+
+    @property
+    def manifest(self) -> str:
+        """Key of its manifest."""
+        return f"{self.folder}/{MANIFEST_NAME}"
+
+    def object(self, offset: int, epoch: int, uid: str, suffix: str) -> str:
+        """Key of an object that is written once.
+
+        Args:
+            offset: the base offset, or the one that a snapshot is as of.
+            epoch: of the server that writes it.
+            uid: 16 hexadecimal digits, different for each.
+            suffix: what it is, as of a file.
+        """
+        return f"{self.folder}/{offset:020d}.{epoch}.{uid}{suffix}"
+
+
+class ObjectName(NamedTuple):
+    """The parts of an object's name; see `StreamKey.object`."""
+
+    offset: int
+    epoch: int
+    uid: str
+    suffix: str
+
+
+def creation_in(folder: str) -> str:
+    """The creation id in the name of a stream's folder; empty for any other folder."""
+    return folder.rpartition("/")[2].rpartition("~")[2] if "~" in folder else ""
+
+
+def parse_object(name: str) -> ObjectName | None:
+    """The parts of the last part of a key; None for any other name."""
+    match = _OBJECT.fullmatch(name)
+    return ObjectName(int(match[1]), int(match[2]), match[3], match[4]) if match else None

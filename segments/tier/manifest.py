@@ -1,0 +1,248 @@
+"""What a store has of a stream: one small object that is replaced by compare-and-set.
+
+Lines of JSON: a head, then a line for each segment, then the CRC-32 of all lines before. The head
+has a revision that grows with each change, as the etag of a store may come back with an earlier
+content; the epoch of the server that wrote it, which only grows; and who that server is.
+
+A segment counts as stored when a manifest that names it is. Nothing of a stream is to be found
+otherwise: objects that no manifest names are left by a crash, and are removed some time.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from segments.checksum import crc32
+from segments.codec import Damage
+from segments.errors import FormatError, VersionError
+from segments.tier.keys import StreamKey
+
+MANIFEST_VERSION = 1
+_FORMAT = "streamd-tier-manifest"
+
+
+class StoredFile(NamedTuple):
+    """Size in bytes and CRC-32 of a file that is stored as an object."""
+
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A sealed segment in the store.
+
+    Attributes:
+        base_offset, next_offset: of its first message, and behind its last.
+        num_chunks: records of its index.
+        first_timestamp_ms, last_timestamp_ms, last_chunk_id: of its chunks; None without any.
+        epoch, uid: of the objects' names.
+        files: what is stored, by suffix; `.segment` and `.index` always are.
+        damage: ranges of it that cannot be read.
+    """
+
+    base_offset: int
+    next_offset: int
+    num_chunks: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+    last_chunk_id: int | None
+    epoch: int
+    uid: str
+    files: Mapping[str, StoredFile]
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Of its segment file, in bytes."""
+        return self.files[".segment"].size
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all its objects."""
+        return sum(file.size for file in self.files.values())
+
+    def key(self, stream: StreamKey, suffix: str) -> str:
+        """Key of one of its objects."""
+        return stream.object(self.base_offset, self.epoch, self.uid, suffix)
+
+
+class StoredTracking(NamedTuple):
+    """What is known of publishers and consumers as of `next_offset`, in an object of its own."""
+
+    next_offset: int
+    epoch: int
+    uid: str
+    file: StoredFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a store has of a stream.
+
+    Attributes:
+        stream: whose it is.
+        revision: grows with each change, from 1.
+        epoch, writer: of the server that wrote it.
+        next_offset: behind the last stored message.
+        segments: oldest first; each begins where the one before ends.
+        arguments: the stream was declared with, and settings that were changed, as in the catalog.
+        settings: see above.
+        tracking: None while there is nothing to know.
+        is_deleted: the stream is no more, and its objects are about to go.
+    """
+
+    stream: StreamKey
+    revision: int
+    epoch: int
+    writer: str
+    next_offset: int = 0
+    segments: tuple[StoredSegment, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tracking: StoredTracking | None = None
+    is_deleted: bool = False
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that is stored; `next_offset` where none is."""
+        return self.segments[0].base_offset if self.segments else self.next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segment files."""
+        return sum(segment.size for segment in self.segments)
+
+    def keys(self) -> set[str]:
+        """Keys of all objects that it names."""
+        found = {s.key(self.stream, suffix) for s in self.segments for suffix in s.files}
+        if self.tracking is not None:
+            found.add(self.tracking_key)
+        return found
+
+    @property
+    def tracking_key(self) -> str:
+        """Key of the tracking, of which there is some."""
+        assert self.tracking is not None  # noqa: S101 - see above
+        at = self.tracking
+        return self.stream.object(at.next_offset, at.epoch, at.uid, ".tracking")
+
+    def check(self) -> None:
+        """Raise FormatError where segments do not follow each other."""
+        for before, segment in zip(self.segments, self.segments[1:], strict=False):
+            if before.next_offset != segment.base_offset:
+                found, expected = segment.base_offset, before.next_offset
+                raise FormatError(f"a segment begins at {found}, expected {expected}")
+        if self.segments and self.segments[-1].next_offset > self.next_offset:
+            found = self.segments[-1].next_offset
+            raise FormatError(f"the last segment ends at {found}, behind {self.next_offset}")
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The content of the object."""
+    tracking = manifest.tracking
+    head = {
+        "format": _FORMAT,
+        "version": MANIFEST_VERSION,
+        **manifest.stream._asdict(),
+        "revision": manifest.revision,
+        "epoch": manifest.epoch,
+        "writer": manifest.writer,
+        "next_offset": manifest.next_offset,
+        "arguments": dict(manifest.arguments),
+        "settings": dict(manifest.settings),
+        "tracking": None if tracking is None else [*tracking[:3], *tracking.file],
+        "deleted": manifest.is_deleted,
+    }
+    lines = [head, *map(_line, manifest.segments)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+    return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
+
+
+def _line(segment: StoredSegment) -> dict[str, object]:
+    line: dict[str, object] = {
+        "base": segment.base_offset,
+        "next": segment.next_offset,
+        "chunks": segment.num_chunks,
+        "first_ms": segment.first_timestamp_ms,
+        "last_ms": segment.last_timestamp_ms,
+        "last_chunk": segment.last_chunk_id,
+        "epoch": segment.epoch,
+        "uid": segment.uid,
+        "files": {suffix: [*file] for suffix, file in segment.files.items()},
+    }
+    if segment.damage:
+        line["damage"] = [list(damage) for damage in segment.damage]
+    return line
+
+
+def decode_manifest(content: bytes, stream: StreamKey | None = None) -> Manifest:
+    """What an object says.
+
+    Args:
+        content: of the object.
+        stream: whose it should be; None for any.
+
+    Raises:
+        VersionError: a later version of this program wrote it.
+        FormatError: it is no manifest, is damaged, or is of another stream.
+    """
+    *lines, last = content.splitlines(keepends=True) or [b""]
+    body = b"".join(lines)
+    try:
+        head = json.loads(lines[0])
+        if head["format"] != _FORMAT:
+            raise FormatError("it is not a manifest")
+        if head["version"] != MANIFEST_VERSION:
+            found = head["version"]
+            raise VersionError(f"its version is {found!r}, expected {MANIFEST_VERSION}")
+        if json.loads(last)["crc32"] != crc32(body):
+            raise FormatError("its checksum is wrong")
+        manifest = _decoded(head, [json.loads(line) for line in lines[1:]])
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise FormatError("it is not a whole manifest") from error
+    if stream is not None and manifest.stream != stream:
+        raise FormatError(f"it is of {manifest.stream}, expected {stream}")
+    manifest.check()
+    return manifest
+
+
+def _decoded(head: dict[str, Any], lines: list[dict[str, Any]]) -> Manifest:
+    tracking = head["tracking"]
+    return Manifest(
+        stream=StreamKey(head["virtual_host"], head["stream"], head["creation"]),
+        revision=head["revision"],
+        epoch=head["epoch"],
+        writer=head["writer"],
+        next_offset=head["next_offset"],
+        segments=tuple(map(_segment, lines)),
+        arguments=head["arguments"],
+        settings=head["settings"],
+        tracking=None if tracking is None else _tracking(*tracking),
+        is_deleted=head["deleted"],
+    )
+
+
+def _tracking(next_offset: int, epoch: int, uid: str, size: int, crc: int) -> StoredTracking:
+    return StoredTracking(next_offset, epoch, uid, StoredFile(size, crc))
+
+
+def _segment(line: dict[str, Any]) -> StoredSegment:
+    files = {suffix: StoredFile(*file) for suffix, file in line["files"].items()}
+    if not {".segment", ".index"} <= set(files):
+        raise FormatError(f"segment {line['base']} lacks a file")
+    return StoredSegment(
+        base_offset=line["base"],
+        next_offset=line["next"],
+        num_chunks=line["chunks"],
+        first_timestamp_ms=line["first_ms"],
+        last_timestamp_ms=line["last_ms"],
+        last_chunk_id=line["last_chunk"],
+        epoch=line["epoch"],
+        uid=line["uid"],
+        files=files,
+        damage=tuple(Damage(*damage) for damage in line.get("damage", ())),
+    )

@@ -1,0 +1,78 @@
+"""The store, whatever kind it is: S3 and what speaks its protocol, GCS, Azure, a folder.
+
+Calls block, so they belong in threads. Nothing else in this program imports the library.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from segments.disk import Buffer
+from segments.errors import SegmentsError
+
+
+class TierError(SegmentsError):
+    """The store refused, or could not be reached; one sentence, without anything secret.
+
+    Trying again later may help. Of a write nobody knows whether it was done.
+    """
+
+
+class DeniedError(TierError):
+    """The store does not let us: wrong credentials, no such bucket, no right. An operator acts."""
+
+
+class MissingError(TierError):
+    """There is no such object."""
+
+
+class ConflictError(TierError):
+    """Compare-and-set: the object is not what was expected. Nothing was written by this call.
+
+    Look at the object: a write of ours whose answer was lost may have done it.
+    """
+
+
+class StoredObject(NamedTuple):
+    """An object as it was read: its bytes, and the etag that compare-and-set takes."""
+
+    content: bytes
+    etag: str
+
+
+class Listed(NamedTuple):
+    """An object in a listing: key, size in bytes, time of its last change in ms since 1970."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """What is needed of a store. Keys are relative to its prefix. May be used by many threads."""
+
+    def get(self, key: str) -> StoredObject:
+        """A small object in whole."""
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
+        """Bytes of an object; TierError where it ends before."""
+
+    def put(self, key: str, content: Buffer) -> None:
+        """Write an object under a key that nobody else uses; repeating it does no harm."""
+
+    def put_file(self, key: str, path: str, size: int) -> None:
+        """The same with the first `size` bytes of a file."""
+
+    def create(self, key: str, content: bytes) -> str:
+        """Write an object that does not exist yet, once; its etag. ConflictError if it does."""
+
+    def replace(self, key: str, content: bytes, etag: str) -> str:
+        """Write an object if it still has `etag`, once; its new etag. ConflictError if not."""
+
+    def listing(self, folder: str) -> Iterator[Listed]:
+        """All objects below a folder."""
+
+    def folders(self, folder: str) -> list[str]:
+        """The folders directly in a folder, as keys without a slash at the end."""
+
+    def delete(self, keys: list[str]) -> None:
+        """Remove objects; those that are not there are no error. A part may be done on errors."""
