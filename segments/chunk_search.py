@@ -190,7 +190,8 @@ def _search(
     try:
         try:
             with segment.index() as index:
-                return find(_Records(segment, index, file))
+                # Of a cold segment, the index is what was stored; and a chunk may be far away.
+                return find(_Records(segment, index, file if segment.cold is None else None))
         except FormatError:
             if not walks:
                 raise
@@ -230,7 +231,7 @@ class _Records:
     Args:
         segment: whose index it is.
         index: the index.
-        file: the segment's file; None for an index that was made from it just now.
+        file: the segment's file; None for an index that needs not be compared with it.
     """
 
     def __init__(self, segment: Segment, index: Index, file: File | None) -> None:

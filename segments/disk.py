@@ -5,11 +5,14 @@ Every refusal becomes a StorageError that names the operation and the path. File
 explicit positions: no call depends on where another one left off.
 """
 
+import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 from segments.errors import FLUSH, StorageError, read_error
 
@@ -92,6 +95,32 @@ def _close(descriptor: int) -> None:
     """Release a descriptor: it is gone even if the system reports an error, which `sync` tells."""
     with suppress(OSError):
         os.close(descriptor)
+
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+
+
+def punch_hole(descriptor: int, start: int, size: int) -> bool:
+    """Give back the room of some bytes of a file, which read as zeros then.
+
+    Returns:
+        False where the system or the file system cannot do that; then nothing was done.
+
+    Source: fallocate(2), which Python has no call for.
+    """
+    call = _fallocate()
+    if call is None:
+        return False
+    flags = _KEEP_SIZE | _PUNCH_HOLE
+    return int(call(descriptor, flags, ctypes.c_int64(start), ctypes.c_int64(size))) == 0
+
+
+@cache
+def _fallocate() -> Any:  # noqa: ANN401 - a function of C
+    has_64_bits = sys.maxsize > 1 << 32  # elsewhere positions are narrower
+    if not (sys.platform.startswith("linux") and has_64_bits):
+        return None
+    return ctypes.CDLL(None, use_errno=True).fallocate
 
 
 class OsFile:

@@ -16,9 +16,17 @@ from segments.chunk_check import header_is_sound
 from segments.chunk_search import mend_index
 from segments.disk import File
 from segments.errors import FormatError, SegmentsError, StorageError
-from segments.filter_index import UNFILTERED, FilterFile, FilterIndex, Index, Shape
+from segments.filter_index import (
+    UNFILTERED,
+    FilterFile,
+    FilterIndex,
+    Index,
+    Shape,
+    content_crc,
+)
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
+from segments.tier.cache import ColdError
 
 
 def _go_on() -> None:
@@ -44,7 +52,7 @@ def scan(
         StorageError: the system refused to read.
     """
     index = FilterIndex()
-    file = segment.disk.open(segment.path(), writable=False)
+    file = segment.open()
     try:
         for position, header in walk_headers(segment, file):
             if position >= size:
@@ -85,7 +93,7 @@ def shape_of(segment: Segment) -> Shape:
     with segment.index() as index:
         crc = index.crc()
         position = index.record(number - 1).position if number else segment.size
-    file = segment.disk.open(segment.path(), writable=False)
+    file = segment.open()
     try:
         crc = crc32(file.read(codec.CHUNK_HEADER_SIZE, position), crc)
     finally:
@@ -111,12 +119,13 @@ def load(segment: Segment) -> FilterFile:
 
     Raises:
         FormatError: it is missing, damaged or stale.
+        ColdError: it has to be fetched.
         StorageError: the system refused.
     """
     if segment.damage:
         raise FormatError("the segment is damaged")
     try:
-        file = segment.disk.open(segment.path(FILTER_SUFFIX), writable=False)
+        file = segment.open_beside(FILTER_SUFFIX)
     except StorageError as error:
         if error.is_missing:
             raise FormatError(str(error)) from error
@@ -125,7 +134,16 @@ def load(segment: Segment) -> FilterFile:
         content = file.read(file.size(), 0)
     finally:
         file.close()
-    return FilterFile(content, shape_of(segment))
+    shape = shape_of(segment) if segment.cold is None else _shape_in_store(segment, content)
+    return FilterFile(content, shape)
+
+
+def _shape_in_store(segment: Segment, content: bytes) -> Shape:
+    """What a filter file of a cold segment has to fit: its last chunk is not looked at.
+
+    Nothing has been added to the segment or cut from it since it was stored, with its filter file.
+    """
+    return Shape(segment.size, segment.base_offset, segment.num_chunks, content_crc(content))
 
 
 def load_or_build(
@@ -138,14 +156,21 @@ def load_or_build(
         size: bytes of it that count.
         is_sealed: it no longer grows, so its index is written beside it unless it is there.
         check_running: called for each chunk; what it raises ends the building.
+
+    Raises:
+        ColdError: its file has to be fetched.
+        SegmentsError: it cannot be made.
     """
     if segment.damage:
         return None
     if is_sealed:
         try:
             return load(segment)
+        except ColdError:
+            raise
         except SegmentsError:
-            pass
+            if segment.cold is not None:
+                raise
     index = scan(segment, size, check_running, mends=is_sealed)
     if segment.damage:  # found on the way
         return None

@@ -166,6 +166,18 @@ class Shape(NamedTuple):
     content_crc: int
 
 
+def content_crc(raw: bytes) -> int:
+    """Of the content that a filter file says it is of; see Shape.
+
+    Raises:
+        FormatError: it is cut off.
+    """
+    if len(raw) < _CRC_AT:
+        raise FormatError("the filter file is cut off")
+    crc: int = _FIELDS.unpack(raw[FILE_HEADER_SIZE:_CRC_AT])[-1]
+    return crc
+
+
 class FilterFile:
     """The index of a sealed segment, from its filter file.
 

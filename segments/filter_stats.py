@@ -20,13 +20,14 @@ def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
     """Figures of the newest chunks of a log, up to `max_chunks`. May run in a thread.
 
     Segments that are dropped meanwhile are left out: they are the oldest, or the log is deleted.
+    So are cold ones.
 
     Raises:
         StorageError: the system refused.
     """
     stats, left = FilterStats(), max_chunks
     for segment in reversed(segments):
-        if left <= 0:
+        if left <= 0 or segment.cold is not None:
             break
         number = min(left, segment.num_chunks)
         try:
@@ -46,7 +47,7 @@ def _add_newest(stats: "FilterStats", segment: Segment, number: int) -> None:
             records = [index.record(index.num_records - n) for n in range(number, 0, -1)]
     except FormatError:
         return  # whoever searches the index mends it
-    file = segment.disk.open(segment.path(), writable=False)
+    file = segment.open()
     try:
         for record in records:
             header = read_header(file, record.position, record.chunk_id)

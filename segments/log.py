@@ -34,6 +34,8 @@ from segments.policy import (
 from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
+from segments.tier.cache import TierCache
+from segments.tier.manifest import Manifest
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -111,6 +113,7 @@ class Log:
         is_closed: nothing is written into its folder any more.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
+        manifest: what a store has of it, as the copy in its folder says; None for nothing.
         keys_wanted_from: bytes of the newest segment from which on there is something to index;
             said by whoever found that there is nothing more before.
     """
@@ -124,6 +127,7 @@ class Log:
         writer: SegmentWriter,
         journal: Journal,
         observer: LogObserver,
+        cache: TierCache,
         *,
         commits_on_flush: bool,
     ) -> None:
@@ -149,6 +153,10 @@ class Log:
         self._observer = observer
         for segment in self.segments:
             segment.report_damage_to(observer.damage_found)
+        self._cache = cache
+        self.manifest: Manifest | None = None
+        if plan.manifest is not None:
+            self.is_stored(plan.manifest)
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = journal
         self.tracking, notes = restore_tracking(
@@ -163,6 +171,7 @@ class Log:
         policy: LogPolicy | None = None,
         disk: Disk | None = None,
         observer: LogObserver | None = None,
+        cache: TierCache | None = None,
         *,
         commits_on_flush: bool = False,
     ) -> "Log":
@@ -175,6 +184,7 @@ class Log:
             policy: its limits.
             disk: where the folder is; default the operating system's.
             observer: learns what happens while it is read; default nobody.
+            cache: for its cold segments; default one that has nothing.
             commits_on_flush: readers get to see what is appended after the flush that covers it;
                 else at once.
 
@@ -185,9 +195,11 @@ class Log:
             StorageError: the system refused.
         """
         disk, observer = disk or OsDisk(), observer or LogObserver()
-        policy = policy or LogPolicy()
+        policy, cache = policy or LogPolicy(), cache or TierCache(disk=disk)
         try:
-            return cls._open(folder, policy, disk, observer, commits_on_flush=commits_on_flush)
+            return cls._open(
+                folder, policy, disk, observer, cache, commits_on_flush=commits_on_flush
+            )
         except UnreadableError as error:
             raise UndecidedError(error, str(PurePath(folder, recovery.SALVAGE_NAME))) from error
 
@@ -198,6 +210,7 @@ class Log:
         policy: LogPolicy,
         disk: Disk,
         observer: LogObserver,
+        cache: TierCache,
         *,
         commits_on_flush: bool,
     ) -> "Log":
@@ -217,6 +230,7 @@ class Log:
                 writer,
                 journal,
                 observer,
+                cache,
                 commits_on_flush=commits_on_flush,
             )
             log.flush(with_checkpoint=True)
@@ -476,9 +490,44 @@ class Log:
         for segment in gone:
             segment.drop_filters()
             segment.drop_keys()
+            if segment.cold is not None:
+                segment.cold.forget()
         checkpoint = self._state.without(gone, self.segments[0])
         self._gone += gone
         return Removal(self._disk, self.folder, self._gone, checkpoint)
+
+    # -- the store
+
+    def is_stored(self, manifest: Manifest) -> None:
+        """A store has what a manifest says, and the copy of it is on the device."""
+        self.manifest = manifest
+        stored = {one.base_offset: one for one in manifest.segments}
+        for segment in self.segments:
+            one = stored.get(segment.base_offset)
+            if segment.cold is None:
+                is_same = one is not None and (one.size, one.next_offset) == (
+                    segment.size,
+                    segment.next_offset,
+                )
+                segment.stored = one if is_same and self.is_sealed(segment) else None
+            elif one is not None:
+                segment.stored = one
+                segment.make_cold(self._cache.segment(manifest.stream, one, self.folder))
+
+    @property
+    def local_size(self) -> int:
+        """Bytes of segment files that are on this disk, the cache not counted."""
+        return sum(segment.size for segment in self.segments if segment.cold is None)
+
+    def make_cold(self, segment: Segment) -> None:
+        """Read a segment from the store from now on; who reads its file can finish.
+
+        It is sealed, on the device, and in the manifest. Its file is then to be removed, by
+        `remove_file` of the segment, in a thread if the caller likes.
+        """
+        stored, manifest = segment.stored, self.manifest
+        assert stored is not None and manifest is not None  # noqa: S101, PT018 - see above
+        segment.make_cold(self._cache.segment(manifest.stream, stored, self.folder))
 
     def seal(self) -> bool:
         """Seal the newest segment, unless it is empty; readers see the new one at once.

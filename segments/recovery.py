@@ -25,12 +25,14 @@ make the files so (recovery_steps.py). The checkpoint says how much was on the d
   that is lost, so an operator decides: with a file `salvage` in the stream's folder the next
   opening takes for damaged what cannot be read. The log ends there then, and a copy of what follows
   is kept, with zeros in the place of what cannot be read.
+* A segment that the copy of the manifest names, and whose file is not there, is cold: the store has
+  it, and what is beside it stays. Nothing is appended to it.
 * Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
   what the checkpoint covered and is now missing leaves a gap.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
 from segments import codec
@@ -48,11 +50,14 @@ from segments.segment import (
     SEGMENT_SUFFIX,
     SUFFIXES,
     KeyState,
+    Segment,
     beginning,
     file_path,
     files_by_base,
 )
 from segments.segment_scan import SegmentScanner
+from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.manifest import Manifest, StoredSegment
 
 SALVAGE_NAME = "salvage"
 _OUTLIVED = "retention had dropped it"
@@ -84,15 +89,49 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
                 raise
             plan.checkpoint_fault = str(error)
     suffixes = files_by_base(names)
+    if MANIFEST_FILE in names:
+        plan.manifest = read_copy(disk, folder)
+    cold = _cold(plan.manifest, suffixes)
     newest = max((b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=0)
     if newest > MAX_OFFSET:
         path = file_path(folder, newest, SEGMENT_SUFFIX)
         reason = f"its name is an offset above {MAX_OFFSET}; move it to another folder"
         raise CorruptError(path, 0, reason)
+    _remove_remains(plan, folder, names, suffixes, cold)
+    begins_at = beginning(suffixes)
+    for base in cold:
+        suffixes.setdefault(base, set())
+    bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
+    if plan.checkpoint is not None:
+        begins_at = max(begins_at, plan.checkpoint.first_offset)
+        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
+    _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
+    if plan.segments and plan.segments[-1].stored is not None and plan.is_ended:
+        plan.next_offset = max(plan.next_offset, plan.segments[-1].next_offset)
+    elif plan.segments:
+        last = plan.segments[-1]
+        plan.steps += [
+            Remove(last.path(suffix), "its segment grows again, after chunks that it may know")
+            for suffix in DERIVED_SUFFIXES
+            if suffix in suffixes[last.base_offset]
+        ]
+    if plan.checkpoint is not None:
+        _keep_offsets(plan, plan.checkpoint, folder)
+    return plan
+
+
+def _remove_remains(
+    plan: Plan,
+    folder: str,
+    names: Sequence[str],
+    suffixes: dict[int, set[str]],
+    cold: Collection[int],
+) -> None:
+    """Remove what belongs to segments that are gone, and files that were not made to the end."""
     orphans = [
         (base, suffix)
         for base in sorted(suffixes)
-        if SEGMENT_SUFFIX not in suffixes[base]
+        if SEGMENT_SUFFIX not in suffixes[base] and base not in cold
         for suffix in sorted(suffixes[base])
     ]
     plan.steps += [
@@ -106,22 +145,28 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     ]
     for base in {base for base, _ in orphans}:
         del suffixes[base]
-    begins_at = beginning(suffixes)
-    bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
-    if plan.checkpoint is not None:
-        begins_at = max(begins_at, plan.checkpoint.first_offset)
-        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
-    _examine_all(plan, disk, folder, bases, begins_at, suffixes, trust_indexes=trust_indexes)
-    if plan.segments:
-        last = plan.segments[-1]
-        plan.steps += [
-            Remove(last.path(suffix), "its segment grows again, after chunks that it may know")
-            for suffix in DERIVED_SUFFIXES
-            if suffix in suffixes[last.base_offset]
-        ]
-    if plan.checkpoint is not None:
-        _keep_offsets(plan, plan.checkpoint, folder)
-    return plan
+
+
+def _cold(manifest: Manifest | None, found: dict[int, set[str]]) -> dict[int, StoredSegment]:
+    """Segments that are only in the store, by base offset."""
+    stored = () if manifest is None else manifest.segments
+    bases = {one.base_offset: one for one in stored}
+    return {b: s for b, s in bases.items() if SEGMENT_SUFFIX not in found.get(b, ())}
+
+
+def _cold_segment(
+    plan: Plan, disk: Disk, folder: str, stored: StoredSegment, next_base: int | None
+) -> Segment:
+    """A segment that is only in the store; offsets between it and the next one were lost."""
+    assert plan.manifest is not None  # noqa: S101 - it names the segment
+    segment = Segment.of_store(disk, folder, plan.manifest.stream, stored)
+    plan.last_epoch = max(plan.last_epoch, stored.epoch)
+    plan.is_ended = next_base is None
+    if next_base is not None and next_base > segment.next_offset:
+        damage = Damage(segment.size, segment.size, segment.next_offset, next_base)
+        segment.damage[damage.position] = damage
+        segment.next_offset = next_base
+    return segment
 
 
 def _without(
@@ -145,6 +190,7 @@ def _examine_all(
     bases: Sequence[int],
     first: int,
     suffixes: dict[int, set[str]],
+    cold: dict[int, StoredSegment],
     *,
     trust_indexes: bool,
 ) -> None:
@@ -152,6 +198,9 @@ def _examine_all(
         path = file_path(folder, first, SEGMENT_SUFFIX)
         plan.losses.append(Loss(path, 0, "the file is missing", first, bases[0] - first))
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
+        if base in cold:
+            plan.segments.append(_cold_segment(plan, disk, folder, cold[base], next_base))
+            continue
         scanner = SegmentScanner(disk, folder, base, suffixes[base], plan.checkpoint)
         plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))
         if KEYS_SUFFIX not in suffixes[base]:

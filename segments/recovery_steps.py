@@ -15,6 +15,7 @@ from segments.codec import Checkpoint
 from segments.disk import Disk, File
 from segments.errors import StorageError, UnreadableError
 from segments.segment import Segment
+from segments.tier.manifest import Manifest
 
 QUARANTINE = "quarantine"
 _ASIDE = ".aside"
@@ -185,6 +186,7 @@ class Plan:
         unflushed: segments that may not be on the device as they are.
         is_ended: nothing may be appended to the newest segment.
         salvages: an operator wants what can be read to be kept, and the rest given up.
+        manifest: the copy of what a store has; None without one.
     """
 
     segments: list[Segment]
@@ -197,6 +199,7 @@ class Plan:
     unflushed: list[Segment] = field(default_factory=list)
     is_ended: bool = False
     salvages: bool = False
+    manifest: Manifest | None = None
 
     @property
     def has_tail(self) -> bool:

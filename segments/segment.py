@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from segments import codec
+from segments.checksum import crc32
 from segments.chunk import EncodedChunk
 from segments.codec import (
     CHUNK_HEADER_SIZE,
@@ -25,6 +26,9 @@ from segments.disk import Disk, File, Readable
 from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.index import Index, record_position
+from segments.tier.cache import CachedSegment, ColdError, TierCache
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import StoredSegment
 
 if TYPE_CHECKING:
     from segments.keys.index import KeyIndex
@@ -100,6 +104,8 @@ class Segment:
         keys: which chunks may hold which keys, None while that is not known; see `keys.keys_of`.
         key_state: of the file that says so.
         key_fault: what was wrong with that, until somebody has said so.
+        stored: what a store has of it; None where it has nothing.
+        cold: what the disk has of it, which is not all; None while it has its file.
     """
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
@@ -119,6 +125,9 @@ class Segment:
         self.keys: KeyIndex | None = None
         self.key_state = KeyState.UNKNOWN
         self.key_fault = ""
+        self.stored: StoredSegment | None = None
+        self.cold: CachedSegment | None = None
+        self._has_good_index = False
         self._report: Callable[[Segment, Damage], None] = _ignore
         self._file: File | None = None
         self._users = 0
@@ -154,9 +163,39 @@ class Segment:
             StorageError: it cannot be opened.
         """
         if self._file is None:
-            self._file = self.disk.open(self.path(), writable=False)
+            self._file = self.open()
         self._users += 1
         return self._file
+
+    def open(self) -> File:
+        """The segment file, open for reading by one that closes it.
+
+        Raises:
+            StorageError: it cannot be opened.
+        """
+        if self.cold is not None:
+            return self.cold.open()
+        return self.disk.open(self.path(), writable=False)
+
+    @classmethod
+    def of_store(
+        cls, disk: Disk, folder: str, stream: StreamKey, stored: StoredSegment
+    ) -> "Segment":
+        """A segment whose file is only in a store, and nothing of it in a cache."""
+        segment = cls(disk, folder, stored.base_offset)
+        segment.stored = stored
+        segment.cold = TierCache(disk=disk).segment(stream, stored, folder)
+        segment.size, segment.next_offset = stored.size, stored.next_offset
+        segment.num_chunks = stored.num_chunks
+        segment.first_timestamp_ms = stored.first_timestamp_ms
+        segment.last_timestamp_ms = stored.last_timestamp_ms
+        segment.last_chunk_id = stored.last_chunk_id
+        segment.damage = {damage.position: damage for damage in stored.damage}
+        return segment
+
+    def make_cold(self, cold: CachedSegment) -> None:
+        """From now on it is read from the store; who reads it already keeps its file."""
+        self.cold = cold
 
     def release(self) -> None:
         """Give back what `acquire` gave; the last one closes the file."""
@@ -233,6 +272,37 @@ class Segment:
         """Records that are damaged."""
         return sum(damage.next_offset - damage.first_offset for damage in self.damage.values())
 
+    def open_beside(self, suffix: str) -> File:
+        """A file beside the segment, open for reading.
+
+        Raises:
+            ColdError: it has to be fetched.
+            StorageError: it cannot be opened.
+        """
+        try:
+            file = self.disk.open(self.path(suffix), writable=False)
+            if self.cold is None or suffix != INDEX_SUFFIX or self._has_good_index:
+                return file
+            return self._checked_index(self.cold, file)
+        except StorageError as error:
+            cold = self.cold
+            if error.is_missing and cold is not None and suffix in cold.stored.files:
+                raise ColdError(cold, suffix=suffix) from None
+            raise
+
+    def _checked_index(self, cold: CachedSegment, file: File) -> File:
+        """A cold segment's index, compared with what was stored.
+
+        It cannot be compared with the chunks, as those of a segment that is here are.
+        """
+        stored = cold.stored.files[INDEX_SUFFIX]
+        if file.size() == stored.size and crc32(file.read(stored.size, 0)) == stored.crc:
+            self._has_good_index = True
+            return file
+        file.close()
+        self.disk.remove(self.path(INDEX_SUFFIX))
+        raise ColdError(cold, suffix=INDEX_SUFFIX)
+
     def index(self) -> "SegmentIndex":
         """Its index, opened for one or more searches; use as a context manager."""
         return SegmentIndex(self)
@@ -246,12 +316,20 @@ class Segment:
         for suffix in (*SUFFIXES, GROWING_KEYS_SUFFIX):
             self.disk.remove(self.path(suffix))
 
+    def remove_file(self) -> None:
+        """Delete the file of a cold segment, of which there may be one yet.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        self.disk.remove(self.path())
+
 
 class SegmentIndex:
     """A segment's index file, open while the context lasts."""
 
     def __init__(self, segment: Segment) -> None:
-        self._file = segment.disk.open(segment.path(INDEX_SUFFIX), writable=False)
+        self._file = segment.open_beside(INDEX_SUFFIX)
         self._num_records = segment.num_chunks
 
     def __enter__(self) -> Index:

@@ -7,7 +7,7 @@ told by a `KeyJob` all it needs to know. What a `.keys` file has to fit is told 
 
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from segments.atomic_write import replace_with
@@ -16,6 +16,7 @@ from segments.codec import ChunkHeader
 from segments.disk import Disk, File, Readable
 from segments.errors import FormatError, StorageError
 from segments.filter_files import shape_of
+from segments.filter_index import Shape
 from segments.format_constants import USER
 from segments.keys.extraction import KeyExtractor
 from segments.keys.index import KeyIndex, Place
@@ -184,13 +185,17 @@ def load(segment: Segment) -> KeyIndex:
         raise FormatError("the segment is damaged")
     path = segment.path(KEYS_SUFFIX)
     try:
-        with _opened(segment.disk, path) as file:
+        with closing(segment.open_beside(KEYS_SUFFIX)) as file:
             table, size = KeyTable(file), file.size()
     except StorageError as error:
         if error.is_missing:
             raise FormatError(str(error)) from error
         raise
-    head, shape = table.head, shape_of(segment)
+    head = table.head
+    if segment.cold is None:
+        shape = shape_of(segment)
+    else:  # nothing was added to it or cut from it since it was stored
+        shape = Shape(segment.size, segment.base_offset, segment.num_chunks, head.content_crc)
     if (head.size, head.base_offset, head.end_chunk, head.content_crc) != shape or head.first_chunk:
         raise FormatError("the key file is that of another segment, or of an older state")
     if size < table.end:

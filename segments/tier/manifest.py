@@ -11,6 +11,7 @@ otherwise: objects that no manifest names are left by a crash, and are removed s
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from segments.checksum import crc32
@@ -86,7 +87,7 @@ class Manifest:
         revision: grows with each change, from 1.
         epoch, writer: of the server that wrote it.
         next_offset: behind the last stored message.
-        segments: oldest first; each begins where the one before ends.
+        segments: oldest first. Offsets between two of them were lost.
         arguments: the stream was declared with, and settings that were changed, as in the catalog.
         settings: see above.
         tracking: None while there is nothing to know.
@@ -129,11 +130,11 @@ class Manifest:
         return self.stream.object(at.next_offset, at.epoch, at.uid, ".tracking")
 
     def check(self) -> None:
-        """Raise FormatError where segments do not follow each other."""
-        for before, segment in zip(self.segments, self.segments[1:], strict=False):
-            if before.next_offset != segment.base_offset:
+        """Raise FormatError where segments are not in order; there may be offsets between them."""
+        for before, segment in pairwise(self.segments):
+            if before.next_offset > segment.base_offset:
                 found, expected = segment.base_offset, before.next_offset
-                raise FormatError(f"a segment begins at {found}, expected {expected}")
+                raise FormatError(f"a segment begins at {found}, expected {expected} or later")
         if self.segments and self.segments[-1].next_offset > self.next_offset:
             found = self.segments[-1].next_offset
             raise FormatError(f"the last segment ends at {found}, behind {self.next_offset}")

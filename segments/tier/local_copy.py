@@ -1,0 +1,46 @@
+"""The copy of a stream's manifest in the stream's folder, as it was last stored.
+
+It says which segments are cold: those that it names and whose files are not there. So a file of a
+segment may go when the copy, on the device, names the segment. It is needed to open the log, when
+the store may be away.
+"""
+
+from pathlib import PurePath
+
+from segments.atomic_write import replace_file
+from segments.disk import Disk
+from segments.errors import CorruptError, FormatError, OtherVersionError, VersionError
+from segments.tier.manifest import Manifest, decode_manifest, encode_manifest
+
+MANIFEST_FILE = "manifest"
+
+
+def read_copy(disk: Disk, folder: str) -> Manifest:
+    """The copy in a folder that has one.
+
+    Raises:
+        CorruptError: it is damaged; messages that are only in the store would be missed.
+        OtherVersionError: another version of this program wrote it.
+        StorageError: the system refused.
+    """
+    path = str(PurePath(folder, MANIFEST_FILE))
+    file = disk.open(path, writable=False)
+    try:
+        return decode_manifest(file.read(file.size(), 0))
+    except VersionError as error:
+        raise OtherVersionError(path, error) from error
+    except FormatError as error:
+        raise CorruptError(path, 0, f"{error}; the store has it, too") from error
+    finally:
+        file.close()
+
+
+def write_copy(disk: Disk, folder: str, manifest: Manifest) -> None:
+    """Replace the copy; on the device when this returns. May run in a thread.
+
+    Raises:
+        StorageError: the system refused; the old one stays.
+    """
+    path = str(PurePath(folder, MANIFEST_FILE))
+    replace_file(disk, path, encode_manifest(manifest)).close()
+    disk.sync_folder(folder)
