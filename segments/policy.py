@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 
 DEFAULT_SEGMENT_BYTES = 500_000_000
+DEFAULT_TIER_SEGMENT_BYTES = 64 << 20  # small segments are uploaded, and deleted here, soon
+DEFAULT_LOCAL_BYTES = 1 << 30  # of a stream in the tier that declares no local limit
 MAX_SEGMENT_BYTES = 3_000_000_000  # index positions are 32 bits wide
 MAX_SEGMENT_CHUNKS = 256_000  # scanning more small chunks at start-up takes too long
 DEFAULT_CHUNK_BYTES = 1 << 20  # bounds what one delivery holds up, and memory during recovery
@@ -32,6 +34,11 @@ class LogPolicy:
         chunk_max_records: records per chunk; None adapts to the load, see RecordLimit.
         chunk_max_bytes: bytes of a chunk's data; a single larger entry still gets its chunk.
         key_properties: whose values are keys that messages can be found by.
+        tier: sealed segments go to the tier, where there is one.
+        local_max_length_bytes: the same as `max_length_bytes`, of what is local; only what the
+            tier has goes. Whoever evicts takes DEFAULT_LOCAL_BYTES when both local limits are
+            None.
+        local_max_age_ms: the same as `max_age_ms`, of what is local; None sets no limit.
     """
 
     max_segment_bytes: int = DEFAULT_SEGMENT_BYTES
@@ -44,6 +51,9 @@ class LogPolicy:
     chunk_max_records: int | None = None
     chunk_max_bytes: int = DEFAULT_CHUNK_BYTES
     key_properties: tuple[str, ...] = ()
+    tier: bool = True
+    local_max_length_bytes: int | None = None
+    local_max_age_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not MIN_FILTER_SIZE <= self.filter_size <= MAX_FILTER_SIZE:

@@ -43,7 +43,7 @@ ALL_HOSTS = "*"
 _HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
-Value: TypeAlias = int | str | tuple[str, ...] | None
+Value: TypeAlias = int | bool | str | tuple[str, ...] | None
 
 
 class ConfigError(Exception):
@@ -130,7 +130,37 @@ class Config:
     anonymous_user: str = _setting(
         "", "user for clients that log in as ANONYMOUS, which is refused without it"
     )
+    tier: str = _setting(
+        "",
+        "object store that full segments of streams are uploaded to: s3://BUCKET/PREFIX, gs://, "
+        "az://, or file:///FOLDER; credentials are those of the usual environment variables, as "
+        "AWS_ACCESS_KEY_ID; without it, streams are on this machine alone",
+    )
+    tier_endpoint: str = _setting(
+        "", "URL of the object store, when it is not that of the provider, as http://minio:9000"
+    )
+    tier_cache_bytes: int = _setting(
+        10 << 30,
+        "what was read from the tier is kept on the disk up to this size, in bytes, and up to a "
+        "tenth of the disk",
+    )
+    tier_roll_seconds: int = _setting(
+        3_600,
+        "age at which a segment with messages that are not in the tier is taken for full, and "
+        "uploaded, in seconds",
+    )
+    tier_delete_delay_seconds: int = _setting(
+        600,
+        "how long what is not needed any more stays, on the disk and in the tier, in seconds",
+    )
+    read_only: bool = _setting(
+        default=False,
+        text="serve the history of all streams from the tier, which another server writes; "
+        "publishing is refused",
+    )
     log_format: str = _setting("text", "lines of the log: text, or json for one object in a line")
+    # Of one start, so no setting: the next one would find a folder that is not empty.
+    restore: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -151,6 +181,8 @@ class Config:
             value = getattr(self, name)
             if value not in choices:
                 raise ConfigError(f"{name} is {value!r}, expected {' or '.join(choices)}")
+
+        _check_tier(self)
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -174,6 +206,9 @@ _RANGES = (
     ("max_http_connections", 1, 1 << 20),
     ("max_streams", 0, 1 << 20),
     ("flush_ms", 10, 3_600_000),
+    ("tier_cache_bytes", 64 << 20, 1 << 50),
+    ("tier_roll_seconds", 1, 30 * 86_400),
+    ("tier_delete_delay_seconds", 0, 30 * 86_400),
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})
@@ -188,6 +223,35 @@ _CHOICES = {
 OFF = "off"
 
 
+_TIER = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[^/]+)*/?|file:///.+")
+_ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[^/]+)*/?")
+_PLAIN_ADDRESS = re.compile(  # folder, or host and port behind a scheme, without user and query
+    r"file:///[^?#]*"
+    r"|[^:@?#]*(://(\[[0-9A-Fa-f:.]*\]|[^:@?#]*)(:[0-9]{1,5})?(/[^:@?#]*)?)?"
+)
+_TIER_EXPECTED = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER"
+_ENDPOINT_EXPECTED = "a URL such as http://minio:9000"
+
+
+def _check_tier(config: Config) -> None:
+    """Raise ConfigError for settings of the tier that do not fit."""
+    for name, pattern, expected in (
+        ("tier", _TIER, _TIER_EXPECTED),
+        ("tier_endpoint", _ENDPOINT, _ENDPOINT_EXPECTED),
+    ):
+        url = getattr(config, name)
+        if _PLAIN_ADDRESS.fullmatch(url) is None:  # may have a password or a token in it
+            advice = "credentials belong in the environment"
+            raise ConfigError(f"{name} is more than an address, expected {expected}; {advice}")
+        if url and pattern.fullmatch(url) is None:
+            raise ConfigError(f"{name} is {url!r}, expected {expected}")
+    for name in ("read_only", "restore"):
+        if getattr(config, name) and not config.tier:
+            raise ConfigError(f"{name} needs tier, the object store that streams are read from")
+    if config.read_only and config.restore:
+        raise ConfigError("restore is for a server that publishes, and read_only is set; use one")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting as the command line shows it."""
@@ -197,12 +261,15 @@ class Setting:
     help: str
     is_number: bool
     is_list: bool
+    is_flag: bool
 
     @property
     def expected(self) -> str:
         """The values it may have, as "10 to 3,600,000"."""
         if self.name in _CHOICES:
             return " or ".join(_CHOICES[self.name])
+        if self.is_flag:
+            return "true or false"
         found = next(
             (f"{low:,} to {high:,}" for name, low, high in _RANGES if name == self.name), ""
         )
@@ -214,10 +281,13 @@ class Setting:
 def describe() -> Iterator[Setting]:
     """All settings, in order."""
     for item in dataclasses.fields(Config):
+        if "help" not in item.metadata:
+            continue
         default = cast("Value", item.default)
         is_list = isinstance(default, tuple)
-        is_number = item.type is not str and not is_list
-        yield Setting(item.name, default, item.metadata["help"], is_number, is_list)
+        is_flag = item.type is bool
+        is_number = item.type is not str and not is_list and not is_flag
+        yield Setting(item.name, default, item.metadata["help"], is_number, is_list, is_flag)
 
 
 def as_toml() -> str:
@@ -275,6 +345,8 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, Value]:
 def _fits(setting: Setting, value: object) -> bool:
     if setting.is_list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if setting.is_flag:
+        return isinstance(value, bool)
     wanted = int if setting.is_number else str
     is_fit = isinstance(value, wanted) and not isinstance(value, bool)
     return is_fit or (setting.name in PORTS and value == OFF)
@@ -283,6 +355,10 @@ def _fits(setting: Setting, value: object) -> bool:
 def _from_text(setting: Setting, text: str, source: str) -> Value:
     if setting.is_list:
         return tuple(part.strip() for part in text.split(",") if part.strip())
+    if setting.is_flag and text in ("true", "false"):
+        return text == "true"
+    if setting.is_flag:
+        raise ConfigError(f"{source} is {text!r}, expected {_kind(setting)}")
     if not setting.is_number or (setting.name in PORTS and text == OFF):
         return text
     try:
@@ -296,6 +372,8 @@ def _kind(setting: Setting) -> str:
         return f"a port or {OFF}"
     if setting.is_list:
         return "a list of strings"
+    if setting.is_flag:
+        return "true or false"
     return "a number" if setting.is_number else "a string"
 
 

@@ -349,7 +349,10 @@ async def _open_broker(
     broker: Broker | None = None
     try:
         async with trio.open_nursery() as tasks:
-            broker = Broker(config.data, writer, tasks, now_ms, config.max_streams, flusher)
+            broker = Broker(
+                *(config.data, writer, tasks, now_ms, config.max_streams, flusher),
+                has_tier=bool(config.tier),
+            )
             try:
                 yield broker
             finally:

@@ -9,7 +9,9 @@ from segments.format_constants import MIN_FILTER_SIZE
 from segments.policy import (
     BUSY_CHUNK_RECORDS,
     DEFAULT_CHUNK_BYTES,
+    DEFAULT_LOCAL_BYTES,
     DEFAULT_SEGMENT_BYTES,
+    DEFAULT_TIER_SEGMENT_BYTES,
     IDLE_CHUNK_RECORDS,
 )
 from streamd.broker import arguments as a
@@ -68,11 +70,15 @@ MEANINGS = {
         "anew",
     ),
     a.MAX_LENGTH: Meaning(
-        "none", "The oldest segments are deleted while the stream is larger, in bytes"
+        "none",
+        "The oldest segments are deleted while the stream is larger, in bytes. What is in the tier "
+        "counts, and is deleted there",
     ),
-    a.MAX_AGE: Meaning("none", "Segments whose newest chunk is older are deleted"),
+    a.MAX_AGE: Meaning(
+        "none", "Segments whose newest chunk is older are deleted, those in the tier as well"
+    ),
     a.SEGMENT_SIZE: Meaning(
-        f"{DEFAULT_SEGMENT_BYTES:,}",
+        f"{DEFAULT_SEGMENT_BYTES:,}; {DEFAULT_TIER_SEGMENT_BYTES:,} for a stream in the tier",
         "A new segment is begun at this size, in bytes",
     ),
     a.CHUNK_RECORDS: Meaning(
@@ -83,6 +89,22 @@ MEANINGS = {
     a.CHUNK_BYTES: Meaning(
         f"{DEFAULT_CHUNK_BYTES:,}",
         "Bytes of messages in a chunk, at most; a larger message gets a chunk of its own",
+    ),
+    a.TIER: Meaning(
+        "`true`",
+        "Full segments are uploaded to the tier, the object store that the setting `tier` names. "
+        "Without that setting it has no effect. After `false` nothing more is uploaded",
+    ),
+    a.LOCAL_LENGTH: Meaning(
+        f"{DEFAULT_LOCAL_BYTES:,} without a local age, else none",
+        "The messages of the oldest segments are deleted from the local disk while those that are "
+        "there take up more, in bytes. They stay in the tier, and can be read. What is not in the "
+        "tier stays on the disk",
+    ),
+    a.LOCAL_AGE: Meaning(
+        "none",
+        "Messages of segments whose newest chunk is older are deleted from the local disk once "
+        "the tier has them",
     ),
     "initial-cluster-size": Meaning("none", "Read and kept for RabbitMQ's clients; without effect"),
     "queue-leader-locator": Meaning("none", "Read and kept for RabbitMQ's clients; without effect"),

@@ -16,6 +16,7 @@ from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.policy import (
     DEFAULT_CHUNK_BYTES,
     DEFAULT_SEGMENT_BYTES,
+    DEFAULT_TIER_SEGMENT_BYTES,
     MAX_CHUNK_BYTES,
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
@@ -156,6 +157,11 @@ ERROR_RATE = "stream-filter-error-rate"
 CHUNK_RECORDS = "stream-chunk-max-records"
 CHUNK_BYTES = "stream-chunk-max-bytes"
 KEY_PROPERTIES = "stream-key-properties"
+TIER = "stream-tier"
+LOCAL_LENGTH = "stream-local-max-length-bytes"
+LOCAL_AGE = "stream-local-max-age"
+
+AGES = frozenset((MAX_AGE, LOCAL_AGE))
 
 _MAX_BYTES = 1 << 62
 READERS: Mapping[str, Callable[[str], Value]] = {
@@ -171,6 +177,9 @@ READERS: Mapping[str, Callable[[str], Value]] = {
     CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
     CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
     KEY_PROPERTIES: _properties(MAX_KEY_PROPERTIES, _MAX_PROPERTY_BYTES),
+    TIER: _flag,
+    LOCAL_LENGTH: _whole(0, _MAX_BYTES),
+    LOCAL_AGE: _age,
     "initial-cluster-size": _whole(1, 1 << 20),
     "queue-leader-locator": _choice(*_LOCATORS),
 }
@@ -212,7 +221,7 @@ def filter_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
 SETTINGS = frozenset(
     (
         *(MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES),
-        KEY_PROPERTIES,
+        *(KEY_PROPERTIES, TIER, LOCAL_LENGTH, LOCAL_AGE),
     )
 )
 
@@ -245,29 +254,42 @@ def arguments_to_json(arguments: Mapping[str, Value]) -> str:
 def arguments_from_json(text: str) -> Arguments:
     """What `arguments_to_json` was given."""
     found: Arguments = json.loads(text)
-    age = found.get(MAX_AGE)
-    return found | {MAX_AGE: _age(age)} if isinstance(age, str) and age else found
+    texts = {name: found[name] for name in AGES & found.keys()}
+    return found | {k: _age(text) for k, text in texts.items() if isinstance(text, str) and text}
 
 
-def policy_of(arguments: Mapping[str, Value]) -> LogPolicy:
-    """The log policy that a stream's arguments ask for."""
+def policy_of(arguments: Mapping[str, Value], *, has_tier: bool = False) -> LogPolicy:
+    """The log policy that a stream's arguments ask for.
+
+    Args:
+        arguments: as far as they are declared.
+        has_tier: the server has a tier; segments of streams in it are smaller by default.
+    """
+
+    def milliseconds(name: str) -> int | None:
+        age = arguments.get(name)
+        return age.seconds * 1000 if isinstance(age, Age) else None
 
     def number(name: str) -> int | None:
         value = arguments.get(name)
         return value if isinstance(value, int) else None
 
-    age = arguments.get(MAX_AGE)
+    tier = bool(arguments.get(TIER, True))
+    segment_bytes = DEFAULT_TIER_SEGMENT_BYTES if has_tier and tier else DEFAULT_SEGMENT_BYTES
     is_auto = arguments.get(FILTER_SIZE) == AUTO
     keys = arguments.get(KEY_PROPERTIES)
     rate = arguments.get(ERROR_RATE, DEFAULT_ERROR_RATE if is_auto else None)
     return LogPolicy(
-        max_segment_bytes=number(SEGMENT_SIZE) or DEFAULT_SEGMENT_BYTES,
+        max_segment_bytes=number(SEGMENT_SIZE) or segment_bytes,
         max_length_bytes=number(MAX_LENGTH),
-        max_age_ms=age.seconds * 1000 if isinstance(age, Age) else None,
+        max_age_ms=milliseconds(MAX_AGE),
         filter_size=MAX_FILTER_SIZE if is_auto else number(FILTER_SIZE) or MIN_FILTER_SIZE,
         filter_error_rate=rate if isinstance(rate, float) else None,
         filter_history=bool(arguments.get(FILTER_HISTORY, True)),
         chunk_max_records=number(CHUNK_RECORDS),
         chunk_max_bytes=number(CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
         key_properties=names_in(str(keys)) if keys else (),
+        tier=tier,
+        local_max_length_bytes=number(LOCAL_LENGTH),
+        local_max_age_ms=milliseconds(LOCAL_AGE),
     )

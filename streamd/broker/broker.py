@@ -51,6 +51,7 @@ class Broker:
         max_streams: limit on the streams in all virtual hosts together.
         flusher: flushes what streams write; by default the system does, when it likes.
         max_open_logs: see LogKeeper.
+        has_tier: sealed segments go to a tier.
 
     Attributes:
         virtual_hosts: by name.
@@ -75,6 +76,8 @@ class Broker:
         max_streams: int = 10_000,
         flusher: Flusher | None = None,
         max_open_logs: int | None = None,
+        *,
+        has_tier: bool = False,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self.now_ms = now_ms
@@ -99,6 +102,7 @@ class Broker:
             self.rounds,
             StreamQuota(max_streams),
             self.traffic,
+            has_tier,
         )
 
     async def open(self, contents: Contents) -> None:

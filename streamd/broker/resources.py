@@ -59,6 +59,7 @@ class ServerResources(NamedTuple):
         rounds: streams write at the end of each.
         quota: limits the number of streams.
         traffic: counts what goes through the server.
+        has_tier: sealed segments go to a tier.
     """
 
     data: str
@@ -72,3 +73,4 @@ class ServerResources(NamedTuple):
     rounds: Rounds
     quota: StreamQuota
     traffic: Traffic
+    has_tier: bool = False

@@ -1,9 +1,11 @@
 """Changes to streams that exist: their settings, and the selectors that groups register."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from streamd.broker.arguments import policy_of, read_settings
+from segments import LogPolicy
+from streamd.broker.arguments import read_settings
+from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
@@ -18,12 +20,20 @@ class StreamSettings:
         virtual_host: its name.
         streams: the streams there.
         catalog: changes the catalog.
+        policy_of: the policy of a stream's log.
     """
 
-    def __init__(self, virtual_host: Name, streams: StreamTable, catalog: CatalogWriter) -> None:
+    def __init__(
+        self,
+        virtual_host: Name,
+        streams: StreamTable,
+        catalog: CatalogWriter,
+        policy_of: Callable[[StreamRow], LogPolicy],
+    ) -> None:
         self._virtual_host = virtual_host
         self._streams = streams
         self._catalog = catalog
+        self._policy_of = policy_of
 
     async def set_arguments(
         self, name: Name, pairs: Iterable[tuple[str, str]], check: Check = permitted
@@ -42,7 +52,7 @@ class StreamSettings:
             stream = self._streams.find(name)
             row = self._streams.row(name)
             row = row._replace(settings={**row.settings, **changes})
-            policy = policy_of(row.effective)
+            policy = self._policy_of(row)
             await turn.commit(lambda catalog: catalog.put_settings(row))
             self._streams.replace_row(row)
             stream.set_policy(policy)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from segments import Log, SegmentsError
+from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
 from segments.log import LogObserver
@@ -82,7 +82,7 @@ class VirtualHost:
         self._streams = StreamTable(name)
         self._observers: set[StreamObserver] = set()
         self._is_gone = False
-        self.settings = StreamSettings(name, self._streams, resources.catalog)
+        self.settings = StreamSettings(name, self._streams, resources.catalog, self._policy)
         self.exchanges = Exchanges(name, self._streams, resources.catalog)
         self.super_streams = SuperStreams(name, self.exchanges)
 
@@ -132,12 +132,15 @@ class VirtualHost:
             log = await self._create_files(row, stream)
         else:
             log = await threads.in_thread(self._open_existing, row, stream)
-        log.policy = policy_of(self._streams.row(stream.name).effective)  # changed meanwhile
+        log.policy = self._policy(self._streams.row(stream.name))  # changed meanwhile
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
         for line in log.report.losses:
             logger.error("stream %s: %s", row.name, line)
         return log
+
+    def _policy(self, row: StreamRow) -> LogPolicy:
+        return policy_of(row.effective, has_tier=self._resources.has_tier)
 
     def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
         folder = self.folder(row.name)
@@ -148,7 +151,7 @@ class VirtualHost:
     def _open_files(self, row: StreamRow, stream: Stream) -> Log:
         return Log.open(
             self.folder(row.name),
-            policy_of(row.effective),
+            self._policy(row),
             observer=_LogObserver(stream, self._resources.indexer),
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
         )
@@ -515,7 +518,7 @@ class VirtualHost:
         figures, row = stream.figures, self._streams.find_row(stream.name)
         if figures is None or figures.oldest_ends_ms is None or row is None:
             return False
-        max_age_ms = policy_of(row.effective).max_age_ms
+        max_age_ms = self._policy(row).max_age_ms
         if max_age_ms is None:
             return False
         return figures.oldest_ends_ms < self._resources.now_ms() - max_age_ms

@@ -68,6 +68,9 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         shown = "hidden" if setting.name == "password" else setting.default
     text = setting.help[0].upper() + setting.help[1:]
     default = "" if shown in (None, "") else f"  [default: {shown}]"
+    if setting.is_flag:  # None where it is not given: the file and the environment decide
+        name = f"--{setting.name.replace('_', '-')}"
+        return click.option(name, is_flag=True, default=None, help=f"{text}.")
     if setting.is_list:
         default = "  [may be given several times]"
     return click.option(
@@ -95,6 +98,12 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     is_flag=True,
     help="Stop also when stdin ends: the server then ends with the program that has started it.",
 )
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="Begin on an empty data folder with all streams, users and exchanges that the tier has, "
+    "and go on publishing. The server that wrote them before can no longer change the tier.",
+)
 @_with_settings
 def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> None:
     """Run the server until SIGINT or SIGTERM.
@@ -113,6 +122,7 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
       streamd serve --data /var/lib/streamd --stream-port 5552
       STREAMD_PASSWORD=secret streamd serve --config streamd.toml
       streamd serve --tls-port 5551 --tls-certificate server.pem
+      streamd serve --tier s3://my-bucket/streams
     """
     log(logging.INFO)
     if (flags["log_format"] or os.environ.get("STREAMD_LOG_FORMAT")) == "json":

@@ -1,6 +1,6 @@
 """`streamd stream create|set|list|info|truncate|delete`: manage streams."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,32 @@ _DEFAULT = "default"
 _KEY_FIGURES = ("key_segments_", "key_index_")
 _SEALED = "key_segments_sealed"
 _VALUES_OF = "values."  # of a further filter property
+
+
+def _tier_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of a stream on a server with a tier."""
+    for option in reversed(
+        (
+            click.option(
+                "--tier",
+                metavar="true|false",
+                help="Upload full segments to the server's object store.  [default: true]",
+            ),
+            click.option(
+                "--local-max-length-bytes",
+                metavar="BYTES",
+                help="Keep at most this of it on the server's disk; the tier has the rest.  "
+                "[default: 1 GiB]",
+            ),
+            click.option(
+                "--local-max-age",
+                metavar="AGE",
+                help="Keep segments older than this in the tier alone, as in 7D or 12h.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -61,10 +87,13 @@ def stream() -> None:
 @click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
 @click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
 @click.option(
-    "--segment-size", metavar="BYTES", help="Begin a new segment at this size.  [default: 500 MB]"
+    "--segment-size",
+    metavar="BYTES",
+    help="Begin a new segment at this size.  [default: 500 MB; in the tier 64 MiB]",
 )
 @click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
+@_tier_options
 @click.option(
     "--argument",
     "arguments",
@@ -153,6 +182,9 @@ ARGUMENTS = {
     "segment_size": "stream-max-segment-size-bytes",
     "chunk_max_records": "stream-chunk-max-records",
     "chunk_max_bytes": "stream-chunk-max-bytes",
+    "tier": "stream-tier",
+    "local_max_length_bytes": "stream-local-max-length-bytes",
+    "local_max_age": "stream-local-max-age",
 }
 
 
@@ -165,6 +197,7 @@ ARGUMENTS = {
 @click.option("--segment-size", metavar="BYTES", help="Begin a new segment at this size.")
 @click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
 @click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
+@_tier_options
 @click.option(
     "--key-property",
     multiple=True,

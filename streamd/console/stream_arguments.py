@@ -32,11 +32,14 @@ _YES_NO = (("", "default"), ("true", "yes"), ("false", "no"))
 _CHOICES = {
     a.FILTER_DERIVE: _YES_NO,
     a.FILTER_HISTORY: _YES_NO,
+    a.TIER: _YES_NO,
     a.FILTER_CONTRACT: (("", "default"), (a.LENIENT, a.LENIENT), (a.STRICT, a.STRICT)),
 }
 _EXAMPLES = {
     a.MAX_LENGTH: "10000000000",
     a.MAX_AGE: "7D, 12h",
+    a.LOCAL_LENGTH: "1000000000",
+    a.LOCAL_AGE: "1D, 12h",
     a.SEGMENT_SIZE: "500000000",
     a.FILTER_PROPERTY: "region",
     a.FILTER_SIZE: "64, auto",
@@ -53,6 +56,14 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             (a.MAX_LENGTH, "Size, at most"),
             (a.MAX_AGE, "Age, at most"),
             (a.SEGMENT_SIZE, "Segment size"),
+        ),
+    ),
+    (
+        "Tier",
+        (
+            (a.TIER, "Upload full segments"),
+            (a.LOCAL_LENGTH, "Local size, at most"),
+            (a.LOCAL_AGE, "Local age, at most"),
         ),
     ),
     (

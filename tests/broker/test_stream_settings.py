@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from segments import LogPolicy
 from segments.codec import FILE_HEADER_SIZE, ChunkHeader, decode_chunk_header
+from segments.policy import DEFAULT_TIER_SEGMENT_BYTES
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.auth.test_users import add, enter, manage, must
@@ -56,6 +58,34 @@ async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None
         await must(peer, "stream.set", stream="s", **{"max-age": ""})
         assert server.host.find("s").log.policy.max_age_ms is None
         assert await figures(peer) == {}
+
+
+async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
+    changed = {
+        "stream-tier": "false",
+        "stream-local-max-length-bytes": "0",
+        "stream-local-max-age": "2h",
+    }
+    tier = f"file://{tmp_path}/tier"
+    async with harness(tmp_path, tier=tier) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_local_max_age="1D")
+        await peer.declare("s")
+        assert server.host.find("s").log.policy == LogPolicy(
+            max_segment_bytes=DEFAULT_TIER_SEGMENT_BYTES, local_max_age_ms=86_400_000
+        )
+        await must(peer, "stream.set", stream="s", **changed)
+        policy = LogPolicy(tier=False, local_max_length_bytes=0, local_max_age_ms=7_200_000)
+        assert server.host.find("s").log.policy == policy
+    async with harness(tmp_path, tier=tier) as server:
+        peer = await server.peer()
+        assert await figures(peer) == changed
+        await peer.declare("s")
+        assert server.host.find("s").log.policy == policy
+        await must(peer, "stream.set", stream="s", **dict.fromkeys(changed, ""))
+        assert server.host.find("s").log.policy == LogPolicy(
+            max_segment_bytes=DEFAULT_TIER_SEGMENT_BYTES
+        )
 
 
 async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(

@@ -7,11 +7,16 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, strategies as st
 
-from segments import Log
+from segments import Log, LogPolicy
 from segments.entries import split, without_duplicates
 from segments.policy import RecordLimit
 from streamd import config
-from streamd.broker.arguments import policy_of, read_arguments
+from streamd.broker.arguments import (
+    arguments_from_json,
+    arguments_to_json,
+    policy_of,
+    read_arguments,
+)
 from streamd.broker.chunk_assembly import ChunkAssembly
 from streamd.broker.names import folder_name
 from streamd.broker.publication import PendingEntries
@@ -60,6 +65,9 @@ class TestConfig:
             ("frame_max = 100", "frame_max is 100, expected 8192 to"),
             ("stream_port = 70000", "stream_port is 70000"),
             ("= broken", "cannot read"),
+            ("read_only = 1", "read_only is 1, expected true or false"),
+            ("read_only = 'true'", "read_only is 'true', expected true or false"),
+            ("restore = true", "restore is not a setting"),
         ],
     )
     def test_bad_files(self, tmp_path: Path, text: str, reason: str) -> None:
@@ -73,6 +81,90 @@ class TestConfig:
             config.load(tmp_path / "missing.toml", {})
         with pytest.raises(ConfigError, match="STREAMD_HEARTBEAT is 'often', expected a number"):
             config.load(None, {"STREAMD_HEARTBEAT": "often"})
+
+    def test_a_flag_in_each_place(self, tmp_path: Path) -> None:
+        tier = "s3://bucket"
+        file = tmp_path / "c.toml"
+        file.write_text(f'tier = "{tier}"\nread_only = true')
+        assert config.load(file, {}).read_only
+        assert not config.load(file, {"STREAMD_READ_ONLY": "false"}).read_only
+        assert config.load(file, {"STREAMD_READ_ONLY": "false"}, read_only=True).read_only
+        assert not config.load(None, {}, tier=tier, read_only=None).read_only
+        with pytest.raises(ConfigError, match="STREAMD_READ_ONLY is 'yes', expected true or false"):
+            config.load(None, {"STREAMD_READ_ONLY": "yes"})
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("", "s3://bucket", "s3://bucket/", "s3://my.bucket-1/a/b_c/", "gs://bucket/p"),
+            *("az://container/p", "file:///mnt/tier", "file:///mnt/a b@c"),
+        ],
+    )
+    def test_tiers(self, url: str) -> None:
+        assert Config(tier=url, tier_endpoint="http://[::1]:9000/x").tier == url
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *(
+                "bucket",
+                "/mnt",
+                "s3://",
+                "s3:///p",
+                "s3://b//p",
+                "http://b",
+                "file://mnt",
+                "file:///",
+            ),
+            *("S3://b", "s3://-b", "s3://b u", "s3://buck\n"),
+        ],
+    )
+    def test_tiers_that_are_none(self, url: str) -> None:
+        with pytest.raises(ConfigError) as refused:
+            Config(tier=url)
+        assert str(refused.value) == (
+            f"tier is {url!r}, expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            "az://CONTAINER/PREFIX or file:///FOLDER"
+        )
+
+    @pytest.mark.parametrize("name", ["tier", "tier_endpoint"])
+    @pytest.mark.parametrize("scheme", ["s3://", "http://", "https://", "file://", ""])
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            *(
+                "me:hunter2@bucket/p",
+                "hunter2@bucket",
+                "me:hunter2",
+                "b/p?sig=hunter2",
+                "b#hunter2",
+            ),
+            *("me:hun/ter2@bucket", "x://me:hunter2@b", "b:9000/me:hunter2@b", "b/p@hunter2"),
+        ],
+    )
+    def test_a_url_with_a_secret_is_not_repeated(self, name: str, scheme: str, rest: str) -> None:
+        with pytest.raises(ConfigError) as refused:
+            Config(**{name: scheme + rest})  # type: ignore[arg-type]
+        text = str(refused.value)
+        assert text.startswith(f"{name} is more than an address, expected ")
+        assert text.endswith("; credentials belong in the environment")
+        assert "hun" not in text
+
+    @pytest.mark.parametrize("url", ["minio:9000", "s3://b", "http://", "http://a b", "http://a:b"])
+    def test_endpoints_that_are_none(self, url: str) -> None:
+        with pytest.raises(ConfigError, match=r"^tier_endpoint is .*as http://minio:9000|such as"):
+            Config(tier="s3://b", tier_endpoint=url)
+
+    @pytest.mark.parametrize("name", ["read_only", "restore"])
+    def test_without_a_tier_there_is_nothing_to_read(self, name: str) -> None:
+        expected = f"{name} needs tier, the object store that streams are read from"
+        with pytest.raises(ConfigError, match=f"^{expected}$"):
+            Config(**{name: True})  # type: ignore[arg-type]
+        assert getattr(Config(tier="s3://b", **{name: True}), name)  # type: ignore[arg-type]
+
+    def test_who_restores_publishes(self) -> None:
+        with pytest.raises(ConfigError, match="read_only is set"):
+            Config(tier="s3://b", restore=True, read_only=True)
 
     def test_the_password_does_not_show(self) -> None:
         assert "hunter2" not in repr(Config(password="hunter2"))
@@ -119,6 +211,19 @@ class TestArguments:
         policy = policy_of({})
         assert (policy.filter_size, policy.max_segment_bytes) == (16, 500_000_000)
         assert policy.max_length_bytes is policy.max_age_ms is None
+
+    def test_in_a_tier(self) -> None:
+        segment = "stream-max-segment-size-bytes"
+        assert policy_of({}, has_tier=True) == LogPolicy(max_segment_bytes=64 << 20)
+        assert policy_of({"stream-tier": False}, has_tier=True).max_segment_bytes == 500_000_000
+        assert policy_of({segment: 7}, has_tier=True).max_segment_bytes == 7
+        pairs = [
+            ("stream-tier", "false"),
+            ("stream-local-max-length-bytes", "0"),
+            ("stream-local-max-age", "2h"),
+        ]
+        policy = policy_of(arguments_from_json(arguments_to_json(read_arguments(pairs))))
+        assert policy == LogPolicy(tier=False, local_max_length_bytes=0, local_max_age_ms=7_200_000)
 
     def test_an_automatic_filter_size(self) -> None:
         policy = policy_of(read_arguments([("stream-filter-size-bytes", "auto")]))

@@ -66,9 +66,16 @@ def test_without_arguments_a_stream_has_the_defaults() -> None:
     assert policy_of({}) == LogPolicy()
     policy = LogPolicy()
     assert f"Default: {policy.filter_size}." in ROWS["stream-filter-size-bytes"]
-    assert f"Default: {policy.max_segment_bytes:,}." in ROWS["stream-max-segment-size-bytes"]
+    in_tier = policy_of({}, has_tier=True)
+    sizes = f"{policy.max_segment_bytes:,}; {in_tier.max_segment_bytes:,} for a stream in the tier"
+    assert f"Default: {sizes}." in ROWS["stream-max-segment-size-bytes"]
     assert f"Default: {policy.chunk_max_bytes:,}." in ROWS["stream-chunk-max-bytes"]
     assert "Default: `true`" in ROWS["stream-filter-history"]
+    assert "Default: `true`" in ROWS["stream-tier"]
+    assert policy.tier
+    local = "Default: 1,073,741,824 without a local age, else none."
+    assert local in ROWS["stream-local-max-length-bytes"]
+    assert policy.local_max_length_bytes is policy.local_max_age_ms is None
     assert policy.filter_history
     assert policy.max_length_bytes is policy.max_age_ms is policy.filter_error_rate is None
 

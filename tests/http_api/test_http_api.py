@@ -161,6 +161,9 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
         "x-stream-filter-property": "region, [a,b]",
+        "x-stream-tier": True,
+        "x-stream-local-max-length-bytes": 500,
+        "x-stream-local-max-age": "1D",
         "x-unknown": "is ignored",
     }
     body = {"durable": True, "auto_delete": False, "arguments": arguments}
@@ -174,6 +177,9 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
             ("stream-filter-size-bytes", "32"),
             ("stream-filter-history", "false"),
             ("stream-filter-property", "region,[a,b]"),
+            ("stream-tier", "true"),
+            ("stream-local-max-length-bytes", "500"),
+            ("stream-local-max-age", "24h"),
         )
     )
     assert await peer.code(c.Create, "a/b c", pairs) == ResponseCode.STREAM_EXISTS
@@ -189,6 +195,9 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
         "x-stream-filter-property": "region,[a,b]",
+        "x-stream-tier": True,
+        "x-stream-local-max-length-bytes": 500,
+        "x-stream-local-max-age": "1D",
     }
     assert row["name"] == "a/b c"
     assert (row["vhost"], row["type"], row["state"]) == ("/", "stream", "running")

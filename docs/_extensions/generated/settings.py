@@ -25,4 +25,6 @@ def _setting(setting: Setting) -> str:
 def _default(setting: Setting) -> str:
     if setting.name in PORTS and setting.default is None:
         return code(OFF)
+    if setting.is_flag:
+        return code(str(setting.default).lower())
     return "none" if setting.default in ((), "", None) else code(str(setting.default))

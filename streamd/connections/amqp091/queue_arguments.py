@@ -20,9 +20,12 @@ from streamd.broker.arguments import (
     FILTER_PROPERTY,
     FILTER_SIZE,
     KEY_PROPERTIES,
+    LOCAL_AGE,
+    LOCAL_LENGTH,
     MAX_AGE,
     MAX_LENGTH,
     SEGMENT_SIZE,
+    TIER,
     Arguments,
     read_arguments,
 )
@@ -34,10 +37,12 @@ QUEUE_TYPE = "x-queue-type"
 STREAM = "stream"
 PREFIX = "x-"
 TEXTS = frozenset(
-    (MAX_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT, KEY_PROPERTIES)
+    (MAX_AGE, LOCAL_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT, KEY_PROPERTIES)
 )
-INTEGERS = frozenset((MAX_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES))
-FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY))
+INTEGERS = frozenset(
+    (MAX_LENGTH, LOCAL_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES)
+)
+FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY, TIER))
 _KNOWN = TEXTS | INTEGERS | FLAGS | {FILTER_SIZE, ERROR_RATE}
 _OURS = (f"{PREFIX}stream-", f"{PREFIX}max-")
 _FOREIGN = frozenset(

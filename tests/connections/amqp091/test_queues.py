@@ -44,6 +44,9 @@ class TestDeclaring:
             x_stream_filter_error_rate=Field("f", 0.01),
             x_stream_chunk_max_records=Field("s", 200),
             x_stream_key_properties="a,properties.to",
+            x_stream_tier=False,
+            x_stream_local_max_length_bytes=1_000,
+            x_stream_local_max_age="1D",
             x_whatever="ignored",
         )
         assert answer == m.QueueDeclareOk("s", 0, 0)
@@ -56,6 +59,9 @@ class TestDeclaring:
             "stream-filter-error-rate": 0.01,
             "stream-chunk-max-records": 200,
             "stream-key-properties": "a,properties.to",
+            "stream-tier": False,
+            "stream-local-max-length-bytes": 1_000,
+            "stream-local-max-age": Age("1D", 86_400),
         }
         stream = server.host.find("s")
         await stream.ready()
@@ -96,6 +102,11 @@ class TestDeclaring:
                 ({"x_max_age": age}, "x-max-age")
                 for age in ("1A", "D", "0D", "-1D", "1y", "1D2", "")
             ),
+            ({"x_stream_tier": "yes"}, "x-stream-tier"),
+            ({"x_stream_tier": 1}, "invalid arg 'x-stream-tier'"),
+            ({"x_stream_local_max_length_bytes": "1"}, "x-stream-local-max-length-bytes"),
+            ({"x_stream_local_max_age": 5}, "invalid arg 'x-stream-local-max-age'"),
+            ({"x_stream_local_max_age": "1A"}, "x-stream-local-max-age"),
             ({"x_stream_filter_error_rate": "2"}, "x-stream-filter-error-rate"),
             ({"x_stream_filter_contract": "strict"}, "stream-filter-property"),
             (
