@@ -120,8 +120,6 @@ class Log:
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
         policy: LogPolicy,
         plan: Plan,
         writer: SegmentWriter,
@@ -131,6 +129,7 @@ class Log:
         *,
         commits_on_flush: bool,
     ) -> None:
+        disk, folder = writer.segment.disk, writer.segment.folder
         self._disk = disk
         self.folder = folder
         self.policy = policy
@@ -223,8 +222,6 @@ class Log:
             journal = Journal.open(disk, folder, salvages=plan.salvages)
             opened.callback(journal.close)
             log = cls(
-                disk,
-                folder,
                 policy,
                 plan,
                 writer,

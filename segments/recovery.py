@@ -106,18 +106,24 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         begins_at = max(begins_at, plan.checkpoint.first_offset)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
-    if plan.segments and plan.segments[-1].stored is not None and plan.is_ended:
-        plan.next_offset = max(plan.next_offset, plan.segments[-1].next_offset)
-    elif plan.segments:
-        last = plan.segments[-1]
-        plan.steps += [
-            Remove(last.path(suffix), "its segment grows again, after chunks that it may know")
-            for suffix in DERIVED_SUFFIXES
-            if suffix in suffixes[last.base_offset]
-        ]
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
     return plan
+
+
+def _grow_again(plan: Plan, suffixes: dict[int, set[str]]) -> None:
+    """The newest segment is to be appended to, unless it is cold."""
+    if not plan.segments:
+        return
+    last = plan.segments[-1]
+    if last.cold is not None:
+        plan.next_offset = last.next_offset
+        return
+    plan.steps += [
+        Remove(last.path(suffix), "its segment grows again, after chunks that it may know")
+        for suffix in DERIVED_SUFFIXES
+        if suffix in suffixes[last.base_offset]
+    ]
 
 
 def _remove_remains(
