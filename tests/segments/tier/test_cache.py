@@ -1,0 +1,211 @@
+"""The cache gives what was put into it, or says what is missing; never anything else."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from segments.errors import StorageError
+from segments.tier import cache as cache_module
+from segments.tier.cache import CachedSegment, ColdError, ColdFile, Pin, Range, TierCache
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import StoredFile, StoredSegment
+
+_SIZE = 40_000
+_MOST = 25_000
+_KEY = StreamKey("/", "s", "1")
+_places = st.tuples(st.integers(0, _SIZE), st.integers(1, 12_000))
+
+
+def _stored(number: int) -> StoredSegment:
+    files = {".segment": StoredFile(_SIZE, 0), ".index": StoredFile(8, 0)}
+    return StoredSegment(number, number + 1, 1, 0, 0, number, 1, f"{number:016x}", files)
+
+
+def _content(number: int) -> bytes:
+    return bytes((at * 7 + at // 251 + number) % 255 + 1 for at in range(_SIZE))  # no zeros
+
+
+class _Machine(RuleBasedStateMachine):
+    """Three segments whose bytes are put, read, held and forgotten in any order."""
+
+    punches = True
+
+    @initialize(folder=st.uuids())
+    def begin(self, folder: object) -> None:
+        self.folder = Path(os.environ["PYTEST_CACHE_FOLDER"], f"{folder}{id(self)}")
+        self.cache = TierCache(str(self.folder), _MOST)
+        self.cache.clear()
+        self.content = [_content(n) for n in range(3)]
+        self.cached = [self._segment(n) for n in range(3)]
+        self.files: list[list[ColdFile]] = [[one.open()] for one in self.cached]
+        self.pins: list[tuple[int, Range, Pin]] = []
+
+    def _segment(self, number: int) -> CachedSegment:
+        return self.cache.segment(_KEY, _stored(number), "f")
+
+    @rule(number=st.integers(0, 2), place=_places)
+    def put(self, number: int, place: tuple[int, int]) -> None:
+        start, size = place
+        self.cached[number].put(start, self.content[number][start : start + size])
+
+    @rule(number=st.integers(0, 2), place=_places)
+    def read(self, number: int, place: tuple[int, int]) -> None:
+        start, size = place
+        wanted = self.content[number][start : start + size]
+        missing = self.cached[number].missing(start, start + size)
+        for file in self.files[number]:
+            if not missing:
+                assert file.read(size, start) == wanted
+                continue
+            with pytest.raises(ColdError) as caught:
+                file.read(size, start)
+            assert caught.value.ranges == missing
+
+    @rule(number=st.integers(0, 2), place=_places)
+    def hold(self, number: int, place: tuple[int, int]) -> None:
+        start, size = place
+        if not self.files[number]:
+            return
+        pin = self.cached[number].hold(start, start + size)
+        if pin is not None:
+            self.pins.append((number, Range(start, min(start + size, _SIZE)), pin))
+
+    @rule()
+    def let_go(self) -> None:
+        if self.pins:
+            self.pins.pop(0)[2].release()
+
+    @rule(number=st.integers(0, 2))
+    def open_or_close(self, number: int) -> None:
+        held = any(at == number for at, _, _ in self.pins)
+        if len(self.files[number]) > 1 or (self.files[number] and not held):
+            self.files[number].pop().close()
+        else:
+            self.files[number].append(self.cached[number].open())
+
+    @rule(number=st.integers(0, 2))
+    def forget(self, number: int) -> None:
+        self.cached[number].forget()
+
+    @rule()
+    def disk_is_full(self) -> None:
+        self.cache.shrink(self.cache.num_bytes // 2)
+
+    @invariant()
+    def what_is_held_is_there(self) -> None:
+        for number, (start, end), _ in getattr(self, "pins", ()):
+            file = self.cached[number].file()
+            found = os.pread(file.fileno(), end - start, start)
+            assert found == self.content[number][start:end]
+
+    @invariant()
+    def it_keeps_to_its_size(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        held = sum(end - start for _, (start, end), _ in self.pins)
+        if self.punches:
+            assert self.cache.num_bytes <= _MOST + 3 * held + 12_000
+        used = sum(os.stat(path).st_blocks * 512 for path in self.folder.iterdir())
+        if self.punches and not held:
+            assert used <= _MOST + 64 * 4_096
+
+    def teardown(self) -> None:
+        for _, _, pin in getattr(self, "pins", ()):
+            pin.release()
+        for files in getattr(self, "files", ()):
+            for file in files:
+                file.close()
+
+
+class _WithoutHoles(_Machine):
+    punches = False
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTEST_CACHE_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_any_order() -> None:
+    machine = _Machine.TestCase()
+    machine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    machine.runTest()
+
+
+@pytest.mark.usefixtures("folder")
+def test_any_order_where_no_holes_can_be_punched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "punch_hole", lambda *_: False)
+    machine = _WithoutHoles.TestCase()
+    machine.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+    machine.runTest()
+
+
+def test_readers_and_writers_in_threads(tmp_path: Path) -> None:
+    """Four threads put and read the same segments, in a cache with room for a part of them."""
+    cache = TierCache(str(tmp_path), _MOST)
+    cache.clear()
+    content = [_content(number) for number in range(3)]
+    cached = [cache.segment(_KEY, _stored(number), "f") for number in range(3)]
+    faults: list[str] = []
+
+    def work(seed: int) -> None:
+        files = [one.open() for one in cached]
+        for turn in range(1_500):
+            number, start = (turn + seed) % 3, (turn * 7_919 * (seed + 1)) % _SIZE
+            wanted = content[number][start : start + 3_000]
+            try:
+                if files[number].read(3_000, start) != wanted:
+                    faults.append(f"{number} at {start}")
+            except ColdError as error:
+                for gap in error.ranges:
+                    error.cached.put(gap.start, content[number][gap.start : gap.end])
+        for file in files:
+            file.close()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
+    cache = TierCache(str(tmp_path), _SIZE)
+    cache.clear()
+    cached = cache.segment(_KEY, _stored(0), "f")
+    file = cached.open()
+    cached.put(0, _content(0))
+    cached.forget()
+    assert file.read(100, 50) == _content(0)[50:150]  # who reads it can finish
+    file.close()
+    assert not list(tmp_path.iterdir())
+    assert cache.num_bytes == 0
+
+
+def test_what_is_left_of_an_earlier_server_goes(tmp_path: Path) -> None:
+    Path(tmp_path, "00000000000000000000.0").write_bytes(b"?")
+    TierCache(str(tmp_path), _SIZE).clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_segment_whose_objects_are_gone(tmp_path: Path) -> None:
+    cache = TierCache(str(tmp_path), _SIZE)
+    cached = cache.segment(_KEY, _stored(0), "f")
+    cached.is_gone = True
+    with pytest.raises(StorageError, match="not in the store") as caught:
+        cached.open().read(10, 0)
+    assert caught.value.is_missing
+
+
+def test_nothing_is_written_to_a_cold_segment(tmp_path: Path) -> None:
+    file = TierCache(str(tmp_path), 1).segment(_KEY, _stored(0), "f").open()
+    for work in (lambda: file.write([b"x"], 0), lambda: file.truncate(0)):
+        with pytest.raises(StorageError, match="cold"):
+            work()
