@@ -19,6 +19,7 @@ from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
 from segments.segment import Segment
+from segments.tier.cache import ColdError
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
@@ -120,6 +121,7 @@ class Reader:
             max_steps: look at no more chunks than this, so that a call stays short.
 
         Raises:
+            ColdError: something has to be fetched first.
             StorageError: the system refused to read.
         """
         chunks: list[StoredChunk] = []
@@ -133,7 +135,7 @@ class Reader:
                 break
             try:
                 size += self._advance(chunks, max_chunks, max_bytes - size)
-            except StorageError:
+            except (StorageError, ColdError):
                 if not chunks:
                     raise
                 break  # what was read is handed out first; the next call meets it again

@@ -43,7 +43,8 @@ def restore_tracking(
     for record in journal.records:
         restorer.take_record(record)
     for segment in segments:
-        if segment.next_offset > restorer.replay_from and segment.num_chunks:
+        is_known = segment.next_offset <= restorer.replay_from or not segment.num_chunks
+        if not is_known and segment.cold is None:  # a snapshot was made before it became cold
             restorer.replay(segment)
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")

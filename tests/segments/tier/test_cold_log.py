@@ -1,0 +1,217 @@
+"""Opening a log of which some segments are only in the store."""
+
+from pathlib import Path
+
+import pytest
+
+from segments import Log, at_offset
+from segments.checksum import crc32
+from segments.disk import OsDisk
+from segments.errors import CorruptError
+from segments.offsets import OffsetSpec, Start
+from segments.policy import LogPolicy
+from segments.reader import Reader
+from segments.tier.cache import ColdError, TierCache
+from segments.tier.keys import StreamKey
+from segments.tier.local_copy import MANIFEST_FILE, write_copy
+from segments.tier.manifest import Manifest, StoredFile, StoredSegment
+from tests.support.logs import append
+
+_KEY = StreamKey("/", "s", "1")
+_POLICY = LogPolicy(max_segment_bytes=2_000)
+
+
+def _write(folder: Path, number: int = 60) -> Log:
+    log = Log.open(str(folder), _POLICY)
+    for at in range(number):
+        _append(log, at)
+    return log
+
+
+def _append(log: Log, at: int) -> None:
+    append(log, [b"%d " % at * 50], [b"value %d" % (at % 7)], now_ms=1_000 * at)
+
+
+def _file(path: Path) -> StoredFile:
+    content = path.read_bytes()
+    return StoredFile(len(content), crc32(content))
+
+
+def _store(log: Log, number: int, contents: dict[str, bytes]) -> Manifest:
+    """What a store would have of the oldest segments; their bytes go into `contents`."""
+    stored = []
+    for segment in log.segments[:number]:
+        uid = f"{segment.base_offset:016x}"
+        files = {s: _file(Path(segment.path(s))) for s in (".segment", ".index")}
+        contents[uid] = Path(segment.path()).read_bytes()
+        stored.append(
+            StoredSegment(
+                segment.base_offset,
+                segment.next_offset,
+                segment.num_chunks,
+                segment.first_timestamp_ms,
+                segment.last_timestamp_ms,
+                segment.last_chunk_id,
+                1,
+                uid,
+                files,
+            )
+        )
+    return Manifest(
+        stream=_KEY,
+        revision=1,
+        epoch=1,
+        writer="w",
+        next_offset=stored[-1].next_offset,
+        segments=tuple(stored),
+    )
+
+
+def _read_all(log: Log, contents: dict[str, bytes]) -> list[bytes]:
+    reader = Reader(log, log.find(at_offset(0)))
+    found: list[bytes] = []
+    while not reader.at_end:
+        try:
+            chunks = reader.read(16, 1 << 20, 100)
+        except ColdError as error:
+            for gap in error.ranges:
+                content = contents[error.cached.stored.uid]
+                error.cached.put(gap.start, content[gap.start : gap.end])
+        else:
+            found += [
+                chunk.file.read(chunk.header.data_size, chunk.data_position) for chunk in chunks
+            ]
+    reader.close()
+    return found
+
+
+def _cache(folder: Path) -> TierCache:
+    cache = TierCache(str(folder / "cache"), 1 << 20)
+    cache.clear()
+    return cache
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_it_is_the_same_log(tmp_path: Path, number: int) -> None:
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    wanted, places = _read_all(log, {}), []
+    specs = [at_offset(offset) for offset in range(60)]
+    specs += [OffsetSpec(Start.TIMESTAMP, ms) for ms in range(0, 60_000, 700)]
+    specs += [OffsetSpec(Start.FIRST), OffsetSpec(Start.LAST), OffsetSpec(Start.NEXT)]
+    for spec in specs:
+        places.append(log.find(spec)[1:])
+    assert len(log.segments) > number
+    write_copy(OsDisk(), log.folder, _store(log, number, contents))
+    cold = [Path(segment.path()) for segment in log.segments[:number]]
+    log.close()
+    for path in cold:
+        path.unlink()
+    log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
+    assert [segment.cold is not None for segment in log.segments].count(True) == number
+    assert not log.report.losses
+    assert [log.find(spec)[1:] for spec in specs] == places
+    assert _read_all(log, contents) == wanted
+    _append(log, 60)
+    assert log.next_offset == 61
+    log.close()
+
+
+def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    wanted = _read_all(log, {})
+    reader = Reader(log, log.find(at_offset(0)))
+    log.flush()
+    first = log.segments[0]
+    manifest = _store(log, 4, contents)
+    write_copy(OsDisk(), log.folder, manifest)
+    log.is_stored(manifest)
+    before = log.local_size
+    log.make_cold(first)
+    first.remove_file()
+    assert log.local_size == before - first.size
+    found = []
+    while reader.next_offset < first.next_offset:  # it has the file
+        found += [chunk.data for chunk in reader.read(16, 1 << 20, 100)]
+    assert [bytes(data or b"") for data in found] == wanted[: len(found)]
+    reader.close()
+    with pytest.raises(ColdError):
+        Reader(log, log.find(at_offset(0))).read(1, 1, 1)
+    log.close()
+
+
+def test_nothing_but_the_copy_is_left(tmp_path: Path) -> None:
+    """As on a new machine: it goes on behind what is stored, in a new segment."""
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    wanted = _read_all(log, {})
+    manifest = _store(log, len(log.segments) - 1, contents)
+    log.close()
+    new = tmp_path / "new"
+    new.mkdir()
+    write_copy(OsDisk(), str(new), manifest)
+    log = Log.open(str(new), _POLICY, cache=_cache(tmp_path))
+    assert (log.first_offset, log.next_offset) == (0, manifest.next_offset)
+    assert log.epoch == 2
+    found = _read_all(log, contents)
+    assert found == wanted[: len(found)]
+    assert len(found) == manifest.next_offset
+    with pytest.raises(ColdError, match="index of the cold segment"):
+        log.find(at_offset(3))
+    _append(log, manifest.next_offset)
+    log.close()
+    log = Log.open(str(new), _POLICY, cache=_cache(tmp_path))
+    assert log.next_offset == manifest.next_offset + 1
+    log.close()
+
+
+def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    manifest = _store(log, 2, contents)
+    write_copy(OsDisk(), log.folder, manifest)
+    log.flush()
+    first = log.segments[0]
+    log.close()
+    Path(first.path()).unlink()
+    index = Path(first.path(".index"))
+    raw = bytearray(index.read_bytes())
+    raw[40] ^= 1
+    index.write_bytes(raw)
+    log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
+    with pytest.raises(ColdError) as caught:
+        log.find(at_offset(3))
+    assert caught.value.suffix == ".index"
+    assert not index.exists()
+    log.close()
+
+
+def test_retention_takes_cold_segments_too(tmp_path: Path) -> None:
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    write_copy(OsDisk(), log.folder, _store(log, 5, contents))
+    cold = [Path(segment.path()) for segment in log.segments[:5]]
+    log.close()
+    for path in cold:
+        path.unlink()
+    cache = _cache(tmp_path)
+    log = Log.open(
+        str(tmp_path / "s"), LogPolicy(max_segment_bytes=2_000, max_length_bytes=3_000), cache=cache
+    )
+    _read_all(log, contents)
+    log.flush(with_checkpoint=True)
+    log.expire(1 << 40).run()
+    assert all(segment.cold is None for segment in log.segments)
+    assert not Path(cold[0].with_suffix(".index")).exists()
+    assert cache.num_bytes == 0
+    first = log.first_offset
+    log.close()
+    log = Log.open(str(tmp_path / "s"), _POLICY, cache=cache)  # the copy still names them
+    assert log.first_offset == first
+    log.close()
+
+
+def test_a_copy_that_is_damaged_is_not_taken_for_no_copy(tmp_path: Path) -> None:
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    write_copy(OsDisk(), log.folder, _store(log, 2, contents))
+    log.close()
+    path = tmp_path / "s" / MANIFEST_FILE
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(CorruptError, match=r"manifest is damaged.*the store has it, too"):
+        Log.open(str(tmp_path / "s"), _POLICY)
