@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser check format docs screenshots dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser stores check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make browser    the console in a real browser, where Chromium is installed"
+	@echo "make stores     object stores for the tests, built with Go, where it is installed; once"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
 	@echo "make docs       the documentation, in docs/_build/html"
@@ -89,6 +90,10 @@ interop: $(VENV)/.test
 
 browser: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m browser -rs tests/console/browser
+
+# Each version is built once, into the user's cache; tests of those that are not there are skipped.
+stores: $(VENV)/.test
+	$(BIN)/python -m tests.support.stores
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .

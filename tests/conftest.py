@@ -11,7 +11,7 @@ when all tasks wait: sleeping takes no time.
 import inspect
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trio.testing import MockClock
 from streamd.broker import threads
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
+from tests.support.stores import KINDS, StoreServer, Tier, tier_in
 from tests.support.syncs import sync
 
 VIRTUAL_TIME = {
@@ -116,3 +117,31 @@ async def peer(server: Harness) -> Peer:
 def http(server: Harness) -> Http:
     """Requests of the user guest, and of others."""
     return Http(server)
+
+
+@pytest.fixture(scope="session")
+def store_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], StoreServer]]:
+    """Gives a running store of a kind, that all tests of this process share."""
+    running: dict[str, StoreServer] = {}
+
+    def start(kind: str) -> StoreServer:
+        if kind not in running:
+            folder = tmp_path_factory.mktemp(kind)
+            running[kind] = StoreServer(kind, folder, is_lasting=False).start()
+        return running[kind]
+
+    yield start
+    for server in running.values():
+        server.kill()
+
+
+@pytest.fixture(params=KINDS)
+def tier(
+    request: pytest.FixtureRequest,
+    store_server: Callable[[str], StoreServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Tier:
+    """A tier of the test's own in each kind of store; those that are not built are skipped."""
+    return tier_in(store_server(request.param), monkeypatch)

@@ -224,6 +224,11 @@ def test_segments_spark_can_be_imported_without_the_extra() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
+def test_only_one_file_needs_the_extra_of_the_tier() -> None:
+    users = {i.file for folder in PRODUCT for i in imports(folder) if within(i.module, "obstore")}
+    assert users == {"segments/tier/remote_store.py"}
+
+
 def test_the_client_library_shares_only_the_wire_with_the_server() -> None:
     of_the_server = [item for item in imports("clients") if within(item.module, "streamd")]
     assert of_the_server, "or this test looks at the wrong place"

@@ -22,14 +22,15 @@ CATALOG_FOLDER = f"{VERSION}/catalog"
 MANIFEST_NAME = "manifest"
 TRACKING_SUFFIX = ".tracking"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
-_MOST_ESCAPED = 300  # characters of a name
+_MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
 _OBJECT = re.compile(r"([0-9]{20})\.([0-9]+)\.([0-9a-f]{16})(\.[a-z]+)")
 
 
 def _escaped(name: str) -> str:
     """A name as a part of a key: letters, digits and `._-`, the rest as %XX.
 
-    Keys are limited to 1,024 bytes, so of long names the beginning is there, and a hash.
+    Keys are limited to 1,024 bytes, and where they become files each part to 255; so of long names
+    the beginning is there, and a hash.
     """
     found = quote(name, safe="").replace("~", "%7E").replace(".", "%2E", 1)
     if found in _RESERVED:

@@ -1,6 +1,6 @@
 """The store, whatever kind it is: S3 and what speaks its protocol, GCS, Azure, a folder.
 
-Calls block, so they belong in threads. Nothing else in this program imports the library.
+Calls block, so they belong in threads. `stores.open_store` makes one of an address.
 """
 
 from collections.abc import Iterator
@@ -30,6 +30,10 @@ class ConflictError(TierError):
 
     Look at the object: a write of ours whose answer was lost may have done it.
     """
+
+
+class UnsupportedError(TierError):
+    """The store does not know this request: it has no compare-and-set, for one."""
 
 
 class StoredObject(NamedTuple):

@@ -1,0 +1,150 @@
+"""What a store's refusals mean, in sentences for an operator.
+
+The library's errors are text: the URL, the status, the store's answer, and "Debug source:" with the
+fault below. Of all this only the status, the store's code for the error and the name of a region
+are repeated, so nothing secret can come with them.
+"""
+
+import re
+
+from segments.tier.object_store import (
+    ConflictError,
+    DeniedError,
+    MissingError,
+    TierError,
+    UnsupportedError,
+)
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>")
+_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
+_MISSING, _FORBIDDEN, _UNAUTHORIZED, _FAILED = 404, 403, 401, 500
+
+# Codes that an operator has to do something about, and what.
+_DENIED = {
+    "NoSuchBucket": "there is no such bucket: create it, or correct the tier's address",
+    "ContainerNotFound": "there is no such container: create it, or correct the tier's address",
+    "SignatureDoesNotMatch": "the secret key is wrong",
+    "AuthenticationFailed": "the account or its key is wrong",
+    "InvalidAccessKeyId": "the access key id is not known there",
+    "XAdminUserNotFound": "the access key id is not known there",  # versitygw
+    "RequestTimeTooSkewed": "this machine's clock is off by more than the store accepts: set it",
+    "ExpiredToken": "the session token has expired: start with a new one",
+    "InvalidToken": "the session token is not valid",
+    "AccessDenied": "the credentials do not allow it: give them the right to read, write, list and"
+    " delete below the tier's address",
+    "AuthorizationPermissionMismatch": "the credentials do not allow it: give them the right to"
+    " read, write, list and delete",
+    "AllAccessDisabled": "all access to the bucket is disabled",
+    "AccountProblem": "there is a problem with the account",
+    "InvalidBucketName": "the store does not take the bucket's name",
+    "PermanentRedirect": "the bucket is in another region: set AWS_REGION",
+    "TemporaryRedirect": "the bucket is in another region: set AWS_REGION",
+    "IllegalLocationConstraintException": "the bucket is in another region: set AWS_REGION",
+    "AuthorizationHeaderMalformed": "the region is wrong: set AWS_REGION",
+}
+# Codes that may go away by themselves.
+_PASSING = {
+    "InvalidRange": "the object ends before these bytes",
+    "BadDigest": "the bytes were changed on the way",
+    "XAmzContentSHA256Mismatch": "the bytes were changed on the way",
+    "XAmzContentChecksumMismatch": "the bytes were changed on the way",
+    "SlowDown": "the store asks for fewer requests",
+    "ServiceUnavailable": "the store is not available at the moment",
+    "ServerBusy": "the store is not available at the moment",
+    "InternalError": "the store failed",
+    "QuotaExceeded": "the store is full",
+    "XMinioStorageFull": "the store is full",
+    "InsufficientStorage": "the store is full",
+}
+# Words in the fault below, where there was no answer.
+_CONNECTION = (
+    ("dns error", "the name of its host is not known"),
+    ("ConnectionRefused", "nothing listens there"),
+    ("certificate", "its certificate is not trusted"),
+    ("InvalidContentType", "it does not speak TLS: the endpoint begins with http://, not https://"),
+    ("TimedOut", "there was no answer in time"),
+    ("kind: Timeout", "there was no answer in time"),
+    ("NetworkUnreachable", "there is no way to it in the network"),
+    ("HostUnreachable", "there is no way to it in the network"),
+    ("ConnectionReset", "the connection broke off"),
+    ("IncompleteMessage", "the connection broke off"),
+    ("IncompleteBody", "the connection broke off"),
+    ("error sending request", "the connection failed"),
+    ("body error", "the connection broke off"),
+    ("error decoding response body", "the connection broke off"),
+)
+
+
+def refusal(operation: str, where: str, error: Exception) -> TierError:
+    """What an error of the library is, with one sentence.
+
+    Args:
+        operation: what was to be done, as "read v1/cluster".
+        where: the store, as "s3://bucket/prefix at http://host:9000".
+        error: as the library raised it.
+
+    Returns:
+        DeniedError, MissingError, ConflictError, UnsupportedError, or TierError for all else; it is
+        to be raised `from None`, for the library's text may tell too much.
+    """
+    kind, reason = _meaning(error)
+    return kind(f"cannot {operation} in {where}: {reason}")
+
+
+def _meaning(error: Exception) -> tuple[type[TierError], str]:
+    text = str(error)
+    code = _found(_CODE, text)
+    if any(address in text for address in _METADATA):
+        return DeniedError, "there are no credentials in the environment"
+    if code in _DENIED:
+        return DeniedError, _denied(code, text)
+    by_type = _BY_TYPE.get(type(error).__name__)
+    if by_type is not None:
+        return by_type
+    if code in _PASSING:
+        return TierError, f"{_PASSING[code]} ({code})"
+    status = _found(_STATUS, text)
+    return _by_status(int(status), code) if status else (TierError, _connection(text))
+
+
+_BY_TYPE: dict[str, tuple[type[TierError], str]] = {
+    "FileNotFoundError": (MissingError, "it is not there"),
+    "AlreadyExistsError": (ConflictError, "somebody else has written it"),
+    "PreconditionError": (ConflictError, "somebody else has written it"),
+    "NotSupportedError": (UnsupportedError, "the store does not know this request"),
+    "NotImplementedError": (UnsupportedError, "the store does not know this request"),
+}
+
+
+def _denied(code: str, text: str) -> str:
+    region = _found(_REGION, text)
+    return f"{_DENIED[code]}{f' to {region}' if region else ''} ({code})"
+
+
+def _by_status(status: int, code: str) -> tuple[type[TierError], str]:
+    told = f"{status} {code}".rstrip()
+    if status in (_UNAUTHORIZED, _FORBIDDEN):
+        return DeniedError, f"the store refuses the credentials ({told})"
+    if code == "NotImplemented" or status in (405, 501):
+        return UnsupportedError, f"the store does not know this request ({told})"
+    if status in (301, 307):
+        return DeniedError, f"the bucket is elsewhere: set AWS_REGION, or the endpoint ({told})"
+    if status == 416:  # noqa: PLR2004 - as its code in _PASSING
+        return TierError, f"the object ends before these bytes ({told})"
+    if status == 429 or status >= _FAILED:  # noqa: PLR2004 - too many requests
+        return TierError, f"the store failed ({told})"
+    return TierError, f"the store answered {told}"
+
+
+def _connection(text: str) -> str:
+    for word, meaning in _CONNECTION:
+        if word in text:
+            return meaning
+    return "the request failed"
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""

@@ -1,0 +1,212 @@
+"""Stores behind a network, through obstore. Only this file imports it.
+
+Two clients of the same store, for the library repeats requests by itself:
+
+* Compare-and-set is sent once. A repeated one whose first answer was lost would meet its own write
+  and report a conflict. The body is signed.
+* Everything else may be repeated. Bodies are not signed but have a checksum that the store compares
+  (CRC-64/NVME), which costs a tenth of the CPU; AWS_CHECKSUM_ALGORITHM names another for a store
+  that does not know it.
+
+A request has a deadline that leaves 60 s and a second for each MB; so none has more than a part of
+an upload in it, and none that reads should ask for more than `MOST_IN_REQUEST`. Files are uploaded
+in parts, few at once, and the object is there when the store has been told that all are.
+
+The library starts threads with its first request, and they do not survive a fork: a process that
+has used a store must not fork and use it there.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore import exceptions, store as kinds
+
+from segments.disk import Buffer
+from segments.tier.address import Address
+from segments.tier.folder_store import file_pieces
+from segments.tier.object_store import (
+    DeniedError,
+    Listed,
+    MissingError,
+    StoredObject,
+    TierError,
+    UnsupportedError,
+)
+from segments.tier.refusals import refusal
+
+MOST_IN_REQUEST = 16 << 20  # bytes; buffers of twice the size cost the system twice the time
+_PARTS_AT_ONCE = 3  # of an upload: with the next one, 64 MiB of memory
+_LEAST_SECONDS, _BYTES_PER_SECOND = 60, 1_000_000
+_DEADLINE = timedelta(seconds=_LEAST_SECONDS + MOST_IN_REQUEST / _BYTES_PER_SECOND)
+_CONNECT = timedelta(seconds=10)
+_ONCE = {"max_retries": 0, "retry_timeout": _DEADLINE}
+_FEW = {
+    "max_retries": 2,  # who calls has patience, too
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=1)},
+}
+_DELETED_AT_ONCE = 1_000
+_ERRORS = (exceptions.BaseError, FileNotFoundError, NotImplementedError, ValueError, OSError)
+
+
+class RemoteStore:
+    """A bucket or container; see ObjectStore. Safe for threads.
+
+    Args:
+        address: where it is.
+
+    Raises:
+        DeniedError: the environment lacks something, or has something that is wrong.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        # Google's store compares a number that it calls the generation, the others the etag.
+        self._version = "version" if address.scheme == "gs" else "e_tag"
+        try:
+            self._once = _client(address, _ONCE)
+            self._repeated = _client(address, _FEW, **_cheap_uploads(address))
+        except _ERRORS as error:
+            reason = _missing_setting(error)
+            raise DeniedError(f"cannot use {address}: {reason}") from None
+
+    def __repr__(self) -> str:
+        return str(self._address)
+
+    def get(self, key: str) -> StoredObject:  # noqa: D102 - see ObjectStore
+        with self._refusals(f"read {key}"):
+            found = obstore.get(self._repeated, key)
+            return StoredObject(bytes(found.bytes()), self._etag(found.meta))
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:  # noqa: D102 - see ObjectStore
+        with self._refusals(f"read {key}"):
+            content = memoryview(obstore.get_range(self._repeated, key, start=start, length=size))
+        if len(content) != size:
+            raise TierError(f"cannot read {key} in {self}: the object ends before these bytes")
+        return content
+
+    def put(self, key: str, content: Buffer) -> None:  # noqa: D102 - see ObjectStore
+        whole = memoryview(content)
+        starts = range(0, len(whole), MOST_IN_REQUEST)
+        self._put(key, len(whole), (whole[start : start + MOST_IN_REQUEST] for start in starts))
+
+    def put_file(self, key: str, path: str, size: int) -> None:  # noqa: D102 - see ObjectStore
+        self._put(key, size, file_pieces(path, size, MOST_IN_REQUEST))
+
+    def create(self, key: str, content: bytes) -> str:  # noqa: D102 - see ObjectStore
+        with self._refusals(f"write {key}"):
+            return self._etag(obstore.put(self._once, key, content, mode="create"))
+
+    def replace(self, key: str, content: bytes, etag: str) -> str:  # noqa: D102 - see ObjectStore
+        expected: Any = {self._version: etag}
+        with self._refusals(f"write {key}"):
+            return self._etag(obstore.put(self._once, key, content, mode=expected))
+
+    def listing(self, folder: str) -> Iterator[Listed]:  # noqa: D102 - see ObjectStore
+        with self._refusals(f"list {folder}"):
+            for page in obstore.list(self._repeated, folder, chunk_size=1_000):
+                for found in page:
+                    modified = found["last_modified"].timestamp()
+                    yield Listed(found["path"], found["size"], int(modified * 1000))
+
+    def folders(self, folder: str) -> list[str]:  # noqa: D102 - see ObjectStore
+        with self._refusals(f"list {folder}"):
+            found = obstore.list_with_delimiter(self._repeated, folder)
+        return sorted(found["common_prefixes"])
+
+    def delete(self, keys: list[str]) -> None:  # noqa: D102 - see ObjectStore
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            some = keys[start : start + _DELETED_AT_ONCE]
+            try:
+                self._delete(some)
+            except MissingError:  # of stores that know no request for many
+                for key in some:
+                    self._delete_if_there(key)
+
+    def _delete(self, keys: list[str]) -> None:
+        what = keys[0] if len(keys) == 1 else f"{len(keys)} objects"
+        with self._refusals(f"delete {what}"):
+            obstore.delete(self._repeated, keys)
+
+    def _delete_if_there(self, key: str) -> None:
+        try:
+            self._delete([key])
+        except MissingError:
+            return
+
+    def _put(self, key: str, size: int, pieces: Iterator[Buffer]) -> None:
+        """Write an object of its pieces: in one request, or in parts if it is larger."""
+        with self._refusals(f"write {key}"):
+            if size <= MOST_IN_REQUEST:
+                content = next(pieces, b"")
+                obstore.put(self._repeated, key, content, use_multipart=False)
+                return
+            obstore.put(
+                self._repeated,
+                key,
+                pieces,
+                chunk_size=MOST_IN_REQUEST,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def _etag(self, answer: Any) -> str:  # noqa: ANN401 - dictionaries of the library
+        etag: str | None = answer[self._version]
+        if etag is None:
+            raise UnsupportedError(f"{self} gives objects no etag")
+        return etag
+
+    @contextmanager
+    def _refusals(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except _ERRORS as error:
+            raise refusal(operation, str(self), error) from None
+
+
+def _client(address: Address, retries: Any, **options: Any) -> Any:  # noqa: ANN401 - the library's
+    """A client of the library; what is not said here it takes from the environment."""
+    client: dict[str, Any] = {
+        "timeout": _DEADLINE,
+        "connect_timeout": _CONNECT,
+    }
+    if address.endpoint.startswith("http://"):
+        client["allow_http"] = True
+    shared: dict[str, Any] = {
+        "prefix": address.prefix or None,
+        "client_options": client,
+        "retry_config": retries,
+    }
+    if address.scheme == "gs":
+        return kinds.GCSStore(address.bucket, **shared)
+    if address.scheme == "az":
+        return kinds.AzureStore(address.bucket, **shared)
+    if address.endpoint:
+        options["endpoint"] = address.endpoint
+    return kinds.S3Store(address.bucket, **shared, **options)
+
+
+def _cheap_uploads(address: Address) -> dict[str, Any]:
+    if address.scheme != "s3":
+        return {}
+    checksum = os.environ.get("AWS_CHECKSUM_ALGORITHM", "CRC64NVME")
+    return {"unsigned_payload": True} | ({"checksum_algorithm": checksum} if checksum else {})
+
+
+# Words in the library's refusal to make a client, and what an operator does about it.
+_SETTINGS = (
+    ("Missing SecretAccessKey", "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not"),
+    ("Missing AccessKeyId", "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID is not"),
+    ("Account must be specified", "AZURE_STORAGE_ACCOUNT_NAME is not set"),
+    ("service account file", "the file that GOOGLE_SERVICE_ACCOUNT names cannot be read"),
+)
+
+
+def _missing_setting(error: Exception) -> str:
+    for words, meaning in _SETTINGS:
+        if words in str(error):
+            return meaning
+    return "the library does not take the settings in the environment (AWS_…, GOOGLE_…, AZURE_…)"
