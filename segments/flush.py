@@ -162,6 +162,7 @@ class FlushState:
     Args:
         writer: of the newest segment.
         plan: what was found on opening.
+        epoch: of what is appended from now on.
         has_new_names: the newest segment was created just now.
 
     Attributes:
@@ -169,7 +170,9 @@ class FlushState:
         sealed: segments that were sealed since the last flush, and their files.
     """
 
-    def __init__(self, writer: SegmentWriter, plan: Plan, *, has_new_names: bool) -> None:
+    def __init__(
+        self, writer: SegmentWriter, plan: Plan, *, epoch: int, has_new_names: bool
+    ) -> None:
         self.held: list[Appended] = []
         self.sealed: dict[Segment, File] = {}
         self._running: dict[Segment, File] = {}
@@ -187,7 +190,7 @@ class FlushState:
         self._counted_from = (writer.size, writer.num_chunks)
         self._indexes: dict[str, None] = {}
         self._epoch = plan.last_epoch
-        self._new_epoch = plan.last_epoch + 1
+        self._new_epoch = epoch
         found = [segment for segment in plan.unflushed if segment is not writer.segment]
         self._found = [segment.path() for segment in found]
         self._indexes.update(dict.fromkeys(segment.path(INDEX_SUFFIX) for segment in found))

@@ -106,7 +106,8 @@ class Log:
         commits_on_flush: readers see what is appended when it is flushed.
         segments: that readers may read, oldest first; the last one grows.
         committed_offset: the offset after the last record that readers may read.
-        epoch: the writer's generation; one more than the newest chunk that was found.
+        epoch: the writer's generation: of the server, or one more than the newest chunk that was
+            found; never less than that one's.
         tracking: publisher sequences of what readers may read, and stored offsets.
         filter_demand: which filter values consumers ask for.
         report: what opening it found.
@@ -127,6 +128,7 @@ class Log:
         observer: LogObserver,
         cache: TierCache,
         *,
+        epoch: int,
         commits_on_flush: bool,
     ) -> None:
         disk, folder = writer.segment.disk, writer.segment.folder
@@ -135,14 +137,16 @@ class Log:
         self.policy = policy
         self.commits_on_flush = commits_on_flush
         self.segments = plan.segments
-        self.epoch = plan.last_epoch + 1
+        self.epoch = max(epoch, plan.last_epoch)
         self._writer = self._shown = writer  # _shown: of the last segment that readers may read
         if not plan.has_tail:
             self.segments.append(writer.segment)
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
-        self._state = FlushState(writer, plan, has_new_names=not plan.knows_newest)
+        self._state = FlushState(
+            writer, plan, epoch=self.epoch, has_new_names=not plan.knows_newest
+        )
         self.is_closed = self.keys_requested = False
         self.begins_at = self.keys_wanted_from = 0
         self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
@@ -172,6 +176,7 @@ class Log:
         observer: LogObserver | None = None,
         cache: TierCache | None = None,
         *,
+        epoch: int | None = None,
         commits_on_flush: bool = False,
     ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
@@ -184,6 +189,7 @@ class Log:
             disk: where the folder is; default the operating system's.
             observer: learns what happens while it is read; default nobody.
             cache: for its cold segments; default one that has nothing.
+            epoch: of who appends to it; default one that no chunk of it has.
             commits_on_flush: readers get to see what is appended after the flush that covers it;
                 else at once.
 
@@ -197,7 +203,13 @@ class Log:
         policy, cache = policy or LogPolicy(), cache or TierCache(disk=disk)
         try:
             return cls._open(
-                folder, policy, disk, observer, cache, commits_on_flush=commits_on_flush
+                folder,
+                policy,
+                disk,
+                observer,
+                cache,
+                epoch=epoch,
+                commits_on_flush=commits_on_flush,
             )
         except UnreadableError as error:
             raise UndecidedError(error, str(PurePath(folder, recovery.SALVAGE_NAME))) from error
@@ -211,6 +223,7 @@ class Log:
         observer: LogObserver,
         cache: TierCache,
         *,
+        epoch: int | None,
         commits_on_flush: bool,
     ) -> "Log":
         disk.make_folder(folder)
@@ -228,6 +241,7 @@ class Log:
                 journal,
                 observer,
                 cache,
+                epoch=plan.last_epoch + 1 if epoch is None else epoch,
                 commits_on_flush=commits_on_flush,
             )
             log.flush(with_checkpoint=True)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
+from segments import SegmentsError
 from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
+from streamd.broker import threads
 from streamd.broker.broker import Broker, wall_clock_ms
 from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog_writer import CatalogWriter
@@ -25,6 +27,7 @@ from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
+from streamd.broker.tier.identity import Identity, begin_epoch
 from streamd.config import (
     DRAIN_SECONDS,
     MAX_METRICS_CONNECTIONS,
@@ -325,6 +328,7 @@ async def open_server(
         StartError: the data folder cannot be used.
     """
     with _data_folder(config.data):
+        identity = await _begin_epoch(config.data)
         try:
             catalog = Catalog(config.data)
             contents = catalog.contents()
@@ -335,14 +339,21 @@ async def open_server(
             raise StartError(str(error)) from error
         except Refused as refused:
             raise StartError(refused.details) from refused
-        async with _open_broker(config, writer, now_ms) as broker:
+        async with _open_broker(config, writer, now_ms, identity) as broker:
             await broker.open(contents)
             yield Server(broker, directory, config)
 
 
+async def _begin_epoch(data: str) -> Identity:
+    try:
+        return await threads.in_thread(begin_epoch, data)
+    except SegmentsError as error:
+        raise StartError(f"cannot use the data folder {data}: {error}") from error
+
+
 @asynccontextmanager
 async def _open_broker(
-    config: Config, writer: CatalogWriter, now_ms: Callable[[], int]
+    config: Config, writer: CatalogWriter, now_ms: Callable[[], int], identity: Identity
 ) -> AsyncIterator[Broker]:
     """A broker with its tasks; it is closed when the last of them, and its thread, has ended."""
     flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
@@ -352,6 +363,7 @@ async def _open_broker(
             broker = Broker(
                 *(config.data, writer, tasks, now_ms, config.max_streams, flusher),
                 has_tier=bool(config.tier),
+                identity=identity,
             )
             try:
                 yield broker

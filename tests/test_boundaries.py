@@ -23,7 +23,7 @@ LAYERS = (
     ("segments", "segments/selector", "segments/spark", "streamd/config.py", "streamd/__init__.py"),
     ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
     ("streamd/net",),
-    ("streamd/broker", "streamd/broker/routing"),
+    ("streamd/broker", "streamd/broker/routing", "streamd/broker/tier"),
     ("streamd/auth",),
     ("streamd/connections",),
     ("streamd/connections/stream", "streamd/connections/amqp091"),

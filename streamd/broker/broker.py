@@ -26,6 +26,7 @@ from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.identity import Identity
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
@@ -52,6 +53,7 @@ class Broker:
         flusher: flushes what streams write; by default the system does, when it likes.
         max_open_logs: see LogKeeper.
         has_tier: sealed segments go to a tier.
+        identity: who this server is; None where nobody asks.
 
     Attributes:
         virtual_hosts: by name.
@@ -67,7 +69,7 @@ class Broker:
         history: the same over the last hour.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of the server
         self,
         data: str,
         catalog: CatalogWriter,
@@ -78,8 +80,10 @@ class Broker:
         max_open_logs: int | None = None,
         *,
         has_tier: bool = False,
+        identity: Identity | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
+        self._identity = identity
         self.now_ms = now_ms
         self.data = data
         self.has_looked = False
@@ -103,7 +107,11 @@ class Broker:
             StreamQuota(max_streams),
             self.traffic,
             has_tier,
+            self._epoch,
         )
+
+    def _epoch(self) -> int | None:
+        return None if self._identity is None else self._identity.epoch
 
     async def open(self, contents: Contents) -> None:
         """Take what the catalog knows, and begin; logs are opened when they are wanted."""

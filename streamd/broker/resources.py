@@ -44,6 +44,10 @@ class StreamQuota:
         self._used -= 1
 
 
+def _no_epoch() -> None:
+    """Nobody counts the starts of this server."""
+
+
 class ServerResources(NamedTuple):
     """What all virtual hosts of a server have in common.
 
@@ -60,6 +64,7 @@ class ServerResources(NamedTuple):
         quota: limits the number of streams.
         traffic: counts what goes through the server.
         has_tier: sealed segments go to a tier.
+        epoch: of what is appended to logs from now on; None for one that no chunk has.
     """
 
     data: str
@@ -74,3 +79,4 @@ class ServerResources(NamedTuple):
     quota: StreamQuota
     traffic: Traffic
     has_tier: bool = False
+    epoch: Callable[[], int | None] = _no_epoch

@@ -153,6 +153,7 @@ class VirtualHost:
             self.folder(row.name),
             self._policy(row),
             observer=_LogObserver(stream, self._resources.indexer),
+            epoch=self._resources.epoch(),
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
         )
 

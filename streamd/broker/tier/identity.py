@@ -1,0 +1,97 @@
+"""Who this server is, and how often it has been started: the file `tier.json` of the data folder.
+
+The identity is random, and as old as the data folder. The epoch is one more with each start,
+whether there is a tier or not, and stands in the headers of chunks; so of two chunks with the same
+offset, of two servers or after a restored backup, one can tell which was written later.
+"""
+
+import json
+import os
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from segments.atomic_write import replace_file
+from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
+from segments.disk import Disk, OsDisk
+from segments.errors import CorruptError, SegmentsError
+
+IDENTITY_FILE = "tier.json"
+_HEX_DIGITS = 16
+
+
+class Identity(NamedTuple):
+    """A server in one of its lives.
+
+    Attributes:
+        name: of the server: 16 hexadecimal digits.
+        epoch: of this start.
+        start: random, of this process: 16 hexadecimal digits.
+    """
+
+    name: str
+    epoch: int
+    start: str
+
+
+def random_name() -> str:
+    """16 hexadecimal digits that nobody else has."""
+    return os.urandom(_HEX_DIGITS // 2).hex()
+
+
+def begin_epoch(data: str, disk: Disk | None = None) -> Identity:
+    """Who the server of a data folder is from now on; on the device when this returns.
+
+    Raises:
+        CorruptError: the file is damaged.
+        StorageError: the system refused.
+    """
+    disk = disk or OsDisk()
+    if IDENTITY_FILE in disk.list(data):
+        name, epoch = _read(data, disk)
+    else:
+        name, epoch = random_name(), _highest_epoch(data, disk)
+    identity = Identity(name, epoch + 1, random_name())
+    keep_epoch(data, identity, disk)
+    return identity
+
+
+def keep_epoch(data: str, identity: Identity, disk: Disk | None = None) -> None:
+    """Write down a server's epoch; on the device when this returns.
+
+    Raises:
+        StorageError: the system refused; the old one stays.
+    """
+    disk = disk or OsDisk()
+    content = json.dumps({"version": 1, "identity": identity.name, "epoch": identity.epoch})
+    replace_file(disk, str(PurePath(data, IDENTITY_FILE)), f"{content}\n".encode()).close()
+    disk.sync_folder(data)
+
+
+def _read(data: str, disk: Disk) -> tuple[str, int]:
+    path = str(PurePath(data, IDENTITY_FILE))
+    file = disk.open(path, writable=False)
+    try:
+        content = file.read(file.size(), 0)
+    finally:
+        file.close()
+    try:
+        found = json.loads(content)
+        if found["version"] != 1:
+            raise CorruptError(path, 0, f"its version is {found['version']!r}, expected 1")
+        return str(found["identity"]), int(found["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        advice = (
+            "restore it from a backup, or remove it and start with --restore if there is a tier"
+        )
+        raise CorruptError(path, 0, f"it does not say who this server is; {advice}") from error
+
+
+def _highest_epoch(data: str, disk: Disk) -> int:
+    """Of all streams, in a data folder of an earlier version."""
+    highest = 0
+    for path in Path(data, "streams").glob(f"*/*/{CHECKPOINT_NAME}"):
+        try:
+            highest = max(highest, read_checkpoint(disk, str(path.parent)).epoch)
+        except SegmentsError:
+            continue  # opening the log says so, and its epoch is never below that of its chunks
+    return highest
