@@ -1,9 +1,10 @@
 """Everything but messages: streams, super streams, users, selectors."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from clients.connection import ANSWER_SECONDS
 from clients.errors import PreconditionFailed, StreamDoesNotExist, Unsupported, refusal
 from clients.filters import SelectorRequest
 from clients.reconnecting import ReconnectingConnection
@@ -356,15 +357,39 @@ class Administration:
             AccessRefused: the user is not an administrator.
             PreconditionFailed: it does not fit; says why.
         """
+        return await self._manage(operation, arguments, ANSWER_SECONDS)
+
+    async def _manage(
+        self, operation: str, arguments: Mapping[str, str], seconds: float | None
+    ) -> list[dict[str, str]]:
         if not self._connection.is_streamd:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
-        answer = await self._connection.request(c.Manage, operation, pairs)
+        answer = await self._connection.request(c.Manage, operation, pairs, seconds=seconds)
         if answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:  # the reason is its name
             raise refusal(answer.code, f"{operation} {answer.reason}".rstrip())
         if answer.code != OK:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
+
+    async def tier_report(self, operation: str, **arguments: str) -> list[dict[str, str]]:
+        """What the server tells of its tier; waits as long as the object store takes.
+
+        Args:
+            operation: tier.status for users with the tag monitoring, tier.stream for those who may
+                read the stream, tier.verify or tier.gc for administrators.
+            arguments: the name of a stream; dry_run, true or false, of tier.gc.
+
+        Returns:
+            The report, and behind it a row for each stream, fault or orphan in it.
+
+        Raises:
+            Unsupported: the server is not a streamd.
+            AccessRefused: the user may not ask for that.
+            PreconditionFailed: the server has no tier; or another reason, which it says.
+            ServerRefused: the object store cannot be asked.
+        """
+        return await self._manage(operation, arguments, None)
 
     async def set_arguments(self, stream: str, arguments: dict[str, str]) -> None:
         """Change the arguments of a stream; takes effect with the next chunk.

@@ -17,6 +17,7 @@ from segments.compression import GZIP, pack
 from segments.message import Message
 from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.tier.reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import codec, commands as c
@@ -26,6 +27,7 @@ from tests.support.amqp import STREAM, AmqpPeer, declare, fields, open_peer
 from tests.support.http import Http
 from tests.support.metrics import Metrics
 from tests.support.server import FIRST, OK, Harness, frame, harness
+from tests.support.tier import FakeTier
 from tests.support.watchdog import MOST_UNITS, Watchdog, watchdog
 
 NAMES = tuple(f"{n:05}" for n in range(MAX_ITEMS))
@@ -34,6 +36,11 @@ PAIRS = tuple(Pair(f"{n}", "x" * 20) for n in range(200))
 VERSIONS = tuple(CommandVersions(n, 1, 1) for n in range(MAX_ITEMS))
 MANY = (Pair("", ""),) * MAX_ITEMS
 PATTERNS = [f"#.{n}.#" for n in range(2_000)]
+TIER = [
+    c.Manage(3, "tier.status"),
+    c.Manage(4, "tier.verify", (Pair("stream", "s"),)),
+    c.Manage(5, "tier.gc"),
+]
 KEYS = [".".join(map(str, range(n, n + 20))) for n in range(5)]
 DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
 _CONNECTION_CLASS = 10  # of methods: these are sent on channel 0
@@ -49,6 +56,9 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
     """A server in which much was declared."""
     async with harness(tmp_path) as running:
         host = running.host
+        running.server.broker.tier = tier = FakeTier()
+        tier.faults = (Fault("v1/objects/0.segment", "is missing"),) * MOST_TOLD
+        tier.orphans = (Orphan("v1/objects/0.segment", 5),) * MOST_TOLD
         peer = await running.peer()
         await peer.create("s")
         await peer.create("t")
@@ -142,7 +152,7 @@ STREAM_KINDS: dict[type[Any], list[Any]] = {
     c.DescribeSubscription: [c.DescribeSubscription(1, 1, 0)],
     c.DescribeFilters: [c.DescribeFilters(1, "d")],
     c.Find: [c.Find(1, "d"), [c.Find(2, "d", (Pair("order", "newest"),))] * 2],
-    c.Manage: [c.Manage(1, "permission.list"), c.Manage(2, "none", MANY)],
+    c.Manage: [c.Manage(1, "permission.list"), c.Manage(2, "none", MANY), *TIER],
 }
 
 
@@ -318,6 +328,8 @@ BODIES = {
     ("PUT", "/api/stream/super-streams/{vhost}/{name}"): {"partitions": 1_000},
     ("PUT", "/api/stream/{vhost}/{name}/tracking/{reference}"): {"offset": 5},
     ("POST", "/api/stream/{vhost}/{name}/truncate"): {"offset": 1},
+    ("POST", "/api/tier/gc"): {"dry_run": True},
+    ("POST", "/api/tier/streams/{vhost}/{name}/verify"): None,
     ("PUT", "/api/users/{user}"): {"password": "guest", "tags": "administrator"},
     ("PUT", "/api/permissions/{vhost}/{user}"): dict.fromkeys(("configure", "write", "read"), ".*"),
     ("PUT", "/api/vhosts/{vhost}"): {},

@@ -30,6 +30,7 @@ from streamd.broker.names import Name, check_new
 logger = logging.getLogger(__name__)
 
 ADMINISTRATOR = "administrator"
+MONITORING = "monitoring"
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
@@ -100,6 +101,12 @@ class Rights:
         """Raise Refused unless the user may manage users and virtual hosts."""
         if not self.is_administrator:
             raise Refused(Reason.ACCESS_REFUSED, f"{self.user} is not an administrator")
+
+    def require_monitoring(self) -> None:
+        """Raise Refused unless the user may look at the whole server."""
+        if not (self.is_administrator or self._directory.has_tag(self.account, MONITORING)):
+            details = f"{self.user} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
+            raise Refused(Reason.ACCESS_REFUSED, details)
 
     def allows(self, right: Right, name: Name) -> bool:
         """Whether the user has this right on the resource `name`."""

@@ -27,6 +27,7 @@ from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.identity import Identity
+from streamd.broker.tier.reports import TierReports
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
@@ -67,6 +68,7 @@ class Broker:
         searches: for single messages.
         traffic: counts what goes through the server.
         history: the same over the last hour.
+        tier: what the tier tells of itself; None without one.
     """
 
     def __init__(  # noqa: PLR0913 - parts of the server
@@ -86,6 +88,7 @@ class Broker:
         self._identity = identity
         self.now_ms = now_ms
         self.data = data
+        self.tier: TierReports | None = None
         self.has_looked = False
         self.catalog = catalog
         self.supervisor = Supervisor(nursery)

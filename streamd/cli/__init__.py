@@ -53,6 +53,9 @@ _COMMANDS = {
         "find",
         "Find messages of the stream NAME by key, time or condition.",
     ),
+    "tier": _Place(
+        "streamd.cli.tier", "tier", "Look at the object store that full segments are uploaded to."
+    ),
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
     ),

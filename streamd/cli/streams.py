@@ -1,6 +1,7 @@
 """`streamd stream create|set|list|info|truncate|delete`: manage streams."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -8,8 +9,10 @@ import click
 
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
+from streamd.broker.tier.reports import StreamTier, from_row, plain
 from streamd.cli.common import json_option, moment, run_client, size, uri_option, whole_number
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
+from streamd.cli.tier import stream_text
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo
@@ -296,18 +299,34 @@ def info(name: str, uri: str, *, as_json: bool) -> None:
       streamd stream info flights
     """
 
-    async def work(client: "Client") -> tuple["StreamInfo", dict[str, int]]:
+    async def work(client: "Client") -> tuple["StreamInfo", dict[str, int], StreamTier | None]:
         (found,) = await client.describe(name)
-        return found, await client.describe_filters(name) if found.figures else {}
+        filters = await client.describe_filters(name) if found.figures else {}
+        return found, filters, await _tier_of(client, name)
 
-    found, filters = run_client(uri, work)
+    found, filters, tier = run_client(uri, work)
     if as_json:
-        write_json({**_plain(found), "filters": filters})
+        row = {**_plain(found), "filters": filters}
+        write_json(row if tier is None else row | {"tier": plain(tier)})
         return
-    show_table((), _info_rows(found, filters))
+    show_table((), _info_rows(found, filters, tier))
 
 
-def _info_rows(found: "StreamInfo", filters: dict[str, int]) -> Iterator[tuple[str, str]]:
+async def _tier_of(client: "Client", name: str) -> StreamTier | None:
+    """What is in the tier of a stream; None without one, or from an earlier server."""
+    from clients import ServerRefused  # noqa: PLC0415 - not needed for --help
+
+    if not client.is_streamd:
+        return None
+    with suppress(ServerRefused):
+        for row in await client.tier_report("tier.stream", stream=name):
+            return from_row(StreamTier, row)
+    return None
+
+
+def _info_rows(
+    found: "StreamInfo", filters: dict[str, int], tier: StreamTier | None
+) -> Iterator[tuple[str, str]]:
     yield "stream", found.name
     yield from found.arguments.items()
     for key, number in found.figures.items():
@@ -319,6 +338,8 @@ def _info_rows(found: "StreamInfo", filters: dict[str, int]) -> Iterator[tuple[s
         yield "state", "not available; the server's log says why"
     if _SEALED in found.figures:
         yield "key index", _key_text(found.figures)
+    if tier is not None:
+        yield "tier", stream_text(tier)
     yield from _filter_rows(filters)
 
 

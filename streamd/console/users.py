@@ -7,7 +7,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY
+from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, MONITORING
 from streamd.broker.catalog_rows import PermissionRow, UserRow
 from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.broker.names import Name
@@ -15,7 +15,7 @@ from streamd.console.administering import BAD_REQUEST, Deletion, gone, problem_o
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.http_api.caller import MANAGEMENT, MONITORING, POLICYMAKER, Caller, caller_of
+from streamd.http_api.caller import MANAGEMENT, POLICYMAKER, Caller, caller_of
 from streamd.http_api.messages import BadRequest, part, texts
 
 _ONE = "/users/{user}"

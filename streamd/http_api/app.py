@@ -34,6 +34,7 @@ from streamd.http_api.openapi import DescriptionPaths
 from streamd.http_api.overview import OverviewPaths
 from streamd.http_api.queues import QueuePaths
 from streamd.http_api.service import Service
+from streamd.http_api.tier import TierPaths
 from streamd.http_api.tracking import TrackingPaths
 from streamd.http_api.unread import UnreadBodies
 from streamd.http_api.users import UserPaths
@@ -95,6 +96,7 @@ def routes_of(service: Service) -> list[Route]:
         ConnectionPaths(service),
         QueuePaths(service),
         TrackingPaths(service),
+        TierPaths(service),
         MessagePaths(service),
         ExchangePaths(service),
         BindingPaths(service),

@@ -14,7 +14,14 @@ import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, Account, Rights, UserDirectory
+from streamd.auth.users import (
+    ADMINISTRATOR,
+    LOOPBACK_ONLY,
+    MONITORING,
+    Account,
+    Rights,
+    UserDirectory,
+)
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
@@ -24,7 +31,6 @@ from streamd.net.transport import is_local_address
 
 logger = logging.getLogger(__name__)
 
-MONITORING = "monitoring"
 POLICYMAKER = "policymaker"
 MANAGEMENT = "management"
 ENTERED = "entered"  # in the state of a connection: called when the user of a request is known

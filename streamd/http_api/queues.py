@@ -20,6 +20,7 @@ from streamd.broker.names import Name, as_sent
 from streamd.broker.routing.partitions import SuperStreamRow
 from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
+from streamd.broker.tier.reports import TierReports, plain
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.connections import amqp_consumer_row, pairs_of
@@ -95,7 +96,7 @@ class QueuePaths:
             host, name = item
             if not host.has_stream(name):
                 return None
-            return _row(caller, host, name, readers[host.name, name])
+            return self._row(caller, host, name, readers[host.name, name])
 
         await know_all(names)
         return await listing(request, names, row, lambda item: item[1])
@@ -119,7 +120,7 @@ class QueuePaths:
         ]
         if not host.has_stream(name):  # deleted meanwhile
             raise NotFound
-        row = _row(caller_of(request), host, name, len(consumers))
+        row = self._row(caller_of(request), host, name, len(consumers))
         details = [amqp_consumer_row(pair) async for pair in in_turns(consumers, _CONSUMERS_A_TURN)]
         return await large_answer(row | {"consumer_details": details})
 
@@ -148,6 +149,11 @@ class QueuePaths:
         check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
         await host.delete(name, lambda: None, check)
         return done()
+
+    def _row(self, caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
+        tier = tier_row(caller, self._broker.tier, host.name, name)
+        row = _row(caller, host, name, num_consumers)
+        return row if tier is None else row | {"tier": tier}
 
     async def _readers(self) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
@@ -372,6 +378,17 @@ def _key_row(keys: KeyFigures) -> Row:
         "unknown_segments": keys.num_unknown,
         "bytes": keys.size,
     }
+
+
+def tier_row(
+    caller: Caller, tier: TierReports | None, virtual_host: Name, name: Name
+) -> Row | None:
+    """What is in the tier of a stream; None without a tier, or for one that is not there."""
+    found = tier.stream(virtual_host, name) if tier is not None else None
+    if found is None:
+        return None
+    trouble = {"sentence": shown_trouble(caller, found.sentence)} if found.sentence else {}
+    return plain(found) | trouble
 
 
 async def know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:

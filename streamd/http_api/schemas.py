@@ -3,6 +3,7 @@
 The fields are RabbitMQ's where it has them. Tests compare them with the rows that a server sends.
 """
 
+from streamd.broker.tier.reports import MOST_TOLD, Kind, TierState
 from streamd.http_api.description import Schema
 
 TEXT: Schema = {"type": "string"}
@@ -54,6 +55,10 @@ def body(*needed: str, **fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, **required}
 
 
+_WAITING = about(
+    {"type": ["number", "null"]}, "Since the oldest of those was full; null when none waits."
+)
+_BY_KIND = row(**{str(kind): NUMBER for kind in Kind})
 _COUNTS = {
     "messages": number("Messages."),
     "messages_ready": number("The same."),
@@ -307,9 +312,55 @@ SCHEMAS: dict[str, Schema] = {
         first_offset=about({"type": ["integer", "null"]}, "Of the oldest message."),
         next_offset=number("That the next message will have."),
         first_timestamp=number("Of the oldest chunk, in ms since 1970."),
+        tier=about(ref("StreamTier"), "What is in the tier, where the stream is in one."),
         consumer_details=about(some("QueueConsumer"), "In the answer for a single stream."),
     ),
     "DeclaredStream": row(**_QUEUE),
+    "Tier": row(
+        url=text("Of the store, as in the setting `tier`."),
+        state=about({"enum": [str(state) for state in TierState]}, "`off` without a tier."),
+        sentence=text("What is wrong and what to do; empty when nothing is."),
+        epoch=number("Of this start of the server."),
+        writer=text("This server, as the manifests name it."),
+        num_streams=number("That are in the tier, or are to be."),
+        bytes_local=number("Of segment files on the disk, of those streams."),
+        bytes_remote=number("Of segments in the tier."),
+        bytes_waiting=number("Of full segments that are not in the tier yet."),
+        oldest_waiting_seconds=_WAITING,
+        cache_bytes=number("Of what was fetched and is on the disk."),
+        requests=about(_BY_KIND, "To the store since the start, by kind."),
+        transferred=about(_BY_KIND, "Bytes of them: got, or put."),
+        errors=number("Requests that failed, since the start."),
+    ),
+    "StreamTier": row(
+        name=TEXT,
+        vhost=TEXT,
+        bytes_local=number("On the disk, the newest segment as well."),
+        segments_local=NUMBER,
+        bytes_remote=number("In the tier; what is in both counts in both."),
+        segments_remote=NUMBER,
+        bytes_waiting=number("Of full segments that are not in the tier yet."),
+        segments_waiting=NUMBER,
+        oldest_waiting_seconds=_WAITING,
+        sentence=text("What is wrong and what to do; empty when nothing is."),
+    ),
+    "TierVerification": row(
+        num_objects=number("That were looked at."),
+        num_bytes=number("That were read."),
+        num_faults=NUMBER,
+        faults=about(
+            {"type": "array", "items": row(key=TEXT, sentence=TEXT)}, f"The first {MOST_TOLD:,}."
+        ),
+    ),
+    "NewCollection": body(dry_run=flag("Remove nothing, show what would be.")),
+    "TierCollection": row(
+        num_orphans=NUMBER,
+        num_bytes=number("Of all of them."),
+        is_removed=flag("They are gone; not after a dry run."),
+        orphans=about(
+            {"type": "array", "items": row(key=TEXT, size=NUMBER)}, f"The first {MOST_TOLD:,}."
+        ),
+    ),
     "SuperStream": row(
         name=TEXT,
         vhost=TEXT,

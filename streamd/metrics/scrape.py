@@ -20,6 +20,7 @@ import trio
 
 from segments import StorageError
 from streamd.broker.steps import in_turns
+from streamd.broker.tier.reports import TierStatus, status_of
 from streamd.metrics.families import SUMMARY, Family, Sample, escaped, lines
 from streamd.metrics.server_metrics import (
     AGGREGATED,
@@ -231,7 +232,10 @@ class Scrapes:
             self._process = await self._source.process()
         except StorageError as error:  # no thread: what was known is told again
             self._supervisor.failed("collecting metrics", "process", error)
-        asked = Asked(self._source, self._process, query.endpoint)
+        tier = TierStatus()
+        with self._supervisor.guarded("collecting metrics", "tier"):
+            tier = await status_of(self._source.broker.tier)
+        asked = Asked(self._source, self._process, query.endpoint, tier)
         for metric in IDENTITY:
             self._add_metric(page, metric.family.name, metric, asked)
         for metric in SERVER:

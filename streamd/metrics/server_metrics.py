@@ -12,6 +12,7 @@ deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
+from streamd.broker.tier.reports import Kind, TierState, TierStatus
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.registry import AMQP091, STREAM_PROTOCOL
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
@@ -31,11 +32,13 @@ class Asked(NamedTuple):
         source: the server.
         process: as the system sees it.
         endpoint: AGGREGATED, PER_OBJECT or DETAILED.
+        tier: how the tier does.
     """
 
     source: Source
     process: Process
     endpoint: str
+    tier: TierStatus = TierStatus()
 
 
 Values: TypeAlias = Number | Iterable[Sample]
@@ -507,6 +510,65 @@ def _own_build_info(asked: Asked) -> Iterator[Sample]:
     yield Sample({"version": asked.source.version}, 1)
 
 
+def _of_tier(
+    name: str, kind: str, text: str, value: Callable[[TierStatus], Number | None]
+) -> Metric:
+    """A number about the tier; a server without one has none."""
+
+    def samples(asked: Asked) -> Iterator[Sample]:
+        found = None if asked.tier.state == TierState.OFF else value(asked.tier)
+        if found is not None:
+            yield Sample({}, found)
+
+    return Metric(Family(f"streamd_tier_{name}", kind, text, (), (OWN_GROUP,)), samples)
+
+
+TIER = (
+    _of_tier("stored_bytes", GAUGE, "Bytes of segments in the tier", lambda t: t.bytes_remote),
+    _of_tier(
+        "waiting_bytes",
+        GAUGE,
+        "Bytes of full segments that are not in the tier yet",
+        lambda t: t.bytes_waiting,
+    ),
+    _of_tier(
+        "oldest_waiting_seconds",
+        GAUGE,
+        "Since when the oldest of those is full; 0 when none waits",
+        lambda t: t.oldest_waiting_seconds or 0,
+    ),
+    _of_tier(
+        "uploaded_bytes_total",
+        COUNTER,
+        "Bytes that were put into the store",
+        lambda t: t.transferred.get(Kind.PUT, 0),
+    ),
+    _of_tier(
+        "fetched_bytes_total",
+        COUNTER,
+        "Bytes that were got from the store",
+        lambda t: t.transferred.get(Kind.GET, 0),
+    ),
+    _counted(
+        "tier_requests_total",
+        "Requests to the store, those that failed as well: get, put, list, delete",
+        "kind",
+        lambda a: () if a.tier.state == TierState.OFF else a.tier.requests.items(),
+    ),
+    _of_tier("errors_total", COUNTER, "Requests to the store that failed", lambda t: t.errors),
+    _of_tier(
+        "cache_bytes",
+        GAUGE,
+        "Bytes on the disk that were fetched from the store",
+        lambda t: t.cache_bytes,
+    ),
+    _of_tier(
+        "fenced",
+        GAUGE,
+        "Is 1 when another server has taken the tier over: this one uploads no more",
+        lambda t: int(t.state == TierState.FENCED),
+    ),
+)
 REFUSALS = ("browser", "connections", "scrapes")
 
 OWN = (
@@ -562,6 +624,7 @@ OWN = (
         "Searches that run at the moment",
         lambda a: a.source.broker.searches.num_open,
     ),
+    *TIER,
 )
 
 SERVER = (*RABBITMQ, *OWN)

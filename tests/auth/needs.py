@@ -133,10 +133,15 @@ MANAGE: dict[str, Case] = {
     "offset.list": _managed(read("s"), stream="s"),
     "offset.set": _managed(read("s"), stream="s", name="r", offset="5"),
     "offset.delete": _managed(read("s"), stream="s", name="reader"),
+    "tier.status": _managed(None),  # or with the tag monitoring
+    "tier.stream": _managed(read("s"), stream="s"),
+    "tier.verify": _managed(None, stream="s"),
+    "tier.gc": _managed(None, dry_run="false"),
 }
 
-# They change a stream's log, not the catalog, for whose turn they would have to wait.
+# They change a stream's log or the tier, not the catalog, for whose turn they would have to wait.
 OF_A_LOG = {"stream.truncate", "offset.set", "offset.delete"}
+OF_A_LOG |= {"tier.status", "tier.stream", "tier.verify", "tier.gc"}
 
 AMQP: dict[str, Case] = {
     "QueueDeclare": Case(
@@ -232,6 +237,9 @@ HTTP: dict[str, Case] = {
     "GET /api/users/{user}/permissions": administrators(),  # or of the caller itself
     "GET /api/definitions": administrators(),
     "GET /api/definitions/{vhost}": administrators(),
+    "POST /api/tier/streams/{vhost}/{name}/verify": administrators(),
+    "POST /api/tier/gc": administrators({"dry_run": False}),
+    "GET /api/tier": administrators(),  # or with the tag monitoring
     "GET /api/nodes": administrators(),  # or with the tag monitoring
     "GET /api/nodes/{name}": administrators(),
     # Of other users, who are in the way below.
@@ -293,6 +301,7 @@ HTTP_OF_A_HOST = {
         "stream/super-streams/{vhost}",
         "stream/super-streams/{vhost}/{name}",
         "stream/{vhost}/{name}/tracking",
+        "tier/streams/{vhost}/{name}",
     )
 }
 FILLED = {

@@ -29,6 +29,7 @@ from tests.broker.test_changes import state
 from tests.support import amqp
 from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, frame, harness
+from tests.support.tier import FakeTier
 
 REFUSED = ResponseCode.ACCESS_REFUSED
 UNAUTHORIZED = 401
@@ -76,6 +77,7 @@ async def world(folder: Path) -> AsyncIterator[Harness]:
     """See needs.py; the users are guest, bob, secret-bob and ada, who tries everything."""
     async with harness(folder) as server:
         host, directory = server.host, server.server.directory
+        server.server.broker.tier = FakeTier()
         await host.create("s", [])
         await host.settings.put_selector("s", parse_standing("g", "union", "a = 1"))
         async with host.find("s").opened():
@@ -316,7 +318,9 @@ async def test_paths(tmp_path: Path, route: str) -> None:
             assert answer.status_code != 404, answer.text
             return answer.status_code == UNAUTHORIZED
 
-        is_of_the_catalog = verb != "GET" and not re.search("connections|tracking|truncate", path)
+        is_of_the_catalog = verb != "GET" and not re.search(
+            "connections|tracking|truncate|tier", path
+        )
         await check(server, case, ask, changes=is_of_the_catalog)
 
 

@@ -23,6 +23,7 @@ from tests.documentation.pages import page
 from tests.support.amqp import open_peer
 from tests.support.http import Http
 from tests.support.server import FIRST, Harness, harness
+from tests.support.tier import FakeTier
 
 _SENT_RARELY = {  # to a server in trouble or with very many segments, when asked for, by POST
     ("Beginning", "first_offset"),
@@ -31,6 +32,14 @@ _SENT_RARELY = {  # to a server in trouble or with very many segments, when aske
     ("Health", "reason"),
     ("Health", "missing"),
     ("Stream", "reason"),
+    ("TierVerification", "num_objects"),
+    ("TierVerification", "num_bytes"),
+    ("TierVerification", "num_faults"),
+    ("TierVerification", "faults"),
+    ("TierCollection", "num_orphans"),
+    ("TierCollection", "num_bytes"),
+    ("TierCollection", "is_removed"),
+    ("TierCollection", "orphans"),
     ("Stream", "segment_bytes_raised_to"),
 }
 
@@ -84,6 +93,7 @@ def test_what_a_path_needs_is_said() -> None:
 
 async def populated(server: Harness, http: Http) -> None:
     """A server with one of everything."""
+    server.server.broker.tier = FakeTier()
     for path, body in (
         ("queues/%2F/s", {"arguments": {"x-stream-key-properties": "k"}}),
         ("exchanges/%2F/x", {"type": "headers", "arguments": {"alternate-exchange": "amq.fanout"}}),

@@ -7,6 +7,7 @@ from streamd.wire.stream import commands as c
 from tests.documentation.pages import page
 from tests.support.metrics import Metrics
 from tests.support.server import OK, Harness
+from tests.support.tier import FakeTier
 
 ENTRY = re.compile(
     r"^`(\w+)`\n: .+\n\n  (\w+)(?: · labels ([^·\n]+?))?(?: · family ([^·\n]+?))?(?: ·.*)?$",
@@ -16,6 +17,7 @@ PARTS = ("_bucket", "_count", "_sum")
 
 
 async def test_what_is_scraped_is_on_the_page(server: Harness) -> None:
+    server.server.broker.tier = FakeTier()
     peer = await server.peer()
     await peer.create("s")
     await server.host.settings.put_selector("s", parse_standing("g", "union", "TRUE"))

@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from streamd.broker import log_writer
 from streamd.broker.names import Name
 from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.tier.reports import TierState, TierStatus
 from streamd.metrics import source
 from streamd.metrics.source import Clients
 from streamd.metrics.stream_metrics import COLUMNS, Table
@@ -19,6 +20,7 @@ from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer
 from tests.support.metrics import Metrics, Scraped
 from tests.support.server import NEXT, OK, Harness
+from tests.support.tier import FakeTier
 
 STREAM, AMQP = {"protocol": "stream"}, {"protocol": "amqp091"}
 QUEUE_TYPE = {"queue_type": "rabbit_stream_queue"}
@@ -376,3 +378,35 @@ async def test_a_stream_that_goes_while_a_scrape_comes_to_it(server: Harness) ->
     table.add(Name("/"), stream)
     assert len(table) == 0
     assert table.flow.messages_in == 7
+
+
+async def test_the_tier(server: Harness) -> None:
+    metrics = Metrics(server)
+    assert not [name for name, _ in await metrics.scrape() if name.startswith("streamd_tier_")]
+    server.server.broker.tier = tier = FakeTier()
+    found = await metrics.scrape()
+    assert {name: n for (name, labels), n in found.items() if "_tier_" in name and not labels} == {
+        "streamd_tier_stored_bytes": 2_000_000,
+        "streamd_tier_waiting_bytes": 300,
+        "streamd_tier_oldest_waiting_seconds": 4.5,
+        "streamd_tier_uploaded_bytes_total": 7_000,
+        "streamd_tier_fetched_bytes_total": 6_000,
+        "streamd_tier_errors_total": 8,
+        "streamd_tier_cache_bytes": 77,
+        "streamd_tier_fenced": 0,
+    }
+    requests = {row["kind"]: n for row, n in found.like("streamd_tier_requests_total")}
+    assert requests == {"get": 5, "put": 1, "list": 0, "delete": 2}
+    tier.told = TierStatus(state=TierState.FENCED)
+    found = await metrics.scrape()
+    assert found.of("streamd_tier_fenced") == 1
+    assert found.of("streamd_tier_oldest_waiting_seconds") == 0
+
+
+async def test_a_tier_that_fails_takes_no_other_metric_away(server: Harness) -> None:
+    server.server.broker.tier = tier = FakeTier()
+    tier.error = OSError("a bug")
+    metrics = Metrics(server)
+    found = await metrics.scrape()
+    assert found.of("streamd_streams_known") == 0
+    assert server.server.broker.supervisor.faults["collecting metrics"]

@@ -16,6 +16,7 @@ import trio
 from clients import connection as client_connection
 from clients.errors import ConnectionLost
 from clients.uri import Endpoint
+from streamd.broker.tier.reports import TierReports
 from streamd.cli import main
 from tests.support.server import Harness, harness
 
@@ -74,12 +75,14 @@ class CommandLine:
         on_send: called before each frame that a client sends, with its number, from 1.
         is_away: nobody answers at the server's address.
         running: the server, while a command is connected.
+        tier: of each server.
     """
 
     def __init__(self, data: Path) -> None:
         self.on_send: Callable[[int], None] = lambda _number: None
         self.is_away = False
         self.running: Harness | None = None
+        self.tier: TierReports | None = None
         self._data = data
         self._num_sent = 0
         self._streams: list[_MemoryStream] = []
@@ -137,6 +140,7 @@ class CommandLine:
     async def _serve(self, ready: trio.Event) -> None:
         try:
             async with harness(self._data) as self.running:
+                self.running.server.broker.tier = self.tier
                 ready.set()
                 await trio.sleep_forever()
         finally:

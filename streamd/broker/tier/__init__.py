@@ -1,1 +1,1 @@
-"""The server's side of the tier: who writes into the store, what, and when."""
+"""The server's side of the tier: what is uploaded, fetched and removed when, and is told of it."""

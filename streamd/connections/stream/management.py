@@ -18,6 +18,7 @@ from streamd.broker.standing_selectors import parse_standing
 from streamd.broker.stored_offsets import stored_offsets
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
+from streamd.connections.stream.tier import TierOperations
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 
@@ -63,6 +64,7 @@ class Management:
             "offset.list": self._list_offsets,
             "offset.set": self._set_offset,
             "offset.delete": self._delete_offset,
+            **TierOperations(context).operations,
         }
 
     async def _manage(self, command: c.Manage) -> None:

@@ -1,0 +1,173 @@
+"""`streamd tier`: what is in the object store, whether it is right, and what nobody needs there."""
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from streamd.broker.tier.reports import (
+    Collected,
+    Fault,
+    Kind,
+    Orphan,
+    StreamTier,
+    TierState,
+    TierStatus,
+    Verification,
+    from_row,
+    plain,
+)
+from streamd.cli.common import count, json_option, run_client, size, uri_option
+from streamd.cli.terminal import Failed, note, show_table, shown, write_json
+
+if TYPE_CHECKING:
+    from clients import Client
+
+Rows: TypeAlias = list[dict[str, str]]
+
+
+@click.group()
+def tier() -> None:
+    """Look at the object store that full segments are uploaded to.
+
+    The server asks the store: no credentials are needed here.
+    """
+
+
+def _run(uri: str, operation: str, **arguments: str) -> tuple[dict[str, str], Rows]:
+    """What the server answers: its report, and the items of it."""
+
+    async def work(client: "Client") -> Rows:
+        return await client.tier_report(operation, **arguments)
+
+    rows = run_client(uri, work)
+    if not rows:
+        raise Failed(f"the server has answered {operation} without a report")
+    return rows[0], rows[1:]
+
+
+@tier.command()
+@json_option
+@uri_option
+def status(uri: str, *, as_json: bool) -> None:
+    """Show how the tier does, and what is in it of each stream.
+
+    \b
+    Example:
+      streamd tier status
+    """
+    row, rows = _run(uri, "tier.status")
+    found = from_row(TierStatus, row)
+    streams = [from_row(StreamTier, row) for row in rows]
+    if as_json:
+        write_json({**plain(found), "streams": [plain(one) for one in streams]})
+        return
+    if found.state == TierState.OFF:
+        note("the server has no tier; its setting tier names one, as s3://BUCKET/PREFIX")
+        return
+    show_table((), _status_rows(found))
+    if streams:
+        click.echo()
+        show_table(
+            ("vhost", "stream", "local", "in the tier", "waiting", "oldest", "trouble"),
+            [_stream_row(one) for one in streams],
+            "llrrrrl",
+        )
+
+
+def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
+    kinds = [
+        count(found.requests.get(kind, 0), kind) for kind in Kind if found.requests.get(kind, 0)
+    ]
+    moved = found.transferred
+    return [
+        ("tier", found.url),
+        ("state", f"{found.state}: {found.sentence}" if found.sentence else found.state),
+        ("writer", f"{found.writer}, epoch {found.epoch:,}"),
+        ("streams", f"{found.num_streams:,}"),
+        ("local", size(found.bytes_local)),
+        ("in the tier", size(found.bytes_remote)),
+        ("waiting", _waiting(found.bytes_waiting, found.oldest_waiting_seconds)),
+        ("cache", size(found.cache_bytes)),
+        ("requests", f"{', '.join(kinds) or 'none'}; {count(found.errors, 'error')}"),
+        (
+            "moved",
+            f"{size(moved.get(Kind.PUT, 0))} uploaded, {size(moved.get(Kind.GET, 0))} fetched",
+        ),
+    ]
+
+
+def _stream_row(one: StreamTier) -> tuple[str, ...]:
+    age = one.oldest_waiting_seconds
+    return (
+        one.vhost,
+        one.name,
+        size(one.bytes_local),
+        size(one.bytes_remote),
+        size(one.bytes_waiting),
+        "" if age is None else f"{age:,.0f} s",
+        one.sentence,
+    )
+
+
+def _waiting(number: int, age: float | None) -> str:
+    return size(number) if age is None else f"{size(number)}, the oldest for {age:,.0f} s"
+
+
+def stream_text(one: StreamTier) -> str:
+    """What is where of a stream, in one line."""
+    there = f"{count(one.segments_remote, 'segment')}, {size(one.bytes_remote)}, in the tier"
+    here = f"{count(one.segments_local, 'segment')}, {size(one.bytes_local)}, local"
+    text = f"{there}; {here}"
+    if one.segments_waiting:
+        age = _waiting(one.bytes_waiting, one.oldest_waiting_seconds)
+        text += f"; {count(one.segments_waiting, 'full segment')} not uploaded yet, {age}"
+    return f"{text}; {one.sentence}" if one.sentence else text
+
+
+@tier.command()
+@click.argument("stream")
+@uri_option
+def verify(stream: str, uri: str) -> None:
+    """Compare all objects of STREAM with what they should be.
+
+    The server reads them from the store, which takes its time. Nothing is changed. The exit code is
+    1 when something is wrong with one of them.
+
+    \b
+    Example:
+      streamd tier verify orders
+    """
+    row, rows = _run(uri, "tier.verify", stream=stream)
+    faults = tuple(from_row(Fault, row) for row in rows)
+    found = from_row(Verification, row, faults=faults)
+    read = f"{count(found.num_objects, 'object')}, {size(found.num_bytes)}"
+    if not found.num_faults:
+        note(f"{shown(stream)}: {read}, all as they should be")
+        return
+    show_table(("object", "fault"), [(fault.key, fault.sentence) for fault in faults])
+    more = f"; the first {len(faults):,} are shown" if found.num_faults > len(faults) else ""
+    number = count(found.num_faults, "fault")
+    raise Failed(f"{shown(stream)}: {number} in {read}{more}")
+
+
+@tier.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@uri_option
+def gc(uri: str, *, dry_run: bool) -> None:
+    """Remove objects from the store that nothing names any more.
+
+    They are left by uploads that were cut off, and by deletions. The server removes them by itself
+    where it knows of them.
+
+    \b
+    Example:
+      streamd tier gc --dry-run
+    """
+    row, rows = _run(uri, "tier.gc", dry_run=str(dry_run).lower())
+    orphans = tuple(from_row(Orphan, row) for row in rows)
+    found = from_row(Collected, row, orphans=orphans)
+    if orphans:
+        show_table(("object", "bytes"), [(one.key, f"{one.size:,}") for one in orphans], "lr")
+    what = f"{count(found.num_orphans, 'object')}, {size(found.num_bytes)}"
+    shown_only = f"; the first {len(orphans):,} are shown" * (found.num_orphans > len(orphans))
+    note(f"{'removed' if found.is_removed else 'would remove'} {what}{shown_only}")

@@ -1,0 +1,93 @@
+"""/api/tier: the object store that full segments are uploaded to."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamd.broker.names import Name
+from streamd.broker.tier.reports import plain, required, status_of, store_errors_refuse
+from streamd.broker.virtual_host import VirtualHost
+from streamd.http_api.caller import caller_of
+from streamd.http_api.description import (
+    ADMINISTRATOR,
+    ENTER,
+    MONITORING,
+    Operation,
+    described,
+)
+from streamd.http_api.messages import (
+    BadRequest,
+    NotFound,
+    json_answer,
+    large_answer,
+    part,
+    read_body,
+)
+from streamd.http_api.queues import host_of, tier_row
+from streamd.http_api.service import Service
+
+_STREAM = "/api/tier/streams/{vhost}/{name}"
+
+
+class TierPaths:
+    """The tier as a whole, and what it has of a stream.
+
+    Attributes:
+        routes: for the paths of this class.
+    """
+
+    TITLE = "Tier"
+
+    def __init__(self, service: Service) -> None:
+        self._broker = service.broker
+        self.routes = [
+            Route("/api/tier", self._status),
+            Route("/api/tier/gc", self._collect, methods=["POST"]),
+            Route(_STREAM, self._one),
+            Route(_STREAM + "/verify", self._verify, methods=["POST"]),
+        ]
+
+    @described(Operation(answer="Tier", needs=MONITORING))
+    async def _status(self, request: Request) -> Response:
+        """How the tier does."""
+        caller_of(request).require_all()
+        return json_answer(plain(await status_of(self._broker.tier)))
+
+    @described(Operation(answer="StreamTier", needs=ENTER))
+    async def _one(self, request: Request) -> Response:
+        """What is in the tier of a stream, and what still waits; 404 for one that is not there."""
+        host, name = self._stream(request)
+        row = tier_row(caller_of(request), self._broker.tier, host.name, name)
+        if row is None:
+            raise NotFound
+        return json_answer(row)
+
+    @described(Operation(answer="TierVerification", needs=ADMINISTRATOR))
+    async def _verify(self, request: Request) -> Response:
+        """Read all objects of a stream, and compare them with what they should be.
+
+        Nothing is changed. It takes as long as reading them takes.
+        """
+        caller_of(request).require_administrator()
+        host, name = self._stream(request)
+        with store_errors_refuse():
+            report = await required(self._broker.tier).verify(host.name, name)
+        return await large_answer(plain(report))
+
+    @described(Operation(body="NewCollection", answer="TierCollection", needs=ADMINISTRATOR))
+    async def _collect(self, request: Request) -> Response:
+        """Remove the objects that nothing names any more, as those of uploads that were cut off."""
+        caller_of(request).require_administrator()
+        is_dry = (await read_body(request)).get("dry_run", False)
+        if not isinstance(is_dry, bool):
+            raise BadRequest("dry_run is neither true nor false")
+        caller_of(request).require_administrator()  # its body may have taken long
+        with store_errors_refuse():
+            report = await required(self._broker.tier).collect(dry_run=is_dry)
+        return await large_answer(plain(report))
+
+    def _stream(self, request: Request) -> tuple[VirtualHost, Name]:
+        host, name = host_of(self._broker.virtual_hosts, request), part(request, "name")
+        if not host.has_stream(name):
+            raise NotFound
+        return host, name

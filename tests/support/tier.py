@@ -1,0 +1,93 @@
+"""A tier that tells what a test wants."""
+
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.tier.reports import (
+    Collected,
+    Fault,
+    Orphan,
+    StreamTier,
+    TierState,
+    TierStatus,
+    Verification,
+)
+
+STATUS = TierStatus(
+    url="s3://bucket/prefix",
+    state=TierState.OK,
+    epoch=3,
+    writer="a1b2",
+    num_streams=2,
+    bytes_local=1_000,
+    bytes_remote=2_000_000,
+    bytes_waiting=300,
+    oldest_waiting_seconds=4.5,
+    cache_bytes=77,
+    requests={"get": 5, "put": 1, "list": 0, "delete": 2},
+    transferred={"get": 6_000, "put": 7_000, "list": 0, "delete": 0},
+    errors=8,
+)
+
+
+class FakeTier:
+    """See streamd.broker.tier.reports.TierReports.
+
+    Attributes:
+        told: its status.
+        sentence: what is wrong with each stream.
+        faults, orphans: that are found.
+        error: raised by whatever waits.
+        outside: names of streams that are not in the tier.
+        asked: what was asked for, with arguments.
+    """
+
+    def __init__(self, told: TierStatus = STATUS) -> None:
+        self.told = told
+        self.sentence = ""
+        self.faults: tuple[Fault, ...] = ()
+        self.orphans: tuple[Orphan, ...] = (Orphan("v1/x/0.segment", 12),)
+        self.error: Exception | None = None
+        self.outside: set[str] = set()
+        self.asked: list[tuple[object, ...]] = []
+
+    async def status(self) -> TierStatus:
+        if self.error is not None:
+            raise self.error
+        return self.told
+
+    def stream(self, virtual_host: Name, name: Name) -> StreamTier | None:
+        if name in self.outside:
+            return None
+        return StreamTier(
+            name=name,
+            vhost=virtual_host,
+            bytes_local=1_000,
+            segments_local=2,
+            bytes_remote=2_000_000,
+            segments_remote=12,
+            bytes_waiting=300,
+            segments_waiting=1,
+            oldest_waiting_seconds=4.5,
+            sentence=self.sentence,
+        )
+
+    async def verify(self, virtual_host: Name, name: Name) -> Verification:
+        self.asked.append(("verify", virtual_host, name))
+        if self.error is not None:
+            raise self.error
+        if name in self.outside:
+            raise Refused(Reason.PRECONDITION_FAILED, f"{name} is not in the tier")
+        number = len(self.faults)
+        return Verification(num_objects=12, num_bytes=3_456, num_faults=number, faults=self.faults)
+
+    async def collect(self, *, dry_run: bool) -> Collected:
+        self.asked.append(("collect", dry_run))
+        if self.error is not None:
+            raise self.error
+        size = sum(orphan.size for orphan in self.orphans)
+        return Collected(
+            num_orphans=len(self.orphans),
+            num_bytes=size,
+            is_removed=not dry_run,
+            orphans=self.orphans,
+        )
