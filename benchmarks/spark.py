@@ -27,6 +27,7 @@ from segments.format_constants import FILTER_VALUE, MAX_FILTER_SIZE, MIN_FILTER_
 from segments.message import Message
 from segments.spark import Prices, local_session, tune
 from segments.spark.columns import columns_of
+from segments.spark.files import read_headers
 from segments.spark.headers import Numbers
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
@@ -259,8 +260,9 @@ def _chunks(folder: str) -> tuple[Numbers, list[bytes], Numbers]:
     names: dict[bytes, int] = {}
     entries: list[tuple[int, int, int]] = []
     for listing in list_segments(folder):
-        raw = Path(listing.path).read_bytes()
-        for position, header in zip(listing.positions.tolist(), listing.headers, strict=True):
+        raw = Path(listing.file.path).read_bytes()
+        headers = read_headers(listing.file, listing.positions)
+        for position, header in zip(listing.positions.tolist(), headers, strict=True):
             data_size = int(header["data_size"])
             start = position + CHUNK_HEADER_SIZE + int(header["filter_size"]) + data_size
             trailer = raw[start : start + int(header["trailer_size"])]

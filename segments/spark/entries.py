@@ -4,7 +4,6 @@ A block is a run of chunks that were read at once. Sub-batches are unpacked into
 own, so that later steps see messages only.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,8 +13,8 @@ from segments import codec
 from segments.checksum import crc32
 from segments.codec import ChunkHeader
 from segments.compression import unpack
-from segments.disk import File, OsDisk
-from segments.errors import CorruptError, FormatError, StorageError
+from segments.errors import CorruptError, FormatError
+from segments.spark.files import SegmentGone
 from segments.spark.headers import Bytes, Numbers
 from segments.spark.inventory import Gap
 from segments.spark.messages import PADDING
@@ -94,24 +93,20 @@ def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[MessageBlock | 
 
     Raises:
         CorruptError: the segment is gone.
-        StorageError: the system refused to read.
+        StorageError, TierError: it cannot be read.
     """
     if piece.gap is not None:
         yield piece.gap
         return
+    blocks = list(_block_rows(piece.sizes))
     try:
-        file = OsDisk().open(piece.path, writable=False)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            first = int(piece.chunk_ids[0])
-            reason = f"the segment with offset {first} was removed since the query was planned"
-            raise CorruptError(piece.path, 0, f"{reason}, by retention or by hand") from error
-        raise
-    try:
-        for rows in _block_rows(piece.sizes):
-            yield from _read_block(file, piece, rows, verify=verify)
-    finally:
-        file.close()
+        found = piece.file.blocks(piece.positions, piece.sizes, blocks)
+        for rows, buffer in zip(blocks, found, strict=True):
+            yield from _read_block(buffer, piece, rows, verify=verify)
+    except SegmentGone as error:
+        first = int(piece.chunk_ids[0])
+        reason = f"the segment with offset {first} was removed since the query was planned"
+        raise CorruptError(error.path, 0, f"{reason}, by retention or by hand") from error
 
 
 def _block_rows(sizes: Numbers) -> Iterator[range]:
@@ -126,9 +121,8 @@ def _block_rows(sizes: Numbers) -> Iterator[range]:
 
 
 def _read_block(
-    file: File, piece: Piece, rows: range, *, verify: bool
+    buffer: Bytes, piece: Piece, rows: range, *, verify: bool
 ) -> Iterator[MessageBlock | Gap]:
-    buffer = _read_chunks(file, piece, rows)
     view = buffer.data
     chunks: list[_Chunk] = []
     gaps: list[Gap] = []
@@ -142,28 +136,10 @@ def _read_block(
             header = _check(raw, chunk_id, verify=verify)
             chunks.append(_Chunk(position, header, start + header.data_start))
         except FormatError as error:
-            gaps.append(_gap(piece.path, position, raw, chunk_id, str(error)))
+            gaps.append(_gap(piece.file.path, position, raw, chunk_id, str(error)))
         start += size
     yield from gaps
-    yield from _messages(piece.path, buffer, chunks)
-
-
-def _read_chunks(file: File, piece: Piece, rows: range) -> Bytes:
-    """The bytes of some chunks back to back; neighbours in the file from one read."""
-    positions, sizes = piece.positions[rows.start : rows.stop], piece.sizes[rows.start : rows.stop]
-    breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
-    buffer = np.empty(int(sizes.sum()) + PADDING, np.uint8)
-    buffer[-PADDING:] = 0
-    view, start = buffer.data, 0
-    for run in np.split(np.arange(len(positions)), breaks):
-        size = int(sizes[run].sum())
-        try:
-            read = os.preadv(file.fileno(), [view[start : start + size]], int(positions[run[0]]))
-        except OSError as error:
-            raise StorageError("read", file.path, error) from error
-        buffer[start + read : start + size] = 0  # what is missing at the end fails its checks
-        start += size
-    return buffer
+    yield from _messages(piece.file.path, buffer, chunks)
 
 
 def _check(raw: memoryview, chunk_id: int, *, verify: bool) -> ChunkHeader:

@@ -15,6 +15,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Headers: TypeAlias = npt.NDArray[Any]  # of HEADER_DTYPE, a chunk each
+Records: TypeAlias = npt.NDArray[Any]  # of _INDEX_DTYPE, a chunk each
 
 HEADER_DTYPE = np.dtype(
     [
@@ -45,10 +46,15 @@ _INDEX_DTYPE = np.dtype(
 _BLOCK = 1 << 16  # headers gathered at once
 
 
+def index_records(raw: bytes) -> Records:
+    """The whole records of an index file, header included."""
+    count = max(0, len(raw) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
+    return np.frombuffer(raw, _INDEX_DTYPE, count, FILE_HEADER_SIZE if count else 0)
+
+
 def index_columns(raw: bytes) -> tuple[Numbers, Numbers]:
     """Positions and chunk ids of the whole records of an index file, header included."""
-    count = max(0, len(raw) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-    records = np.frombuffer(raw, _INDEX_DTYPE, count, FILE_HEADER_SIZE if count else 0)
+    records = index_records(raw)
     return records["position"].astype(np.int64), records["chunk_id"].astype(np.int64)
 
 

@@ -13,21 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from segments.bloom import history_form
-from segments.codec import encode_chunk_header
-from segments.disk import OsDisk
+from segments.codec import CHUNK_HEADER_SIZE, encode_chunk_header
 from segments.format_constants import FILTER_VALUE
 from segments.selector import parse_property
 from segments.spark import headers as columns
 from segments.spark.columns import TOKEN_PREFIX, filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Bytes, Mask, Numbers
-from segments.spark.inventory import content_of
 from segments.spark.maps import slices
 from segments.spark.messages import PADDING
 from segments.spark.plan import Piece
 
 _HEAD, _COUNT = 2, 8  # bytes of a trailer block before and behind its value
-_CHUNKS_AT_ONCE = 4096
+_CHUNKS_AT_ONCE, _BYTES_AT_ONCE = 4096, 64 << 20
 
 
 class History(NamedTuple):
@@ -62,29 +60,41 @@ def read_history(piece: Piece, first_ordinal: int, prop: str | None) -> Iterator
 
     Raises:
         CorruptError: a chunk is damaged, when messages have to be read.
-        StorageError: the system refused to read.
+        StorageError, TierError: they cannot be read.
     """
     if prop is not None:
         yield from _from_messages(piece, first_ordinal, prop)
         return
-    file = OsDisk().open(piece.path, writable=False)
-    try:
-        content = content_of(file, int(piece.positions[-1] + piece.sizes[-1]))
-    finally:
-        file.close()
-    for first in range(0, len(piece.positions), _CHUNKS_AT_ONCE):
-        part = piece.part(first, first + _CHUNKS_AT_ONCE)
-        yield _from_trailers(content, part, first_ordinal + first)
+    for first, last in _parts(piece):
+        yield _from_trailers(piece.part(first, last), first_ordinal + first)
 
 
-def _from_trailers(content: Bytes, piece: Piece, first_ordinal: int) -> History:
-    found = columns.gather(content, piece.positions)
-    begins = columns.trailer_positions(found, piece.positions)
+def _parts(piece: Piece) -> Iterator[tuple[int, int]]:
+    """Its chunks in parts of so many chunks, and so many bytes, that they fit into memory."""
+    first, number = 0, len(piece.positions)
+    while first < number:
+        limit = int(piece.positions[first]) + _BYTES_AT_ONCE
+        last = int(np.searchsorted(piece.positions, limit))
+        last = min(max(last, first + 1), first + _CHUNKS_AT_ONCE)
+        yield first, last
+        first = last
+
+
+def _from_trailers(piece: Piece, first_ordinal: int) -> History:
+    positions = piece.positions
+    start, end = int(positions[0]), int(positions[-1] + piece.sizes[-1])
+    window = piece.file.window(start, end)
+    window.load(positions, positions + CHUNK_HEADER_SIZE)
+    found = columns.gather(window.content, positions - start)
+    begins = columns.trailer_positions(found, positions)
     sizes = found["trailer_size"].astype(np.int64)
-    view = content.data
+    window.load(begins, begins + sizes)
+    view = window.content.data
     parts = [
         view[begin:end]
-        for begin, end in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        for begin, end in zip(
+            (begins - start).tolist(), (begins - start + sizes).tolist(), strict=True
+        )
     ]
     buffer = np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8)
     ends = np.cumsum(sizes)

@@ -1,4 +1,6 @@
-"""What a stream's folder holds: its segments, and where their chunks are. Writes nothing.
+"""What a stream holds: its segments, and where their chunks are. Here of a stream's folder.
+
+Writes nothing.
 
 A segment's index says where chunks begin; the headers have to agree. Where they do not, it goes on
 header by header, and what cannot be read at all is a Gap. The newest segment may be growing: a
@@ -6,11 +8,10 @@ chunk counts once it is whole. A chunk that the index lists was whole once: if i
 Gap as well.
 """
 
-import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 import numpy as np
@@ -20,6 +21,7 @@ from segments.chunk_check import check_chunk
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.disk import File, OsDisk
 from segments.errors import CorruptError, FormatError, StorageError
+from segments.format_constants import USER
 from segments.segment import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
@@ -29,23 +31,29 @@ from segments.segment import (
     parse_name,
 )
 from segments.spark import headers as columns
-from segments.spark.headers import HEADER_DTYPE, Bytes, Headers, Numbers
+from segments.spark.files import LocalSegment, SegmentFile, content_of
+from segments.spark.headers import HEADER_DTYPE, Headers, Mask, Numbers
+from segments.spark.screen import Screen, by_filters
 
 
 class NotAStream(Exception):
     """A folder that holds no stream; one sentence with what to give instead."""
 
 
-class StreamFolder(NamedTuple):
-    """One stream's folder.
+class Bounds(NamedTuple):
+    """Which segments are worth listing; those outside may be listed as well.
 
     Attributes:
-        name: of the stream.
-        path: of its folder.
+        start_offset, end_offset: the end is not part of it, None for all.
+        needs_filters: chunks will be chosen by their filter values.
     """
 
-    name: str
-    path: str
+    start_offset: int = 0
+    end_offset: int | None = None
+    needs_filters: bool = False
+
+
+EVERYTHING = Bounds()
 
 
 class Gap(NamedTuple):
@@ -74,23 +82,105 @@ class Listing(NamedTuple):
     """The chunks of one segment, in order.
 
     Attributes:
-        path: the segment file.
+        file: the segment's.
         base_offset: of the segment.
-        positions: where each chunk begins.
-        headers: of each chunk.
+        positions, sizes: where each chunk begins, and its bytes.
+        chunk_ids, chunk_ends: the offset of each chunk's first message, and that after its last.
+        timestamps: of each chunk, in ms since 1970.
+        is_user: which chunks hold messages of users.
+        screen: says which chunks may have a filter value.
         gaps: what cannot be read.
         next_offset: the offset after the last chunk or gap.
     """
 
-    path: str
+    file: SegmentFile
     base_offset: int
     positions: Numbers
-    headers: Headers
+    sizes: Numbers
+    chunk_ids: Numbers
+    chunk_ends: Numbers
+    timestamps: Numbers
+    is_user: Mask
+    screen: Screen
     gaps: list[Gap]
     next_offset: int
 
 
-def find_streams(path: str) -> list[StreamFolder]:
+class Stream(Protocol):
+    """A stream, wherever it is.
+
+    Attributes:
+        name: its name.
+        path: where it is, as errors say it.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see above
+    @property
+    def path(self) -> str: ...  # noqa: D102 - see above
+
+    def listings(
+        self, bounds: Bounds = EVERYTHING, *, only_indexed: bool = False
+    ) -> Iterator[Listing]:
+        """Its segments, oldest first; one that retention removes meanwhile is left out.
+
+        Args:
+            bounds: segments outside of them may be left out.
+            only_indexed: of a segment that grows take only chunks that its index lists, which are
+                those that the server has committed. Otherwise whole chunks behind them as well, as
+                a crash leaves them.
+
+        Raises:
+            StorageError, TierError: they cannot be read.
+        """
+
+    def ends(self) -> tuple[int, int]:
+        """The first offset that is kept, and the one behind the last.
+
+        Raises:
+            NotAStream: there is nothing.
+            StorageError, TierError: it cannot be read.
+        """
+
+    def sealed_end(self) -> int | None:
+        """The offset behind the last message where that is known without a look at its chunks."""
+
+    def refreshed(self) -> "Stream":
+        """The stream as it is now.
+
+        Raises:
+            NotAStream: it is no more.
+            TierError: the store refused, or could not be reached.
+        """
+
+
+class StreamFolder(NamedTuple):
+    """A stream's folder on this machine; see Stream."""
+
+    name: str
+    path: str
+
+    def listings(  # noqa: D102 - see Stream
+        self, bounds: Bounds = EVERYTHING, *, only_indexed: bool = False
+    ) -> Iterator[Listing]:
+        from_offset = bounds.start_offset
+        return list_segments(self.path, only_indexed=only_indexed, from_offset=from_offset)
+
+    def ends(self) -> tuple[int, int]:  # noqa: D102 - see Stream
+        listings = list(self.listings(only_indexed=True))
+        if not listings:
+            raise NotAStream(f"{self.path} was emptied while it was looked at; is it deleted?")
+        return listings[0].base_offset, listings[-1].next_offset
+
+    def sealed_end(self) -> int | None:  # noqa: D102 - see Stream
+        return None
+
+    def refreshed(self) -> "StreamFolder":  # noqa: D102 - see Stream
+        find_folders(self.path)
+        return self
+
+
+def find_folders(path: str) -> list[StreamFolder]:
     """The streams in a folder: itself, or those below it.
 
     Raises:
@@ -191,16 +281,6 @@ def _file_fault(file: File) -> str:
     return ""
 
 
-def content_of(file: File, size: int) -> Bytes:
-    """The first `size` bytes of a segment file, mapped: only the parts that are used are read.
-
-    Chunks that an index lists are never cut off again, so the mapping stays valid.
-    """
-    if not size:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
-
-
 class _Lister:
     """Walks one segment."""
 
@@ -253,7 +333,23 @@ class _Lister:
             self._check_last()
         headers = np.concatenate([np.empty(0, HEADER_DTYPE), *self._headers])
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
-        return Listing(self._file.path, self._base, positions, headers, self._gaps, self._offset)
+        return self._listing(positions, headers)
+
+    def _listing(self, positions: Numbers, headers: Headers) -> Listing:
+        file = LocalSegment(self._file.path)
+        return Listing(
+            file,
+            self._base,
+            positions,
+            columns.total_sizes(headers),
+            headers["chunk_id"].astype(np.int64),
+            columns.next_offsets(headers),
+            headers["timestamp_ms"].astype(np.int64),
+            headers["chunk_type"] == USER,
+            by_filters(file, positions, headers),
+            self._gaps,
+            self._offset,
+        )
 
     def _take_run(self) -> bool:
         """Take all chunks that index and headers agree on from here."""

@@ -6,10 +6,12 @@ import numpy as np
 
 from segments.codec import CHUNK_HEADER_SIZE
 from segments.spark import headers as columns
+from segments.spark.files import read_headers
 from segments.spark.history import read_history
-from segments.spark.inventory import find_streams, list_segments
-from segments.spark.plan import ChunkCriteria, filter_says, pieces
+from segments.spark.plan import ChunkCriteria, pieces
 from segments.spark.replay import CHUNK_BYTES, Workload
+from segments.spark.screen import filter_says
+from segments.spark.streams import find_streams
 
 
 class Observed(NamedTuple):
@@ -34,7 +36,7 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
     """Test the filters as they stand in the headers with every value of a workload.
 
     Args:
-        path: a stream's folder.
+        path: as `find_streams` takes it.
         workload: what is subscribed to, its values as trailers record them.
         from_offset: chunks before it are left out.
 
@@ -42,15 +44,15 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
         NotAStream: there is no stream.
     """
     stream = find_streams(path)[0]
+    wanted = ChunkCriteria(start_offset=from_offset)
     chunks = messages = stored = 0
     negatives = positives = delivered = 0.0
     weights = np.array(workload.weights)
-    for listing in list_segments(stream.path, from_offset=from_offset):
-        wanted = ChunkCriteria(start_offset=from_offset)
-        for piece in pieces(stream, [listing], wanted):
-            rows = np.flatnonzero(np.isin(listing.positions, piece.positions))
-            headers = listing.headers[rows]
-            holds = np.zeros((len(workload.values), len(rows)), np.bool_)
+    for listing in stream.listings(wanted.bounds):
+        for piece in pieces(stream.name, [listing], wanted):
+            positions = piece.positions
+            headers = read_headers(piece.file, positions)
+            holds = np.zeros((len(workload.values), len(positions)), np.bool_)
             first = 0
             for history in read_history(piece, 0, None):
                 place = {name: n for n, name in enumerate(history.names)}
@@ -60,16 +62,16 @@ def observe(path: str, workload: Workload, from_offset: int = 0) -> Observed:
                 first += len(history.records)
             says = np.array(
                 [
-                    filter_says(listing, rows, value, held)
+                    filter_says(piece.file, positions, headers, value, held)
                     for value, held in zip(workload.values, holds, strict=True)
                 ]
             )
-            negatives += float(weights @ ~holds @ np.ones(len(rows)))
-            positives += float(weights @ (says & ~holds) @ np.ones(len(rows)))
+            negatives += float(weights @ ~holds @ np.ones(len(positions)))
+            positives += float(weights @ (says & ~holds) @ np.ones(len(positions)))
             delivered += float(weights @ says @ headers["data_size"].astype(np.float64))
-            chunks += len(rows)
+            chunks += len(positions)
             messages += int(headers["num_records"].sum())
             overhead = columns.total_sizes(headers) - headers["data_size"]
-            stored += int(overhead.sum()) + len(rows) * (CHUNK_BYTES - CHUNK_HEADER_SIZE)
+            stored += int(overhead.sum()) + len(positions) * (CHUNK_BYTES - CHUNK_HEADER_SIZE)
     rate = positives / negatives if negatives else 0.0
     return Observed(chunks, messages, rate, stored, delivered)

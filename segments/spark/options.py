@@ -39,7 +39,8 @@ class Options:
     """Everything that a reader is given.
 
     Attributes:
-        paths: of the streams' folders, or of folders of streams.
+        paths: of the streams' folders, of folders of streams, or of streams in object stores.
+        endpoint: URL of the server of an object store, empty for what the environment says.
         start_offset, end_offset, start_ms, end_ms: see plan.ChunkCriteria.
         filter_values: None for chunks with any.
         match_unfiltered: take chunks with messages without a filter value as well.
@@ -59,6 +60,7 @@ class Options:
     """
 
     paths: tuple[str, ...]
+    endpoint: str = ""
     start_offset: int | None = None
     end_offset: int | None = None
     start_ms: int | None = None
@@ -269,6 +271,7 @@ def _starting(text: str) -> str:
 _READERS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     spelling.lower(): (spelling, attribute, read)
     for spelling, attribute, read in (
+        ("endpoint", "endpoint", str),
         ("startOffset", "start_offset", _number),
         ("endOffset", "end_offset", _number),
         ("startTimestamp", "start_ms", _time),

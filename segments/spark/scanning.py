@@ -12,10 +12,10 @@ from segments.errors import SegmentsError
 from segments.selector import names_in
 from segments.spark.columns import declared, filter_values_of
 from segments.spark.entries import MessageBlock, read_piece
-from segments.spark.inventory import find_streams, list_segments
 from segments.spark.options import Options, read_options, values_text
 from segments.spark.plan import pieces
 from segments.spark.register import register
+from segments.spark.streams import find_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,6 +36,7 @@ def scan(  # noqa: PLR0913 - each may be left out
     tags: str | None = None,
     columns: Sequence[str] | None = None,
     properties: str = "",
+    endpoint: str = "",
 ) -> "DataFrame":
     """Read a stream without the chunks that cannot hold anything that is asked for.
 
@@ -43,7 +44,8 @@ def scan(  # noqa: PLR0913 - each may be left out
 
     Args:
         spark: any session; the source is registered with it.
-        path: a stream's folder, or a folder of streams.
+        path: a stream's folder, or a folder of streams; or a stream in an object store, as
+            s3://BUCKET/PREFIX/VHOST/STREAM.
         offsets: the first one and the one after the last.
         times: of chunks, the first one and the one after the last.
         values: filter values. Chunks without them are not read.
@@ -59,14 +61,16 @@ def scan(  # noqa: PLR0913 - each may be left out
         tags: a tag expression instead.
         columns: which ones, None for all; fewer are read faster.
         properties: properties to become columns, as in "dep_delay bigint".
+        endpoint: URL of the store's server, empty for what the environment says.
 
     Raises:
         NotAStream: there is no stream at the path.
+        TierError: the store refused, or could not be reached.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
 
     register(spark)
-    find_streams(path)  # says so here, in one line
+    find_streams(path, endpoint)  # says so here, in one line
     first = names_in(value_property)[0] if value_property else ""
     is_added = bool(
         values is not None and first and first not in [c.name for c in declared(properties)]
@@ -85,6 +89,7 @@ def scan(  # noqa: PLR0913 - each may be left out
         "tags": tags,
         "columns": ",".join(columns) if columns else None,
         "properties": properties,
+        "endpoint": endpoint or None,
     }
     given = {name: str(option) for name, option in options.items() if option is not None}
     found = spark.read.format("streamd").options(**given).load(path)
@@ -109,8 +114,9 @@ def _has_numbers(options: Options) -> bool:
     if filter_property is None:
         return False
     criteria = options.wanted()
-    for stream in islice(find_streams(options.paths[0]), _PEEKED_STREAMS):
-        first = next(pieces(stream, list_segments(stream.path), criteria), None)
+    for stream in islice(find_streams(options.paths[0], options.endpoint), _PEEKED_STREAMS):
+        listings = stream.listings(criteria.bounds)
+        first = next(pieces(stream.name, listings, criteria), None)
         if first is None or first.gap is not None:
             continue
         try:

@@ -1,4 +1,4 @@
-"""`spark.read.format("streamd")`: a stream's folder as a DataFrame.
+"""`spark.read.format("streamd")`: a stream as a DataFrame.
 
 Skipping of chunks is driven by options, not by the query's conditions: with filter pushdown Spark
 4.3 loses rows when one DataFrame serves two queries (its plan is shared by all scans of a loaded
@@ -12,15 +12,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segments.spark.columns import Column, columns_of, ddl_of
-from segments.spark.inventory import find_streams, list_segments
 from segments.spark.options import Options, read_options
 from segments.spark.plan import Piece, pieces
 from segments.spark.reading import read_task, tasks_of
 from segments.spark.streaming import StreamdStreamReader
+from segments.spark.streams import find_streams
 
 
 class StreamdSource(DataSource):
-    """The messages of a stream, or of all streams below a folder.
+    """The messages of a stream, in a folder or in a store, or of all streams below a folder.
 
     The options are those of `segments.spark.options.Options`; README, "The log as a DataFrame",
     has them in a table. Reading writes nothing.
@@ -62,14 +62,15 @@ class StreamdReader(DataSourceReader):
 
         Raises:
             NotAStream: there is no stream at the path.
+            TierError: the store refused, or could not be reached.
             CorruptError: something is damaged and the mode is not permissive.
         """
         options = self._options
         wanted = options.wanted()
         found: list[Piece] = []
         for path in options.paths:
-            for stream in find_streams(path):
-                found += pieces(stream, list_segments(stream.path), wanted)
+            for stream in find_streams(path, options.endpoint):
+                found += pieces(stream.name, stream.listings(wanted.bounds), wanted)
         return tasks_of(found, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

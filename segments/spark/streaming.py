@@ -20,12 +20,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segments.spark import headers as columns
 from segments.spark.columns import Column
-from segments.spark.inventory import Listing, NotAStream, StreamFolder, find_streams, list_segments
+from segments.spark.inventory import Bounds, Listing, NotAStream, Stream
 from segments.spark.options import Options
 from segments.spark.plan import pieces
 from segments.spark.reading import read_task, tasks_of
+from segments.spark.streams import find_streams
 
 _VERSION = 1
 
@@ -45,6 +45,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, wanted_columns: tuple[Column, ...]) -> None:
         self._columns = wanted_columns
         self._until: int | None = None
+        self._found: Stream | None = None
         if options.starting_offset.isdigit():  # may be within a chunk, whose beginning is left out
             start = max(int(options.starting_offset), options.start_offset or 0)
             options = replace(options, start_offset=start)
@@ -76,7 +77,11 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = start["offset"]
         room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         reached = offset
-        for listing in self._listings(offset):
+        stream = self._stream()
+        end = stream.sealed_end()
+        if end is not None and room is None:  # no need to look at all chunks for that
+            return _position(max(offset, end if self._until is None else min(end, self._until)))
+        for listing in stream.listings(Bounds(offset), only_indexed=True):
             reached, room = _advance(listing, reached, room, self._until)
             if reached == offset and not self._options.permissive:
                 _check_end(listing, reached)
@@ -94,13 +99,14 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = start["offset"], end["offset"]
         if first == last:
             return []
-        listings = list(self._listings(first))
+        stream = self._stream()
+        listings = list(stream.listings(Bounds(first, last), only_indexed=True))
         if self._options.fail_on_data_loss:
-            self._check_cover(listings, first, last)
+            _check_cover(stream.name, listings, first, last)
         low = max(first, self._options.start_offset or 0)
         high = last if self._options.end_offset is None else min(last, self._options.end_offset)
         wanted = replace(self._options.wanted(), start_offset=low, end_offset=high)
-        return tasks_of(list(pieces(self._stream(), listings, wanted)), self._options)
+        return tasks_of(list(pieces(stream.name, listings, wanted)), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one task."""
@@ -109,42 +115,42 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, int]) -> None:
         """Nothing to do: reading removes nothing."""
 
-    def _stream(self) -> StreamFolder:
-        found = [stream for path in self._options.paths for stream in find_streams(path)]
-        if len(found) != 1:
-            raise NotAStream(
-                f"{', '.join(self._options.paths)} holds {len(found)} streams; a streaming query "
-                "reads one, so give the folder of one"
-            )
-        return found[0]
-
-    def _listings(self, offset: int) -> Iterator[Listing]:
-        return list_segments(self._stream().path, only_indexed=True, from_offset=offset)
+    def _stream(self) -> Stream:
+        """The stream as it is now."""
+        if self._found is None:
+            paths, endpoint = self._options.paths, self._options.endpoint
+            found = [stream for path in paths for stream in find_streams(path, endpoint)]
+            if len(found) != 1:
+                raise NotAStream(
+                    f"{', '.join(paths)} holds {len(found)} streams; a streaming query reads one, "
+                    "so give the folder of one"
+                )
+            self._found = found[0]
+        else:
+            self._found = self._found.refreshed()
+        return self._found
 
     def _ends(self) -> tuple[int, int]:
         """The first offset that is kept, and the one behind the last."""
-        stream = self._stream()
-        listings = list(list_segments(stream.path, only_indexed=True))
-        if not listings:
-            raise NotAStream(f"{stream.path} was emptied while it was looked at; is it deleted?")
-        return listings[0].base_offset, listings[-1].next_offset
+        return self._stream().ends()
 
-    def _check_cover(self, listings: list[Listing], first: int, last: int) -> None:
-        end = first
-        for listing in listings:  # they are listed one by one, and some may have gone meanwhile
-            if end < listing.base_offset and end < last:
-                raise DataLost(
-                    f"offsets {end} to {min(listing.base_offset, last) - 1} of stream "
-                    f"{self._stream().name} were removed by retention before they were read; start "
-                    "again with a new checkpoint, or go on with what is left with the option "
-                    "failOnDataLoss=false"
-                )
-            end = max(end, listing.next_offset)
-        if end < last:
+
+def _check_cover(name: str, listings: list[Listing], first: int, last: int) -> None:
+    """Raise DataLost unless the segments hold all offsets from the first to before the last."""
+    end = first
+    for listing in listings:  # they are listed one by one, and some may have gone meanwhile
+        if end < listing.base_offset and end < last:
             raise DataLost(
-                f"the checkpoint is at offset {last}, stream {self._stream().name} ends at {end}: "
-                "it is not the stream that was read before; start again with a new checkpoint"
+                f"offsets {end} to {min(listing.base_offset, last) - 1} of stream {name} were "
+                "removed by retention before they were read; start again with a new checkpoint, or "
+                "go on with what is left with the option failOnDataLoss=false"
             )
+        end = max(end, listing.next_offset)
+    if end < last:
+        raise DataLost(
+            f"the checkpoint is at offset {last}, stream {name} ends at {end}: it is not the "
+            "stream that was read before; start again with a new checkpoint"
+        )
 
 
 def _position(offset: int) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def _position(offset: int) -> dict[str, Any]:
 
 def _check_end(listing: Listing, reached: int) -> None:
     """Raise CorruptError when there are no more chunks in a segment, but there were."""
-    is_last = not (columns.next_offsets(listing.headers) > reached).any()
+    is_last = not (listing.chunk_ends > reached).any()
     for gap in listing.gaps:
         if is_last and gap.first_offset == reached < gap.next_offset:
             raise gap.error()
@@ -163,18 +169,16 @@ def _advance(
     listing: Listing, reached: int, room: int | None, until: int | None
 ) -> tuple[int, int | None]:
     """Take chunks of a segment from `reached` on; returns how far, and the room that is left."""
-    headers = listing.headers
-    ids = headers["chunk_id"].astype(np.int64)
-    ends = columns.next_offsets(headers)
+    ends = listing.chunk_ends
     ahead = ends > reached
     if until is not None:
-        ahead &= ids < until
+        ahead &= listing.chunk_ids < until
     rows = np.flatnonzero(ahead)
     if not len(rows):
         return reached, room
     if room is None:
         return int(ends[rows[-1]]), None
-    taken = np.cumsum(columns.total_sizes(headers[rows]))
+    taken = np.cumsum(listing.sizes[rows])
     count = max(int(np.searchsorted(taken, room, side="right")), 1)
     left = room - int(taken[count - 1]) if count == len(rows) else 0
     return int(ends[rows[count - 1]]), left

@@ -15,7 +15,8 @@ import numpy as np
 from segments.bloom import false_positive_rate, history_form, smallest_size
 from segments.format_constants import MIN_FILTER_SIZE
 from segments.selector import parse_property
-from segments.spark.inventory import NotAStream, StreamFolder, find_streams, list_segments
+from segments.spark.files import read_headers
+from segments.spark.inventory import NotAStream, Stream
 from segments.spark.jobs import Census, replay, take_census
 from segments.spark.plan import ChunkCriteria, Piece, pieces
 from segments.spark.recommend import (
@@ -33,13 +34,14 @@ from segments.spark.recommend import (
     totals,
 )
 from segments.spark.replay import Replay, Row, Workload
+from segments.spark.streams import find_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEWER_SHARE = 0.3  # of the history, to test on
 _MIN_RATE, _MAX_RATE = 0.0001, 0.5  # no recommendation goes beyond these
-_NEWEST = 101  # chunks that tell the present filter size
+_NEWEST, _NEWEST_SEGMENTS = 101, 16  # chunks, of so many segments, tell the present filter size
 _EXPLORED_CHUNKS = 4_000  # on so many chunk limits are compared, on
 _REPLAYED_CHUNKS = 25_000  # so many filter sizes; the two that matter on all
 
@@ -114,26 +116,29 @@ def tune(
     prices: Prices | None = None,
     filter_property: str | None = None,
     keep_limit: bool = False,
+    endpoint: str = "",
 ) -> Tuning:
     """Find the filter size and chunk limit that would have cost least over a stream's history.
 
     Args:
         spark: any session whose workers have this package.
-        path: a stream's folder.
+        path: a stream's folder, or a stream in an object store: s3://BUCKET/PREFIX/VHOST/STREAM.
         workload: filter values that readers ask for, and how often the stream is read for each.
             None: one reader for each message, who wants messages with the same value; all of
             them together read the stream once.
         prices: what a byte costs; None for the usual ones.
         filter_property: where the trailers say nothing, the property whose values stand in.
         keep_limit: try only filter sizes.
+        endpoint: URL of the store's server, empty for what the environment says.
 
     Raises:
         NotAStream: the folder holds none, or several.
         NothingToTune: nothing is known of filter values.
+        TierError: the store refused, or could not be reached.
         ValueError: the workload is empty, or there is no such property.
     """
     prices = prices or Prices()
-    stream, listed, size_now, gaps = _listed(path)
+    stream, listed, size_now, gaps = _listed(path, endpoint)
     if not listed:
         raise NothingToTune(f"stream {stream.name} holds no messages yet; publish some first")
     source, census = _found(spark, stream.name, listed, filter_property)
@@ -220,22 +225,31 @@ class _Search:
         return kept + self._run(sorted(wanted))
 
 
-def _listed(path: str) -> tuple[StreamFolder, list[Piece], int, int]:
+def _listed(path: str, endpoint: str) -> tuple[Stream, list[Piece], int, int]:
     """The stream, its chunks, the filter size of its newest ones, and how many gaps it has."""
-    streams = find_streams(path)
+    streams = find_streams(path, endpoint)
     if len(streams) > 1:
         names = ", ".join(stream.path for stream in streams[:3])
         raise NotAStream(f"{path} holds {len(streams)} streams, expected one, such as {names}")
     found: list[Piece] = []
     gaps = 0
-    sizes = np.empty(0, np.int64)
-    for listing in list_segments(streams[0].path):
-        found += [p for p in pieces(streams[0], [listing], ChunkCriteria()) if p.gap is None]
+    for listing in streams[0].listings():
+        listed = pieces(streams[0].name, [listing], ChunkCriteria())
+        found += [piece for piece in listed if piece.gap is None]
         gaps += len(listing.gaps)
-        given = listing.headers["filter_size"].astype(np.int64)
-        sizes = np.concatenate((sizes, given[given > 0]))[-_NEWEST:]
-    size = int(np.median(sizes)) if len(sizes) else MIN_FILTER_SIZE
-    return streams[0], found, size, gaps
+    return streams[0], found, _filter_size(found), gaps
+
+
+def _filter_size(listed: list[Piece]) -> int:
+    """The usual filter size of the newest chunks that have one."""
+    sizes = np.empty(0, np.int64)
+    for piece in reversed(listed[-_NEWEST_SEGMENTS:]):
+        headers = read_headers(piece.file, piece.positions[-_NEWEST:])
+        given = headers["filter_size"].astype(np.int64)
+        sizes = np.concatenate((given[given > 0], sizes))[-_NEWEST:]
+        if len(sizes) == _NEWEST:
+            break
+    return int(np.median(sizes)) if len(sizes) else MIN_FILTER_SIZE
 
 
 def _found(

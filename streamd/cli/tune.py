@@ -218,8 +218,9 @@ def run_tuning(
         check_installed()
     except SparkMissing as error:
         raise Failed(f"streamd tune needs more than is installed: {error}") from error
-    from segments.spark.inventory import NotAStream, find_streams  # noqa: PLC0415 - an extra
+    from segments.spark.inventory import NotAStream  # noqa: PLC0415 - an extra
     from segments.spark.recommend import Prices  # noqa: PLC0415
+    from segments.spark.streams import find_streams  # noqa: PLC0415
     from segments.spark.tuning import NothingToTune, tune as find  # noqa: PLC0415
 
     try:

@@ -7,8 +7,9 @@ import pytest
 
 from segments import CorruptError, Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE
-from segments.spark import inventory, plan
+from segments.spark import inventory
 from segments.spark.columns import columns_of
+from segments.spark.files import LocalSegment
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
 from segments.spark.source import StreamdReader
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 def last_chunk(folder: Path) -> tuple[Path, int, int]:
     """The newest segment, and where its last chunk begins and ends."""
     *_, listing = list_segments(str(folder))
-    path = Path(listing.path)
+    path = Path(listing.file.path)
     return path, int(listing.positions[-1]), path.stat().st_size
 
 
@@ -172,14 +173,14 @@ def test_a_segment_that_goes_before_its_filters_are_looked_at(
     log.close()
     options = read_options({"path": str(tmp_path), "filterValues": '["v"]'})
     reader = StreamdReader(options, columns_of(options))
-    look = plan._content
+    look = LocalSegment.window
 
-    def retention(listing: inventory.Listing) -> Any:
-        if listing.base_offset == 0:
-            Path(listing.path).unlink()
-        return look(listing)
+    def retention(file: LocalSegment, start: int, end: int) -> Any:
+        if Path(file.path).name == f"{0:020}.segment":
+            Path(file.path).unlink()
+        return look(file, start, end)
 
-    monkeypatch.setattr(plan, "_content", retention)
+    monkeypatch.setattr(LocalSegment, "window", retention)
     (task,) = reader.partitions()
     with pytest.raises(CorruptError, match="the segment with offset 0 was removed since"):
         list(reader.read(task))

@@ -20,10 +20,11 @@ from segments.message import Message, MessageView, Properties
 from segments.selector import RowReader, parse_property
 from segments.spark import headers as columns
 from segments.spark.columns import columns_of
-from segments.spark.inventory import StreamFolder, find_streams, list_segments
+from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
 from segments.spark.plan import ChunkCriteria, deal, pieces
 from segments.spark.reading import Task, read_task, tasks_of
+from segments.spark.streams import find_streams
 from segments.spark.texts import READINGS, text_of
 from segments.spark.walk import message_ends
 from tests.segments.selector.strategies import messages
@@ -37,7 +38,7 @@ def rows(path: Path | str, **given: str) -> list[dict[str, Any]]:
     found = [
         piece
         for stream in find_streams(str(path))
-        for piece in pieces(stream, list_segments(stream.path), wanted)
+        for piece in pieces(stream.name, stream.listings(wanted.bounds), wanted)
     ]
     batches = [
         batch
@@ -274,10 +275,7 @@ def test_no_chunk_is_left_out_that_holds_what_is_asked_for(
     asked = ChunkCriteria(
         *bounds, *times, ChunkMatcher({v.encode() for v in wanted}, match_unfiltered=unfiltered)
     )
-    stream = StreamFolder("s", str(folder))
-    kept = {
-        chunk for p in pieces(stream, list_segments(str(folder)), asked) for chunk in p.chunk_ids
-    }
+    kept = {chunk for p in pieces("s", list_segments(str(folder)), asked) for chunk in p.chunk_ids}
     low, high = (n if n is not None else d for n, d in zip(bounds, (0, 99), strict=True))
     early, late = (n if n is not None else d for n, d in zip(times, (0, 99), strict=True))
     starts = {}
@@ -306,8 +304,7 @@ def test_tasks_get_every_chunk_once(tmp_path: Path) -> None:
     for n in range(40):
         append(log, [b"x" * (5000 if n % 13 == 0 else 40)])
     log.close()
-    stream = StreamFolder("s", str(tmp_path))
-    found = list(pieces(stream, list_segments(str(tmp_path)), ChunkCriteria()))
+    found = list(pieces("s", list_segments(str(tmp_path)), ChunkCriteria()))
     for size in (1, 100, 1000, 4000, 1 << 30):
         tasks = deal(found, size)
         assert [int(c) for task in tasks for p in task for c in p.chunk_ids] == list(range(40))
@@ -322,7 +319,7 @@ def test_listings_agree_with_a_reader_with_and_without_an_index(tmp_path: Path) 
     expected = [chunk.header.chunk_id for chunk in read_chunks(log)]
     log.close()
     for index in sorted(tmp_path.glob("*.index")):
-        found = [c for listing in list_segments(str(tmp_path)) for c in listing.headers["chunk_id"]]
+        found = [c for listing in list_segments(str(tmp_path)) for c in listing.chunk_ids]
         assert found == expected
         index.unlink()
     assert not any(listing.gaps for listing in list_segments(str(tmp_path)))
@@ -399,8 +396,7 @@ def test_only_wanted_messages_come(tmp_path: Path) -> None:
         {"offset": 4},
     ]
     options = read_options({"path": str(tmp_path), "filterValues": '["HA"]'})
-    stream = StreamFolder("s", str(tmp_path))
-    (piece,) = pieces(stream, list_segments(str(tmp_path)), options.wanted())
+    (piece,) = pieces("s", list_segments(str(tmp_path)), options.wanted())
     assert piece.chunk_ids.tolist() == [14]
     assert isinstance(tasks_of([piece], options)[0], Task)
 

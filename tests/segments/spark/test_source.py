@@ -14,10 +14,11 @@ from segments.entries import Entries
 from segments.format_constants import ZSTD
 from segments.message import Message, Properties
 from segments.spark import session
-from segments.spark.inventory import NotAStream, find_streams, list_segments
+from segments.spark.inventory import NotAStream
 from segments.spark.options import OptionError, read_options
 from segments.spark.plan import pieces
 from segments.spark.scanning import scan
+from segments.spark.streams import find_streams
 from streamd.broker.arguments import read_arguments
 from streamd.broker.filter_contract import contract_of
 from tests.segments.spark.test_decoding import damaged_stream
@@ -188,7 +189,7 @@ def test_chunks_by_several_filter_properties(spark: SparkSession, tmp_path: Path
         options = {"path": str(folder), "sql": sql, "filterProperty": names}
         given = read_options(options)
         (where,) = find_streams(str(folder))
-        chunks = pieces(where, list_segments(where.path), given.wanted())
+        chunks = pieces(where.name, where.listings(), given.wanted())
         found = spark.read.format("streamd").options(**options).load()
         rows = found.select("offset", "filter_values").sort("offset").collect()
         assert all(row.filter_values == [pairs[row.offset][0]] for row in rows)

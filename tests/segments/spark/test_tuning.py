@@ -17,7 +17,7 @@ from segments.message import Message
 from segments.property_keys import key_of, mark_of
 from segments.spark.columns import TOKEN_PREFIX
 from segments.spark.history import History, read_history
-from segments.spark.inventory import StreamFolder, list_segments
+from segments.spark.inventory import list_segments
 from segments.spark.plan import ChunkCriteria, pieces
 from segments.spark.recommend import Prices, best, candidate
 from segments.spark.replay import Replay, Row, Workload, rescaled
@@ -44,9 +44,7 @@ def written(folder: Path, chunks: list[list[bytes]]) -> Path:
 
 def histories(folder: Path, prop: str | None = None) -> list[History]:
     found, ordinal = [], 0
-    for piece in pieces(
-        StreamFolder("s", str(folder)), list_segments(str(folder)), ChunkCriteria()
-    ):
+    for piece in pieces("s", list_segments(str(folder)), ChunkCriteria()):
         found += read_history(piece, ordinal, prop)
         ordinal += len(piece.positions)
     return found
@@ -133,9 +131,7 @@ def test_cut_chunks_hold_what_they_held_together(tmp_path: Path) -> None:
     chunks = [[b"v%d" % min(int(rng.expovariate(0.3)), 30) for _ in range(100)] for _ in range(5)]
     written(tmp_path, chunks)
     (whole,) = read_history(
-        next(
-            pieces(StreamFolder("s", str(tmp_path)), list_segments(str(tmp_path)), ChunkCriteria())
-        ),
+        next(pieces("s", list_segments(str(tmp_path)), ChunkCriteria())),
         0,
         None,
     )
@@ -212,7 +208,7 @@ def test_a_recommendation_holds_when_it_is_done(spark: SparkSession, tmp_path: P
     weights = {value: values.count(value) / len(values) for value in distinct}
     negatives = positives = 0.0
     for listing in list_segments(str(tmp_path / "after")):
-        raw = Path(listing.path).read_bytes()
+        raw = Path(listing.file.path).read_bytes()
         for position, values_in in zip(
             listing.positions.tolist(), sets_of(histories(tmp_path / "after")), strict=True
         ):

@@ -1,0 +1,348 @@
+"""A stream in an object store, of which only what a query needs is read.
+
+The manifest says which segments there are, their indexes where their chunks are, and their filter
+indexes which of these may hold what is asked for: so planning reads no segment. Tasks read ranges.
+What was published since the newest stored segment was sealed is not in the store.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from urllib.parse import unquote
+
+import numpy as np
+
+from segments.checksum import crc32
+from segments.codec import Damage
+from segments.disk import Buffer
+from segments.errors import CorruptError, FormatError
+from segments.filter_index import FilterFile, Shape, content_crc
+from segments.format_constants import USER
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX
+from segments.spark import headers as columns
+from segments.spark.files import SegmentGone, Window, runs_of
+from segments.spark.headers import Bytes, Mask, Numbers
+from segments.spark.inventory import EVERYTHING, Bounds, Gap, Listing, NotAStream
+from segments.spark.messages import PADDING
+from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
+from segments.spark.screen import Screen, by_index, keep_all
+from segments.tier.address import parse_address
+from segments.tier.lookup import find_stream, read_manifest
+from segments.tier.manifest import Manifest, StoredSegment
+from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.tier.stores import open_store
+
+_MARK = "://"
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where a store is, without anything secret: whoever opens it has the credentials.
+
+    Attributes:
+        url: as `open_store` takes it.
+        endpoint: see there; empty for the provider's.
+    """
+
+    url: str
+    endpoint: str = ""
+
+    def open(self) -> ObjectStore:
+        """The store, one for each process.
+
+        Raises:
+            TierError: it cannot be used from here.
+        """
+        return _opened(self, os.getpid())
+
+
+_first_process = 0
+
+
+@cache
+def _opened(place: StorePlace, process: int) -> ObjectStore:
+    global _first_process  # noqa: PLW0603 - a process has one such past
+    if _first_process not in (0, process):
+        raise TierError(
+            "this process was forked from one that had used the store, and the library's threads "
+            "did not come along; start it by spawning instead"
+        )
+    _first_process = process
+    return open_store(place.url, place.endpoint)
+
+
+def is_in_store(path: str) -> bool:
+    """Whether a path is that of a stream in a store, such as s3://BUCKET/PREFIX/VHOST/STREAM."""
+    return _MARK in path
+
+
+def find_stored(path: str, endpoint: str = "") -> "StoredStream":
+    """The stream at a path; names in it are escaped as in URLs.
+
+    Raises:
+        NotAStream: the path is none, or nothing is stored of such a stream.
+        TierError: the store refused, or could not be reached.
+        FormatError: its manifest cannot be used.
+    """
+    url, host, name = _parts(path)
+    place = StorePlace(url, parse_address(url, endpoint).endpoint)
+    try:
+        manifest = find_stream(place.open(), host, name)
+    except MissingError as error:
+        raise NotAStream(
+            f"{error} in {url}; a path ends with virtual host and stream, as %2F/NAME, and a "
+            "stream is there once its first segment was uploaded"
+        ) from error
+    return StoredStream(place, manifest)
+
+
+def _parts(path: str) -> tuple[str, str, str]:
+    """URL of the store, virtual host and stream."""
+    scheme, _, rest = path.partition(_MARK)
+    *where, host, name = ["", "", *rest.split("/")]
+    if "@" in rest.partition("/")[0] or not (host and name and any(where)):
+        shown = "the path" if "@" in path else path
+        raise NotAStream(
+            f"{shown} is not a stream in a store, expected a path such as "
+            "s3://BUCKET/PREFIX/%2F/NAME with virtual host and stream, escaped as in URLs"
+        )
+    return f"{scheme}{_MARK}{'/'.join(where[2:])}", unquote(host), unquote(name)
+
+
+class StoredStream:
+    """A stream of which there is a manifest; see inventory.Stream.
+
+    Args:
+        place: of the store.
+        manifest: of the stream.
+    """
+
+    def __init__(self, place: StorePlace, manifest: Manifest) -> None:
+        self._place = place
+        self._manifest = manifest
+        self.name = manifest.stream.stream
+        self.path = f"{place.url}/{manifest.stream.folder}"
+
+    def listings(  # noqa: D102 - see Stream
+        self,
+        bounds: Bounds = EVERYTHING,
+        *,
+        only_indexed: bool = False,  # noqa: ARG002 - stored segments are sealed
+    ) -> Iterator[Listing]:
+        wanted = (
+            segment
+            for segment in self._manifest.segments
+            if segment.next_offset > bounds.start_offset
+            and (bounds.end_offset is None or segment.base_offset < bounds.end_offset)
+        )
+        list_one = partial(self._listing, store=self._place.open(), bounds=bounds)
+        return (found for found in ask_in_order(list_one, wanted) if found is not None)
+
+    def ends(self) -> tuple[int, int]:  # noqa: D102 - see Stream
+        return self._manifest.first_offset, self.sealed_end()
+
+    def sealed_end(self) -> int:  # noqa: D102 - see Stream
+        segments = self._manifest.segments
+        return segments[-1].next_offset if segments else self._manifest.next_offset
+
+    def refreshed(self) -> "StoredStream":
+        """The stream as its manifest says it now.
+
+        Raises:
+            NotAStream: it is no more.
+            TierError: the store refused, or could not be reached.
+        """
+        key = self._manifest.stream
+        try:
+            found = read_manifest(self._place.open(), key)
+        except MissingError:
+            found = None
+        if found is None or found.is_deleted:
+            raise NotAStream(f"{self.path} was deleted while it was read")
+        return StoredStream(self._place, found)
+
+    def _listing(
+        self, segment: StoredSegment, *, store: ObjectStore, bounds: Bounds
+    ) -> Listing | None:
+        """The chunks of a segment; None where it was removed meanwhile."""
+        file = self._file(segment)
+        try:
+            index = self._whole(store, segment, INDEX_SUFFIX)
+            screen = self._screen(store, segment) if bounds.needs_filters else keep_all
+        except MissingError:
+            return None
+        return _listing(file, segment, index, screen)
+
+    def _file(self, segment: StoredSegment) -> "StoredFile":
+        key = segment.key(self._manifest.stream, SEGMENT_SUFFIX)
+        return StoredFile(self._place, key, segment.size)
+
+    def _whole(self, store: ObjectStore, segment: StoredSegment, suffix: str) -> bytes:
+        """One of the small objects of a segment, which is what the manifest says."""
+        key = segment.key(self._manifest.stream, suffix)
+        content = store.get(key).content
+        said = segment.files[suffix]
+        if (len(content), crc32(content)) != said:
+            reason = f"it has {len(content)} bytes, and another checksum than its manifest says"
+            raise CorruptError(f"{self._place.url}/{key}", 0, reason)
+        return content
+
+    def _screen(self, store: ObjectStore, segment: StoredSegment) -> Screen:
+        """The test by the filter index; where there is none, all chunks have to be read."""
+        if FILTER_SUFFIX not in segment.files:
+            return keep_all
+        raw = self._whole(store, segment, FILTER_SUFFIX)
+        # That it is of this content was seen when it was uploaded; the checksum says it is that.
+        parts = segment.size, segment.base_offset, segment.num_chunks
+        try:
+            return by_index(FilterFile(raw, Shape(*parts, content_crc(raw))))
+        except FormatError:
+            return keep_all
+
+
+def _listing(file: "StoredFile", segment: StoredSegment, index: bytes, screen: Screen) -> Listing:
+    """The chunks as the index has them; a chunk ends where the next one, or damage, begins."""
+    records = columns.index_records(index)
+    if len(records) != segment.num_chunks:
+        reason = f"it lists {len(records)} chunks, its manifest {segment.num_chunks}"
+        raise CorruptError(file.path, 0, reason)
+    positions, ids = records["position"].astype(np.int64), records["chunk_id"].astype(np.int64)
+    damage = sorted(segment.damage)
+    keep = np.ones(len(records), np.bool_)
+    for place in damage:
+        keep &= (positions < place.position) | (positions >= place.end)
+    rows = np.flatnonzero(keep)
+    starts = [*((d.position, d.first_offset) for d in damage), (segment.size, segment.next_offset)]
+    sizes, ends = _ends(positions[rows], ids[rows], np.array(starts, np.int64))
+    return Listing(
+        file,
+        segment.base_offset,
+        positions[rows],
+        sizes,
+        ids[rows],
+        ends,
+        records["timestamp_ms"][rows].astype(np.int64),
+        records["chunk_type"][rows] == USER,
+        _of_rows(screen, rows),
+        [_gap(file, place) for place in damage],
+        segment.next_offset,
+    )
+
+
+def _ends(positions: Numbers, ids: Numbers, others: Numbers) -> tuple[Numbers, Numbers]:
+    """Sizes of chunks, and the offsets behind them.
+
+    Args:
+        positions: of the chunks.
+        ids: of the chunks.
+        others: position and offset of whatever else ends a chunk, ascending.
+    """
+    places = np.concatenate([positions, others[:, 0]])
+    offsets = np.concatenate([ids, others[:, 1]])
+    order = np.argsort(places, kind="stable")
+    behind = np.searchsorted(places[order], positions, side="right")
+    return places[order][behind] - positions, offsets[order][behind]
+
+
+def _of_rows(screen: Screen, rows: Numbers) -> Screen:
+    """The test of a segment's chunks, for some of them that are counted anew."""
+    return lambda some, matcher: screen(rows[some], matcher)
+
+
+def _gap(file: "StoredFile", damage: Damage) -> Gap:
+    reason = "this part was damaged before it was uploaded"
+    return Gap(
+        file.path, damage.position, damage.end, damage.first_offset, damage.next_offset, reason
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A segment in a store; see files.SegmentFile.
+
+    Attributes:
+        place: of the store.
+        key: of the object.
+        size: of it, in bytes.
+    """
+
+    place: StorePlace
+    key: str
+    size: int
+
+    @property
+    def path(self) -> str:  # noqa: D102 - see SegmentFile
+        return f"{self.place.url}/{self.key}"
+
+    def blocks(  # noqa: D102 - see SegmentFile
+        self, positions: Numbers, sizes: Numbers, blocks: Sequence[range]
+    ) -> Iterator[Bytes]:
+        ends = positions + sizes
+        requests = [
+            merged(positions[rows.start : rows.stop], ends[rows.start : rows.stop])
+            for rows in blocks
+        ]
+        found = self.read(part for parts in requests for part, _ in parts)
+        for rows, parts in zip(blocks, requests, strict=True):
+            buffer = np.zeros(int(sizes[rows.start : rows.stop].sum()) + PADDING, np.uint8)
+            first = filled = 0
+            for part, count in parts:
+                some = slice(rows.start + first, rows.start + first + count)
+                raw = np.frombuffer(next(found), np.uint8)
+                filled += _copy(raw, positions[some] - part.start, sizes[some], buffer[filled:])
+                first += count
+            yield buffer
+
+    def window(self, start: int, end: int) -> Window:  # noqa: D102 - see SegmentFile
+        return _Fetched(self, start, end)
+
+    def read(self, ranges: Iterator[Range] | Sequence[Range]) -> Iterator[Buffer]:
+        """The bytes of some ranges.
+
+        Raises:
+            SegmentGone: it was removed.
+            TierError: they cannot be read.
+        """
+        store = self.place.open()
+        try:
+            yield from read_in_order(partial(store.get_range, self.key), ranges)
+        except MissingError as error:
+            raise SegmentGone(self.path) from error
+
+
+def _copy(raw: Bytes, starts: Numbers, sizes: Numbers, buffer: Bytes) -> int:
+    """Copy chunks into a buffer back to back; returns their bytes."""
+    filled = 0
+    for run in runs_of(starts, sizes):
+        start, size = int(starts[run[0]]), int(sizes[run].sum())
+        buffer[filled : filled + size] = raw[start : start + size]
+        filled += size
+    return filled
+
+
+class _Fetched:
+    """A part of a stored segment; see files.Window.
+
+    Its memory is given by the system where something is loaded, and nowhere else.
+    """
+
+    def __init__(self, file: StoredFile, start: int, end: int) -> None:
+        self.start = start
+        self.content: Bytes = np.zeros(end - start, np.uint8)
+        self._file = file
+        self._loaded: list[Range] = []
+
+    def load(self, starts: Numbers, ends: Numbers) -> None:
+        missing = self._missing(starts, ends)
+        ranges = [part for part, _ in merged(starts[missing], ends[missing])]
+        for part, raw in zip(ranges, self._file.read(ranges), strict=True):
+            at = part.start - self.start
+            self.content[at : at + part.size] = np.frombuffer(raw, np.uint8)
+        self._loaded = sorted(self._loaded + ranges)
+
+    def _missing(self, starts: Numbers, ends: Numbers) -> Mask:
+        missing: Mask = starts < ends
+        for part in self._loaded:
+            missing &= (starts < part.start) | (ends > part.end)
+        return missing

@@ -1,0 +1,507 @@
+"""A stream in a store is read as its folder is: the same messages, no more bytes than needed."""
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments import CorruptError, Log, LogPolicy
+from segments.checksum import crc32
+from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Damage
+from segments.disk import Buffer
+from segments.errors import FormatError
+from segments.message import Message
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX
+from segments.spark import history, ranges, stored
+from segments.spark.columns import columns_of
+from segments.spark.history import History, read_history
+from segments.spark.inventory import Bounds, NotAStream
+from segments.spark.observed import observe
+from segments.spark.options import read_options
+from segments.spark.plan import Piece, pieces
+from segments.spark.ranges import AT_ONCE, MOST_BYTES, MOST_GAP, ask_in_order, merged
+from segments.spark.replay import Workload
+from segments.spark.source import StreamdReader
+from segments.spark.stored import StorePlace, find_stored
+from segments.spark.streaming import DataLost, StreamdStreamReader
+from segments.spark.streams import find_streams
+from segments.tier.folder_store import FolderStore
+from segments.tier.keys import StreamKey
+from segments.tier.lookup import find_stream
+from segments.tier.manifest import Manifest, StoredFile, encode_manifest
+from segments.tier.object_store import MissingError, TierError
+from tests.segments.spark.test_decoding import rows
+from tests.support.logs import append
+from tests.support.stored_streams import put_stream
+
+
+class Counted(FolderStore):
+    """A store that notes which bytes of which objects are asked for."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.ranges: list[tuple[str, int, int]] = []
+        self.whole: list[str] = []
+
+    def get(self, key: str) -> Any:
+        self.whole.append(key)
+        return super().get(key)
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
+        self.ranges.append((key, start, size))
+        return super().get_range(key, start, size)
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, _, size in self.ranges)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    (tmp_path / "store").mkdir()
+    found = Counted(str(tmp_path / "store"))
+    stored._opened.cache_clear()
+    monkeypatch.setattr(stored, "_first_process", 0)
+    monkeypatch.setattr(stored, "open_store", lambda _url, _endpoint: found)
+    yield found
+    stored._opened.cache_clear()
+
+
+def path_in(store: FolderStore, name: str = "flights", host: str = "%2F") -> str:
+    return f"{store!r}/{host}/{name}"
+
+
+def written(folder: Path, chunks: int = 40, body: int = 100, per_segment: int = 7) -> Path:
+    """Chunks of ten messages; every tenth holds HA, those without a value have no filter."""
+    log = Log.open(str(folder), LogPolicy(filter_size=32, max_segment_chunks=per_segment))
+    rng = random.Random(3)
+    for chunk in range(chunks):
+        value = "HA" if chunk % 10 == 3 else ["UA", "AS", ""][chunk % 3]
+        bodies = [
+            Message(rng.randbytes(body), application_properties={"carrier": value, "n": n}).encode()
+            for n in range(10)
+        ]
+        values = [value.encode()] * 10 if value else None
+        append(log, bodies, values, now_ms=1_700_000_000_000 + 1000 * chunk)
+    log.close()
+    return folder
+
+
+QUERIES = [
+    {},
+    {"startOffset": "35", "endOffset": "181"},
+    {"startOffset": "395"},
+    {"endOffset": "0"},
+    {"startTimestamp": "1700000009000", "endTimestamp": "1700000020000"},
+    {"filterValues": '["HA"]'},
+    {"filterValues": '["HA", "AS"]', "filterProperty": "carrier", "endOffset": "300"},
+    {"filterValues": '["HA"]', "matchUnfiltered": "true"},
+    {"sql": "carrier = 'HA' AND n > 5", "filterProperty": "carrier"},
+    {"sql": "carrier = 'no' AND carrier = 'AS'", "filterProperty": "carrier"},
+    {"tags": "x"},
+]
+
+
+def planned(path: str, **given: str) -> list[Piece]:
+    options = read_options({"path": path, **given})
+    wanted = options.wanted()
+    return [
+        piece
+        for stream in find_streams(path)
+        for piece in pieces(stream.name, stream.listings(wanted.bounds), wanted)
+    ]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+@pytest.mark.parametrize("has_filters", [True, False])
+def test_what_is_found_is_what_the_folder_holds(
+    tmp_path: Path, store: Counted, query: dict[str, str], has_filters: bool
+) -> None:
+    folder = written(tmp_path / "flights")
+    suffixes = (SEGMENT_SUFFIX, INDEX_SUFFIX, *((FILTER_SUFFIX,) if has_filters else ()))
+    put_stream(store, folder, "/", "flights", suffixes=suffixes)
+    there, here = rows(path_in(store), **query), rows(folder, **query)
+    if "filterValues" in query and "filterProperty" not in query and not has_filters:
+        there = [row for row in there if row in here]  # chunks as a whole, and nothing skips them
+    assert there == here
+
+
+def test_only_the_chunks_that_match_are_fetched(tmp_path: Path, store: Counted) -> None:
+    """They are too far apart to be fetched together."""
+    folder = written(tmp_path / "flights", chunks=60, body=4000, per_segment=25)
+    manifest = put_stream(store, folder, "/", "flights")
+    found = rows(path_in(store), filterValues='["HA"]', columns="offset")
+    assert [row["offset"] // 10 for row in found[::10]] == [3, 13, 23, 33, 43, 53]
+    wanted = planned(str(folder), filterValues='["HA"]')
+    assert sorted(size for _, _, size in store.ranges) == sorted(
+        int(size) for piece in wanted for size in piece.sizes
+    )
+    planning = [manifest.stream.manifest]
+    for suffix in (INDEX_SUFFIX, FILTER_SUFFIX):
+        planning += [segment.key(manifest.stream, suffix) for segment in manifest.segments]
+    assert sorted(store.whole) == sorted(planning)
+
+
+def test_neighbours_are_fetched_together(
+    tmp_path: Path, store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "flights", chunks=20, body=500, per_segment=100)
+    (segment,) = put_stream(store, folder, "/", "flights").segments
+    assert len(rows(path_in(store), columns="offset")) == 200
+    assert [size for _, _, size in store.ranges] == [segment.size - FILE_HEADER_SIZE]
+    store.ranges.clear()
+    assert len(rows(path_in(store), columns="offset", filterValues='["HA"]')) == 20
+    first, last = (int(piece) for piece in planned(str(folder), filterValues='["HA"]')[0].positions)
+    ((_, start, size),) = store.ranges
+    assert (start, start + size) == (first, last + size - (last - first))  # and what is between
+    monkeypatch.setattr(ranges, "MOST_BYTES", 20_000)
+    store.ranges.clear()
+    assert rows(path_in(store)) == rows(folder)
+    assert len(store.ranges) > 5
+    assert all(size <= 20_000 for _, _, size in store.ranges)
+    ends = [start + size for _, start, size in store.ranges]
+    assert [start for _, start, _ in store.ranges] == [FILE_HEADER_SIZE, *ends[:-1]]
+
+
+def test_an_offset_needs_the_indexes_of_its_segments_alone(tmp_path: Path, store: Counted) -> None:
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    assert len(rows(path_in(store), startOffset="80", endOffset="100")) == 20
+    second = manifest.segments[1]
+    assert store.whole == [manifest.stream.manifest, second.key(manifest.stream, INDEX_SUFFIX)]
+    assert len(store.ranges) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(0, 2 * MOST_GAP), st.integers(1, MOST_BYTES + 100)), max_size=30
+    )
+)
+def test_merging(parts: list[tuple[int, int]]) -> None:
+    numbers = np.array(parts, np.int64).reshape(-1, 2)
+    ends = np.cumsum(numbers.sum(axis=1))
+    starts = ends - numbers[:, 1]
+    found = merged(starts, ends)
+    assert sum(count for _, count in found) == len(parts)
+    first = 0
+    for n, (part, count) in enumerate(found):
+        assert part == (starts[first], ends[first + count - 1])
+        assert part.size <= MOST_BYTES or count == 1
+        gaps = starts[first + 1 : first + count] - ends[first : first + count - 1]
+        assert (gaps <= MOST_GAP).all()
+        if n + 1 < len(found):  # no request that could be saved
+            after, _ = found[n + 1]
+            is_far = after.start - part.end > MOST_GAP
+            assert is_far or ends[first + count] - part.start > MOST_BYTES
+        first += count
+
+
+@pytest.mark.parametrize(("size", "ahead"), [(0, AT_ONCE), (1 << 20, AT_ONCE), (8 << 20, 4)])
+def test_answers_come_in_order_and_few_are_asked_ahead(size: int, ahead: int) -> None:
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for n in range(100):
+            asked.append(n)
+            yield n
+
+    answers = ask_in_order(lambda n: n * n, items(), lambda _n: size)
+    for n in range(100):
+        assert next(answers) == n * n
+        assert len(asked) <= min(n + 1 + ahead, 100)
+    assert len(asked) == 100
+    assert next(answers, None) is None
+
+
+def test_an_error_comes_in_its_turn_and_ends_it() -> None:
+    def ask(n: int) -> float:
+        return 1 / (3 - n)
+
+    answers = ask_in_order(ask, range(1000))
+    assert [next(answers) for _ in range(3)] == [1 / 3, 1 / 2, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(answers)
+    assert next(answers, None) is None
+    answers = ask_in_order(ask, range(3))
+    next(answers)
+    answers.close()
+
+
+# -- tuning
+
+
+def histories(path: str) -> list[History]:
+    found, ordinal = [], 0
+    for piece in planned(path):
+        found += read_history(piece, ordinal, None)
+        ordinal += len(piece.positions)
+    return found
+
+
+def test_the_history_is_read_without_the_messages(
+    tmp_path: Path, store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "flights", chunks=30, body=40_000)
+    manifest = put_stream(store, folder, "/", "flights")
+    here = histories(str(folder))
+    there = histories(path_in(store))
+    for mine, other in zip(here, there, strict=True):
+        assert [*map(np.ndarray.tolist, mine[:7])] == [*map(np.ndarray.tolist, other[:7])]
+        assert mine.names == other.names
+    assert store.bytes < manifest.size / 100
+    monkeypatch.setattr(history, "_BYTES_AT_ONCE", 1_000_000)
+    assert sum(len(part.records) for part in histories(path_in(store))) == 30
+
+
+def test_small_chunks_are_fetched_once(tmp_path: Path, store: Counted) -> None:
+    """Headers and trailers of neighbours are so near that the first look has them all."""
+    folder = written(tmp_path / "flights")
+    manifest = put_stream(store, folder, "/", "flights")
+    histories(path_in(store))
+    assert len(store.ranges) <= 2 * len(manifest.segments), "the last trailer comes by itself"
+    assert store.bytes <= manifest.size
+
+
+def test_what_filters_really_do(tmp_path: Path, store: Counted) -> None:
+    folder = written(tmp_path / "flights")
+    put_stream(store, folder, "/", "flights")
+    workload = Workload((b"HA", b"AS", b"no"), (1.0, 2.0, 3.0))
+    assert observe(path_in(store), workload) == observe(str(folder), workload)
+
+
+# -- streaming
+
+
+def reader(path: str, **given: str) -> StreamdStreamReader:
+    options = read_options({"path": path, "columns": "offset", **given})
+    return StreamdStreamReader(options, columns_of(options))
+
+
+def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
+    folder = written(tmp_path / "flights", chunks=14)
+    manifest = put_stream(store, folder, "/", "flights")
+    made = reader(path_in(store))
+    start, limit = made.initialOffset(), made.getDefaultReadLimit()
+    assert (start["offset"], made.latestOffset(start, limit)["offset"]) == (0, 140)
+    assert set(store.whole) == {manifest.stream.manifest}, "no index is needed to know that"
+    made.prepareForTriggerAvailableNow()
+    log = Log.open(str(folder), LogPolicy(filter_size=32, max_segment_chunks=7))
+    append(log, [b"x"] * 5)
+    log.close()
+    replace_manifest(store, put_stream(store, folder, "/", "flights", creation="0"), manifest)
+    assert made.latestOffset(start, limit)["offset"] == 140
+    again = reader(path_in(store))
+    assert again.latestOffset({"offset": 140}, limit)["offset"] == 145
+    store.ranges.clear()
+    found = [
+        row
+        for task in again.partitions({"offset": 130}, {"offset": 145})
+        for batch in again.read(task)
+        for row in batch.to_pydict()["offset"]
+    ]
+    assert found == list(range(130, 145))
+    assert reader(path_in(store), startingOffset="latest").initialOffset()["offset"] == 145
+    assert again.latestOffset({"offset": 145}, limit)["offset"] == 145
+
+
+def replace_manifest(store: FolderStore, newer: Manifest, older: Manifest) -> None:
+    """As if the newer had been stored in place of the older: its objects are where they were."""
+    for key in sorted(newer.keys()):
+        name = key.rpartition("/")[2]
+        store.put(f"{older.stream.folder}/{name}", store.get(key).content)
+    said = encode_manifest(replace(newer, stream=older.stream, revision=older.revision + 1))
+    store.replace(older.stream.manifest, said, store.get(older.stream.manifest).etag)
+    store.delete([newer.stream.manifest, *newer.keys()])
+
+
+def test_a_limit_in_bytes(tmp_path: Path, store: Counted) -> None:
+    folder = written(tmp_path / "flights")
+    put_stream(store, folder, "/", "flights")
+    for limit in ("6000", "1"):
+        here = reader(str(folder), maxBytesPerTrigger=limit)
+        there = reader(path_in(store), maxBytesPerTrigger=limit)
+        at = here.initialOffset()
+        for _ in range(50):
+            following = here.latestOffset(at, here.getDefaultReadLimit())
+            assert there.latestOffset(at, there.getDefaultReadLimit()) == following
+            at = following
+        assert at["offset"] == 400
+
+
+def test_what_is_gone_is_named(tmp_path: Path, store: Counted) -> None:
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    made = reader(path_in(store))
+    made.initialOffset()
+    later = encode_manifest(replace(manifest, segments=manifest.segments[2:]))
+    etag = store.get(manifest.stream.manifest).etag
+    etag = store.replace(manifest.stream.manifest, later, etag)
+    with pytest.raises(DataLost, match="offsets 0 to 139 of stream flights were removed"):
+        made.partitions({"offset": 0}, {"offset": 400})
+    with pytest.raises(DataLost, match="the checkpoint is at offset 401, stream flights ends at"):
+        made.partitions({"offset": 200}, {"offset": 401})
+    (index,) = (manifest.segments[3].key(manifest.stream, INDEX_SUFFIX),)
+    store.delete([index])  # retention was quicker than we
+    with pytest.raises(DataLost, match="offsets 210 to 279"):
+        made.partitions({"offset": 140}, {"offset": 400})
+    deleted = encode_manifest(replace(manifest, is_deleted=True))
+    store.replace(manifest.stream.manifest, deleted, etag)
+    with pytest.raises(NotAStream, match=r"flights~.* was deleted while it was read"):
+        made.latestOffset({"offset": 0}, made.getDefaultReadLimit())
+
+
+# -- what is wrong in a store
+
+
+def test_a_segment_that_goes_after_it_was_planned(tmp_path: Path, store: Counted) -> None:
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    options = read_options({"path": path_in(store), "mode": "permissive"})
+    made = StreamdReader(options, columns_of(options))
+    (task,) = made.partitions()
+    store.delete([manifest.segments[2].key(manifest.stream, SEGMENT_SUFFIX)])
+    with pytest.raises(CorruptError, match="with offset 140 was removed since the query was plan"):
+        list(made.read(task))
+    with pytest.raises(CorruptError, match="it was removed"):
+        histories(path_in(store))
+
+
+def test_damage(tmp_path: Path, store: Counted) -> None:
+    """Of a chunk here and of one in the store, and what was known when it was uploaded."""
+    folder = written(tmp_path / "flights", chunks=21)
+    manifest = put_stream(store, folder, "/", "flights")
+    key = manifest.segments[1].key(manifest.stream, SEGMENT_SUFFIX)
+    (listing,) = find_stored(path_in(store)).listings(Bounds(70, 140))
+    position = int(listing.positions[3])
+    raw = bytearray(store.get(key).content)
+    raw[position + 100] ^= 1
+    store.put(key, bytes(raw))
+    with pytest.raises(CorruptError, match=rf"{key} is damaged at byte {position}: data fails"):
+        rows(path_in(store))
+
+    def lost() -> tuple[list[int], list[int]]:
+        found = rows(path_in(store), columns="offset", mode="permissive")
+        told = [row["offset"] for row in found if row["damage"] is not None]
+        return told, [row["offset"] for row in found if row["damage"] is None]
+
+    kept = [n for n in range(210) if not 100 <= n < 110]
+    assert lost() == ([100], kept)
+    known = Damage(position, int(listing.positions[4]), 100, 110)
+    segments = list(manifest.segments)
+    segments[1] = replace(segments[1], damage=(known,))
+    said = encode_manifest(replace(manifest, segments=tuple(segments)))
+    store.replace(manifest.stream.manifest, said, store.get(manifest.stream.manifest).etag)
+    assert lost() == ([100], kept)
+    assert len(rows(path_in(store), endOffset="100")) == 100
+    with pytest.raises(CorruptError, match="was damaged before it was uploaded"):
+        rows(path_in(store))
+    (listing,) = find_stored(path_in(store)).listings(Bounds(70, 140))
+    assert len(listing.positions) == 6
+    assert listing.chunk_ends.tolist() == [80, 90, 100, 120, 130, 140]
+
+
+def test_damage_at_the_end_of_a_segment_and_without_a_chunk_in_its_index(
+    tmp_path: Path, store: Counted
+) -> None:
+    """The last chunk before it ends where it begins."""
+    folder = written(tmp_path / "flights", chunks=7)
+    manifest = put_stream(store, folder, "/", "flights")
+    (whole,) = manifest.segments
+    (listing,) = find_stored(path_in(store)).listings()
+    at = int(listing.positions[-1])
+    known = replace(whole, num_chunks=6, damage=(Damage(at, whole.size, 60, 70),))
+    key = whole.key(manifest.stream, INDEX_SUFFIX)
+    index = store.get(key).content[:-INDEX_RECORD_SIZE]
+    store.put(key, index)
+    files = dict(whole.files) | {INDEX_SUFFIX: StoredFile(len(index), crc32(index))}
+    said = encode_manifest(replace(manifest, segments=(replace(known, files=files),)))
+    store.replace(manifest.stream.manifest, said, store.get(manifest.stream.manifest).etag)
+    found = rows(path_in(store), columns="offset", mode="permissive")
+    assert [row["offset"] for row in found if row["damage"] is None] == list(range(60))
+
+
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, FILTER_SUFFIX])
+@pytest.mark.parametrize("change", [lambda raw: raw[:-1], lambda raw: raw[:-1] + b"?"])
+def test_an_index_that_is_not_what_its_manifest_says(
+    tmp_path: Path, store: Counted, suffix: str, change: Callable[[bytes], bytes]
+) -> None:
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    key = manifest.segments[1].key(manifest.stream, suffix)
+    store.put(key, change(store.get(key).content))
+    with pytest.raises(CorruptError, match=f"{key} is damaged at byte 0: .* its manifest says"):
+        rows(path_in(store), filterValues='["HA"]')
+
+
+def test_a_segment_that_is_cut(tmp_path: Path, store: Counted) -> None:
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    key = manifest.segments[1].key(manifest.stream, SEGMENT_SUFFIX)
+    store.put(key, store.get(key).content[:-1])
+    with pytest.raises(TierError, match="ends before"):
+        rows(path_in(store))
+
+
+# -- names and paths
+
+
+def test_names_are_escaped_as_in_urls(tmp_path: Path, store: Counted) -> None:
+    folder = written(tmp_path / "x", chunks=1)
+    for host, name, path in (
+        ("/", "a/b ü", "%2F/a%2Fb%20%C3%BC"),
+        ("catalog", "s~1", "catalog/s~1"),
+        ("v", "long" * 100, "v/" + "long" * 100),
+    ):
+        put_stream(store, folder, host, name)
+        (found,) = find_streams(f"{store!r}/{path}")
+        assert found.name == name
+        assert len(rows(f"{store!r}/{path}")) == 10
+
+
+def test_the_newest_life_of_a_stream_is_meant(tmp_path: Path, store: Counted) -> None:
+    folder = written(tmp_path / "x", chunks=1)
+    put_stream(store, folder, "/", "s", creation="1")
+    put_stream(store, folder, "/", "s2", creation="9")
+    put_stream(store, folder, "/", "s~3", creation="8")
+    expected = put_stream(store, folder, "/", "s", creation="2")
+    put_stream(store, folder, "/", "s", creation="3", is_deleted=True)
+    store.put(StreamKey("/", "s", "4").object(0, 1, "0" * 16, ".segment"), b"not named yet")
+    assert find_stream(store, "/", "s") == expected
+    with pytest.raises(MissingError, match="nothing is stored of a stream t of the virtual host /"):
+        find_stream(store, "/", "t")
+    with pytest.raises(NotAStream, match="of a stream s of the virtual host v in"):
+        find_stored(path_in(store, "s", "v"))
+    store.put(expected.stream.manifest, b"x")
+    with pytest.raises(FormatError, match=r"the manifest v1/.*/manifest cannot be used: it is not"):
+        find_stored(path_in(store, "s"))
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://", "s3://bucket", "s3://bucket/s", "s3://bucket/%2F/", "s3://bucket/p//s"]
+)
+def test_a_path_that_is_none(path: str) -> None:
+    with pytest.raises(NotAStream, match=f"^{path} is not a stream in a store, expected a path"):
+        find_stored(path)
+
+
+def test_nothing_secret_is_in_errors_and_tasks(
+    tmp_path: Path, store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "geheim")
+    with pytest.raises(NotAStream) as told:
+        find_stored("s3://user:geheim@bucket/prefix/%2F/s")
+    assert "geheim" not in str(told.value)
+    put_stream(store, written(tmp_path / "flights", chunks=2), "/", "flights")
+    (piece,) = planned(path_in(store))
+    assert b"geheim" not in pickle.dumps(piece)
+    assert pickle.loads(pickle.dumps(piece)).file == piece.file
+
+
+def test_a_process_that_was_forked_says_so(store: Counted) -> None:
+    """It would hang for good."""
+    place = StorePlace("s3://bucket")
+    assert stored._opened(place, 1) is store
+    with pytest.raises(TierError, match="forked from one that had used the store"):
+        stored._opened(place, 2)

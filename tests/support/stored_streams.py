@@ -1,0 +1,87 @@
+"""Streams in an object store, as the server leaves them there."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+from segments import Log
+from segments.checksum import crc32
+from segments.filter_files import load_or_build
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
+from segments.tier.object_store import ObjectStore
+
+EPOCH = 3
+
+
+def put_stream(
+    store: ObjectStore,
+    folder: Path | str,
+    virtual_host: str,
+    name: str,
+    *,
+    creation: str = "0000018bcfe56800-5eed",
+    suffixes: tuple[str, ...] = (SEGMENT_SUFFIX, INDEX_SUFFIX, FILTER_SUFFIX),
+    is_deleted: bool = False,
+) -> Manifest:
+    """Upload all segments of a stream's folder, the newest one sealed before; leaves it as it is.
+
+    Args:
+        store: where to.
+        folder: that a Log has written; it is closed.
+        virtual_host, name: of the stream.
+        creation: of this life of it.
+        suffixes: which files are uploaded, as far as there are any.
+        is_deleted: the manifest says that the stream is no more.
+    """
+    key = StreamKey(virtual_host, name, creation)
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = shutil.copytree(folder, Path(scratch, "stream"))
+        log = Log.open(str(copy))
+        try:
+            log.flush(with_checkpoint=True)
+            log.seal()
+            stored = tuple(_put(store, key, s, suffixes) for s in log.segments if s.num_chunks)
+            found = Manifest(
+                stream=key,
+                revision=1,
+                epoch=EPOCH,
+                writer="test",
+                next_offset=stored[-1].next_offset if stored else log.first_offset,
+                segments=stored,
+                is_deleted=is_deleted,
+            )
+        finally:
+            log.close()
+    store.create(key.manifest, encode_manifest(found))
+    return found
+
+
+def _put(
+    store: ObjectStore, key: StreamKey, segment: Segment, suffixes: tuple[str, ...]
+) -> StoredSegment:
+    load_or_build(segment, segment.size, is_sealed=True)
+    uid = uuid4().hex[:16]
+    files = {}
+    for suffix in suffixes:
+        path = Path(segment.path(suffix))
+        if path.exists():
+            content = path.read_bytes()
+            if suffix == SEGMENT_SUFFIX:
+                content = content[: segment.size]
+            store.put(key.object(segment.base_offset, EPOCH, uid, suffix), content)
+            files[suffix] = StoredFile(len(content), crc32(content))
+    return StoredSegment(
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        num_chunks=segment.num_chunks,
+        first_timestamp_ms=segment.first_timestamp_ms,
+        last_timestamp_ms=segment.last_timestamp_ms,
+        last_chunk_id=segment.last_chunk_id,
+        epoch=EPOCH,
+        uid=uid,
+        files=files,
+        damage=tuple(segment.damage.values()),
+    )
