@@ -168,9 +168,9 @@ class CachedSegment:
                 file = self._writable()
                 try:
                     file.write([view[gap.start - start : gap.end - start]], gap.start)
+                    self._cache.add(self, gap)
                 finally:
-                    self._close()
-                self._cache.add(self, gap)
+                    self._close()  # only now: with the last user, a forgotten file goes
             finally:
                 with self._cache.lock:
                     self._writing.remove(gap)

@@ -218,6 +218,16 @@ def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
     assert cache.num_bytes == 0
 
 
+def test_what_is_put_for_a_forgotten_segment_that_nobody_reads(tmp_path: Path) -> None:
+    cache = TierCache(str(tmp_path), _SIZE)
+    cache.clear()
+    cached = cache.segment(_KEY, _stored(0), "f")
+    cached.forget()
+    cached.put(0, _content(0))
+    assert not list(tmp_path.iterdir())
+    assert cached.missing(0, 10) == [Range(0, 10)]
+
+
 def test_what_is_left_of_an_earlier_server_goes(tmp_path: Path) -> None:
     Path(tmp_path, "00000000000000000000.0").write_bytes(b"?")
     TierCache(str(tmp_path), _SIZE).clear()
