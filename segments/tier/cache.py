@@ -162,24 +162,27 @@ class CachedSegment:
         Raises:
             StorageError: the disk refused.
         """
-        view = memoryview(content)
-        for gap in self._begin_writing(start, start + len(content)):
+        view, first = memoryview(content), start
+        while (gap := self._begin_writing(start, first + len(content))) is not None:
             try:
                 file = self._writable()
                 try:
-                    file.write([view[gap.start - start : gap.end - start]], gap.start)
+                    file.write([view[gap.start - first : gap.end - first]], gap.start)
                     self._cache.add(self, gap)
                 finally:
                     self._close()  # only now: with the last user, a forgotten file goes
             finally:
                 with self._cache.lock:
                     self._writing.remove(gap)
+            start = gap.end
 
-    def _begin_writing(self, start: int, end: int) -> list[Range]:
+    def _begin_writing(self, start: int, end: int) -> Range | None:
+        """The first bytes that are missing; nothing is removed in their place until they are."""
         with self._cache.lock:
-            gaps = self._missing(start, end)
-            self._writing += gaps
-        return gaps
+            gap = next(iter(self._missing(start, end)), None)
+            if gap is not None:
+                self._writing.append(gap)
+        return gap
 
     def _writable(self) -> File:
         """The file, which is made where it is not there; `_close` gives it back."""
