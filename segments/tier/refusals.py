@@ -16,10 +16,20 @@ from segments.tier.object_store import (
 )
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_CODE = re.compile(r"(?:<Code>|\(code: )([A-Za-z0-9]{1,60})(?:</Code>|\))")
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>")
-_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
-_MISSING, _FORBIDDEN, _UNAUTHORIZED, _FAILED = 404, 403, 401, 500
+# Where the library asks for credentials when the environment has none, and what it should have.
+_METADATA = (
+    (re.compile("://[^/ ]+/computeMetadata/"), "GOOGLE_SERVICE_ACCOUNT"),
+    (re.compile("://[^/ ]+/metadata/identity/"), "AZURE_STORAGE_ACCOUNT_KEY"),
+    (
+        re.compile("://[^/ ]+/latest/(api|meta-data)/"),
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+)
+_NO_OBJECT = ("NoSuchKey", "BlobNotFound")
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _FAILED = 401, 403, 404, 500
+_ELSEWHERE = "redirect without LOCATION"  # as S3 answers where the region is another
 
 # Codes that an operator has to do something about, and what.
 _DENIED = {
@@ -58,22 +68,17 @@ _PASSING = {
     "XMinioStorageFull": "the store is full",
     "InsufficientStorage": "the store is full",
 }
-# Words in the fault below, where there was no answer.
+# Words in the fault below, where there was no answer; none of them can be in a URL.
 _CONNECTION = (
-    ("dns error", "the name of its host is not known"),
-    ("ConnectionRefused", "nothing listens there"),
-    ("certificate", "its certificate is not trusted"),
-    ("InvalidContentType", "it does not speak TLS: the endpoint begins with http://, not https://"),
-    ("TimedOut", "there was no answer in time"),
-    ("kind: Timeout", "there was no answer in time"),
-    ("NetworkUnreachable", "there is no way to it in the network"),
-    ("HostUnreachable", "there is no way to it in the network"),
-    ("ConnectionReset", "the connection broke off"),
-    ("IncompleteMessage", "the connection broke off"),
-    ("IncompleteBody", "the connection broke off"),
-    ("error sending request", "the connection failed"),
-    ("body error", "the connection broke off"),
-    ("error decoding response body", "the connection broke off"),
+    ('"dns error"', "the name of its host is not known"),
+    ("kind: ConnectionRefused", "nothing listens there"),
+    ("InvalidCertificate(", "its certificate is not trusted"),
+    ("InvalidContentType,", "it does not speak TLS: write http://, not https://"),
+    ("source: TimedOut", "there was no answer in time"),
+    ("kind: Timeout,", "there was no answer in time"),
+    ("kind: NetworkUnreachable", "there is no way to it in the network"),
+    ("kind: HostUnreachable", "there is no way to it in the network"),
+    ("HTTP error: ", "the connection broke off"),
 )
 
 
@@ -89,24 +94,23 @@ def refusal(operation: str, where: str, error: Exception) -> TierError:
         DeniedError, MissingError, ConflictError, UnsupportedError, or TierError for all else; it is
         to be raised `from None`, for the library's text may tell too much.
     """
-    kind, reason = _meaning(error)
+    kind, reason = _meaning(operation, error)
     return kind(f"cannot {operation} in {where}: {reason}")
 
 
-def _meaning(error: Exception) -> tuple[type[TierError], str]:
-    text = str(error)
-    code = _found(_CODE, text)
-    if any(address in text for address in _METADATA):
-        return DeniedError, "there are no credentials in the environment"
-    if code in _DENIED:
-        return DeniedError, _denied(code, text)
-    by_type = _BY_TYPE.get(type(error).__name__)
-    if by_type is not None:
-        return by_type
+def _meaning(operation: str, error: Exception) -> tuple[type[TierError], str]:
+    text, kind = str(error), type(error).__name__
+    code, status = _found(_CODE, text), int(_found(_STATUS, text) or 0)
+    denied = _denied(code, text)
+    if denied:
+        return DeniedError, denied
+    if status == _NOT_FOUND and code not in _NO_OBJECT and not operation.startswith("delete "):
+        return TierError, f"the store answered {_told(status, code)}: is this a store's address?"
+    if kind in _BY_TYPE:
+        return _BY_TYPE[kind]
     if code in _PASSING:
         return TierError, f"{_PASSING[code]} ({code})"
-    status = _found(_STATUS, text)
-    return _by_status(int(status), code) if status else (TierError, _connection(text))
+    return _by_status(status, code) if status else (TierError, _connection(text))
 
 
 _BY_TYPE: dict[str, tuple[type[TierError], str]] = {
@@ -114,28 +118,33 @@ _BY_TYPE: dict[str, tuple[type[TierError], str]] = {
     "AlreadyExistsError": (ConflictError, "somebody else has written it"),
     "PreconditionError": (ConflictError, "somebody else has written it"),
     "NotSupportedError": (UnsupportedError, "the store does not know this request"),
-    "NotImplementedError": (UnsupportedError, "the store does not know this request"),
 }
 
 
 def _denied(code: str, text: str) -> str:
+    """What an operator has to do; empty if it is nothing that an operator can change."""
+    for path, names in _METADATA:
+        if path.search(text):
+            return f"there are no credentials in the environment: set {names}"
+    if _ELSEWHERE in text:
+        return _DENIED["PermanentRedirect"]
     region = _found(_REGION, text)
-    return f"{_DENIED[code]}{f' to {region}' if region else ''} ({code})"
+    return f"{_DENIED[code]}{f' to {region}' if region else ''} ({code})" if code in _DENIED else ""
 
 
 def _by_status(status: int, code: str) -> tuple[type[TierError], str]:
-    told = f"{status} {code}".rstrip()
+    told = _told(status, code)
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return DeniedError, f"the store refuses the credentials ({told})"
-    if code == "NotImplemented" or status in (405, 501):
+    if status in (405, 501):
         return UnsupportedError, f"the store does not know this request ({told})"
-    if status in (301, 307):
-        return DeniedError, f"the bucket is elsewhere: set AWS_REGION, or the endpoint ({told})"
-    if status == 416:  # noqa: PLR2004 - as its code in _PASSING
-        return TierError, f"the object ends before these bytes ({told})"
     if status == 429 or status >= _FAILED:  # noqa: PLR2004 - too many requests
         return TierError, f"the store failed ({told})"
     return TierError, f"the store answered {told}"
+
+
+def _told(status: int, code: str) -> str:
+    return f"{status} {code}".rstrip()
 
 
 def _connection(text: str) -> str:

@@ -49,6 +49,7 @@ _FEW = {
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=1)},
 }
+_HTTP = {"gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}  # for servers in place of theirs
 _DELETED_AT_ONCE = 1_000
 _ERRORS = (exceptions.BaseError, FileNotFoundError, NotImplementedError, ValueError, OSError)
 
@@ -173,7 +174,7 @@ def _client(address: Address, retries: Any, **options: Any) -> Any:  # noqa: ANN
         "timeout": _DEADLINE,
         "connect_timeout": _CONNECT,
     }
-    if address.endpoint.startswith("http://"):
+    if address.endpoint.startswith("http://") or os.environ.get(_HTTP.get(address.scheme, "")):
         client["allow_http"] = True
     shared: dict[str, Any] = {
         "prefix": address.prefix or None,
@@ -184,8 +185,8 @@ def _client(address: Address, retries: Any, **options: Any) -> Any:  # noqa: ANN
         return kinds.GCSStore(address.bucket, **shared)
     if address.scheme == "az":
         return kinds.AzureStore(address.bucket, **shared)
-    if address.endpoint:
-        options["endpoint"] = address.endpoint
+    if address.endpoint:  # by both names: the environment may have the second, which would win
+        options["endpoint"] = options["aws_endpoint_url_s3"] = address.endpoint
     return kinds.S3Store(address.bucket, **shared, **options)
 
 
@@ -193,7 +194,7 @@ def _cheap_uploads(address: Address) -> dict[str, Any]:
     if address.scheme != "s3":
         return {}
     checksum = os.environ.get("AWS_CHECKSUM_ALGORITHM", "CRC64NVME")
-    return {"unsigned_payload": True} | ({"checksum_algorithm": checksum} if checksum else {})
+    return {"unsigned_payload": True, "checksum_algorithm": checksum}
 
 
 # Words in the library's refusal to make a client, and what an operator does about it.
