@@ -28,7 +28,7 @@ from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.connections import pairs_of
 from streamd.http_api.messages import NotFound, part
 from streamd.http_api.overview import shown_trouble
-from streamd.http_api.queues import host_of
+from streamd.http_api.queues import host_of, tier_row
 
 logger = logging.getLogger(__name__)
 Facts = TypeVar("Facts", PublisherFacts, ConsumerFacts)
@@ -127,6 +127,7 @@ class StreamPages:
             trouble=shown_trouble(caller, stream.alarm) if stream.alarm else "",
             is_passing=bool(stream.alarm) and not stream.failed,
             figures=figures,
+            tier=tier_row(caller, self._broker.tier, host.name, name),
             now=self._broker.history.latest(stream),
             charts=self._charts(stream),
             picture=picture,

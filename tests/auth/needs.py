@@ -140,8 +140,8 @@ MANAGE: dict[str, Case] = {
 }
 
 # They change a stream's log or the tier, not the catalog, for whose turn they would have to wait.
-OF_A_LOG = {"stream.truncate", "offset.set", "offset.delete"}
-OF_A_LOG |= {"tier.status", "tier.stream", "tier.verify", "tier.gc"}
+OF_THE_TIER = {"tier.status", "tier.stream", "tier.verify", "tier.gc"}
+OF_A_LOG = {"stream.truncate", "offset.set", "offset.delete"} | OF_THE_TIER
 
 AMQP: dict[str, Case] = {
     "QueueDeclare": Case(

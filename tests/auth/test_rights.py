@@ -203,6 +203,15 @@ async def test_operations(tmp_path: Path, operation: str) -> None:
         await check(server, case, ask, changes=is_of_the_catalog)
 
 
+async def test_the_tag_monitoring_is_enough_to_look_at_the_tier(tmp_path: Path) -> None:
+    async with world(tmp_path) as server:
+        await allow(server, [])
+        await server.server.directory.put_user("ada", tags=["monitoring"])
+        peer = await server.peer(user="ada")
+        refused = {op: await asks(peer, c.Manage, op, n.MANAGE[op].fields) for op in n.OF_THE_TIER}
+        assert {op for op, is_refused in refused.items() if not is_refused} == {"tier.status"}
+
+
 @pytest.mark.parametrize("kind", n.STREAM, ids=lambda kind: kind.__name__)
 async def test_commands_in_another_virtual_host(tmp_path: Path, kind: type[Any]) -> None:
     """All rights in one virtual host do nothing to what has the same name in another one."""

@@ -17,6 +17,7 @@ from streamd.wire.stream import commands as c
 from tests.support.console import Visitor, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness, Peer
+from tests.support.tier import FakeTier
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -226,6 +227,36 @@ async def test_deleting_asks_for_the_name(server: Harness, browser: Visitor) -> 
     assert not server.host.has_stream("s")
     assert "The stream s was deleted." in await browser.text("/streams")
     assert await browser.code("/streams/%2F/s") == 404
+
+
+async def test_arguments_of_the_tier_are_changed(server: Harness, browser: Visitor) -> None:
+    await server.host.create("s", [("stream-tier", "false"), ("stream-local-max-age", "1D")])
+    path = "/streams/%2F/s/change"
+    page = await browser.page(path)
+    form = {field["name"]: field.get("value", "") for field in page.main("input")}
+    form.pop("csrf")
+    (chosen,) = page.select("select[name=stream-tier] option[selected]")
+    assert chosen["value"] == "false"
+    assert form["stream-local-max-age"] == "1D"
+    form |= {"stream-tier": "true", "stream-local-max-length-bytes": "5"}
+    await browser.send(path, form)
+    changed = {"stream-tier": True, "stream-local-max-length-bytes": 5}
+    assert server.host.row("s").settings == changed
+    text = await browser.text("/streams/%2F/s")
+    assert "stream-tier false true changed" in text
+    assert "stream-local-max-length-bytes not declared 5 changed" in text
+    assert "stream-local-max-age 1D 1D" in text
+
+
+async def test_what_is_in_the_tier(server: Harness, browser: Visitor) -> None:
+    await server.host.create("s", [])
+    assert "In the tier" not in await browser.text("/streams/%2F/s")
+    server.server.broker.tier = tier = FakeTier()
+    tier.sentence = "the store /mnt/<i> is away"
+    text = await browser.text("/streams/%2F/s")
+    assert "In the tier 2 MB 12 segments" in text
+    assert "Not uploaded yet 300 B 1 full segment" in text
+    assert "The tier: The store /mnt/<i> is away." in text
 
 
 # -- a stream

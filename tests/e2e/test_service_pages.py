@@ -198,7 +198,7 @@ def test_changes_of_the_unit(tmp_path: Path) -> None:
     changes = tmp_path / "streamd.service.d" / "override.conf"
     changes.parent.mkdir()
     found = blocks("service", "ini")
-    assert len(found) == 2
+    assert len(found) == 3
     for block in found:
         changes.write_text(block)
         verify = ["systemd-analyze", "verify", str(tmp_path / "streamd.service")]
