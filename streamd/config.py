@@ -223,28 +223,17 @@ _CHOICES = {
 OFF = "off"
 
 
-_TIER = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[^/]+)*/?|file:///.+")
-_ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[^/]+)*/?")
-_PLAIN_ADDRESS = re.compile(  # folder, or host and port behind a scheme, without user and query
-    r"file:///[^?#]*"
-    r"|[^:@?#]*(://(\[[0-9A-Fa-f:.]*\]|[^:@?#]*)(:[0-9]{1,5})?(/[^:@?#]*)?)?"
-)
-_TIER_EXPECTED = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER"
-_ENDPOINT_EXPECTED = "a URL such as http://minio:9000"
-
-
 def _check_tier(config: Config) -> None:
     """Raise ConfigError for settings of the tier that do not fit."""
-    for name, pattern, expected in (
-        ("tier", _TIER, _TIER_EXPECTED),
-        ("tier_endpoint", _ENDPOINT, _ENDPOINT_EXPECTED),
-    ):
-        url = getattr(config, name)
-        if _PLAIN_ADDRESS.fullmatch(url) is None:  # may have a password or a token in it
-            advice = "credentials belong in the environment"
-            raise ConfigError(f"{name} is more than an address, expected {expected}; {advice}")
-        if url and pattern.fullmatch(url) is None:
-            raise ConfigError(f"{name} is {url!r}, expected {expected}")
+    if config.tier:
+        # Only now: segments takes longer to load than all of the settings.
+        from segments.tier.address import parse_address  # noqa: PLC0415
+        from segments.tier.object_store import DeniedError  # noqa: PLC0415
+
+        try:
+            parse_address(config.tier, config.tier_endpoint)
+        except DeniedError as error:
+            raise ConfigError(str(error)) from error
     for name in ("read_only", "restore"):
         if getattr(config, name) and not config.tier:
             raise ConfigError(f"{name} needs tier, the object store that streams are read from")

@@ -1,6 +1,7 @@
 """The address of a tier: where a store is, without anything that lets one in."""
 
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -9,6 +10,13 @@ from segments.tier.object_store import DeniedError
 SCHEMES = ("s3", "gs", "az", "file")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ADDRESSES = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER"
+# A colon may stand before a password, so a bucket has none.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# A folder; or a host and a port behind a scheme, without a user, a query and whatever else.
+_PLAIN = re.compile(
+    r"file:///[^?#]*"
+    r"|[^:@?#]*(://(\[[0-9A-Fa-f:.]*\]|[^:@?#/]*)(:[0-9]{1,5})?(/[^:@?#]*)?)?"
+)
 
 
 class Address(NamedTuple):
@@ -46,7 +54,9 @@ def parse_address(url: str, endpoint: str = "") -> Address:
     if parts.scheme == "file":
         return _folder(url, parts, endpoint)
     prefix = parts.path.strip("/")
-    if not parts.netloc or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
+    if not _BUCKET.fullmatch(parts.netloc) or any(
+        part in ("", ".", "..") for part in prefix.split("/") if prefix
+    ):
         raise _no_address(url)
     return Address(parts.scheme, parts.netloc, prefix, _endpoint(parts.scheme, endpoint))
 
@@ -70,7 +80,7 @@ def _endpoint(scheme: str, given: str) -> str:
     if not endpoint:
         return ""
     parts = _split("the tier's endpoint", endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+    if parts.scheme not in ("http", "https") or not parts.netloc or not _PLAIN.fullmatch(endpoint):
         raise DeniedError(
             f"{_shown(endpoint)} is no endpoint; expected http://HOST:PORT or https://…"
         )
@@ -82,7 +92,8 @@ def _split(what: str, url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError:
         raise DeniedError(f"{what} is no URL; expected {_ADDRESSES}") from None
-    if "@" in parts.netloc:
+    # A secret key may have a slash in it, and then its @ stands in the path.
+    if ("@" in url and parts.scheme != "file") or "@" in parts.netloc:
         raise DeniedError(
             f"{what} has a user or a password in it; take it out, and put credentials into the"
             " environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
@@ -96,4 +107,4 @@ def _no_address(url: str) -> DeniedError:
 
 def _shown(url: str) -> str:
     """A URL that is wrong, unless there may be something secret in it."""
-    return "this" if any(sign in url for sign in "@?#") else repr(url)
+    return repr(url) if _PLAIN.fullmatch(url) else "this"
