@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser stores check format docs screenshots dist bench compare clean
+.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make browser    the console in a real browser, where Chromium is installed"
+	@echo "make cluster    Spark on a cluster of three processes, with a stream in an object store; some 60 seconds"
 	@echo "make stores     object stores for the tests, built with Go, where it is installed; once"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
@@ -52,7 +53,7 @@ test: $(VENV)/.test
 TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
-		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser" \
+		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser and not cluster" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
 # New inputs, grown from what reaches new code. What repeats a failure is printed.
@@ -83,13 +84,17 @@ kills: $(VENV)/.test
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster"
 
 interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop -rs tests/interop
 
 browser: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m browser -rs tests/console/browser
+
+# A master and two workers, which share nothing but an object store with the program.
+cluster: $(VENV)/.test
+	$(BIN)/python -m pytest -m cluster -rs tests/segments/spark/test_cluster.py
 
 # Each version is built once, into the user's cache; tests of those that are not there are skipped.
 stores: $(VENV)/.test

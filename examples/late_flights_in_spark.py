@@ -1,13 +1,14 @@
 """Late flights, in Spark, from the files of a stream; it needs the extra "spark".
 
 python examples/late_flights_in_spark.py data/streams/%2F/flights
+spark-submit --py-files streamd.zip examples/late_flights_in_spark.py s3://bucket/prefix/%2F/flights
 """
 
 import sys
 from typing import Any
 
 from segments.selector import parse_sql
-from segments.spark import local_session, scan, selector_column
+from segments.spark import open_session, scan, selector_column
 
 
 def late_by_carrier(spark: Any, folder: str) -> None:
@@ -39,7 +40,7 @@ def as_they_come(spark: Any, folder: str) -> None:
 
 
 def main(folder: str) -> None:
-    with local_session() as spark:
+    with open_session() as spark:
         late_by_carrier(spark, folder)
         late_by_sql(spark, folder)
         as_they_come(spark, folder)

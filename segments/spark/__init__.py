@@ -7,7 +7,7 @@ of a stream, with or without a server that is writing to them, and writes nothin
 from typing import TYPE_CHECKING, Any
 
 from segments.spark.register import register
-from segments.spark.session import SparkMissing, local_session
+from segments.spark.session import SparkMissing, local_session, open_session
 
 if TYPE_CHECKING:
     from segments.spark.inventory import NotAStream
@@ -37,6 +37,7 @@ __all__ = [
     "Tuning",
     "frames",
     "local_session",
+    "open_session",
     "register",
     "scan",
     "selector_column",

@@ -1,15 +1,16 @@
-"""A Spark of one's own: on this machine only, quiet, and gone when it is closed.
+"""A Spark of one's own: quiet, and gone when it is closed. On this machine only, or on a cluster.
 
 A program that has a SparkSession already uses that one, with `segments.spark.register`.
 """
 
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,13 @@ _LOOPBACK = "127.0.0.1"
 SHORT = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
+}
+_ERROR = re.compile(r"(?:Caused by: |: )?((?:\w+\.)*\w+(?:Error|Exception|Gone): .+)")
+_QUIET = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
 }
 _PREFIX = "streamd-spark-"
 _LOG_CONFIGURATION = """\
@@ -66,6 +74,62 @@ def check_installed() -> None:
     _java()
 
 
+def trouble_of(error: Exception) -> str | None:
+    """What Spark has to say of a failure, in one line; None where it is not Spark's.
+
+    Of a failure in a task that is the last line of the task's traceback.
+    """
+    if not type(error).__module__.startswith(("py4j", "pyspark")):
+        return None
+    lines = str(error).splitlines()
+    named = [found[1] for line in lines if (found := _ERROR.fullmatch(line.strip()))]
+    return f"Spark has failed: {(named or lines or [type(error).__name__])[-1]}"
+
+
+@contextmanager
+def open_session(
+    master: str = "", settings: Mapping[str, str] | None = None
+) -> "Iterator[SparkSession]":
+    """A session where the program is meant to run, with the source registered.
+
+    That is the cluster at `master`; or where `spark-submit` was told to run the program; or else
+    this machine, see `local_session`.
+
+    Args:
+        master: as Spark has it, such as spark://HOST:PORT. Its workers need this package, of the
+            same version, and Python with the same minor version; see "Read streams in Spark".
+        settings: of Spark.
+
+    Raises:
+        SparkMissing: PySpark or Java is not installed.
+    """
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not master and not is_submitted:
+        with local_session(settings=settings) as session:
+            yield session
+        return
+    if not is_submitted:
+        check_installed()
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        surroundings = nullcontext() if is_submitted else _environment(_outside(folder, settings))
+        with surroundings:
+            session = _started(master, _QUIET | dict(settings or {}), is_ours=not is_submitted)
+            try:
+                yield session
+            finally:
+                _stop(session)
+
+
+def _outside(folder: str, settings: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment of a driver whose workers are elsewhere; what it has already stays."""
+    python = (settings or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    wanted = {"PYSPARK_PYTHON": python or sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if not {"SPARK_CONF_DIR", "SPARK_HOME"} & set(os.environ):
+        wanted["SPARK_CONF_DIR"] = _configuration(folder)
+    return wanted | _java_for(folder)
+
+
 @contextmanager
 def local_session(
     cores: int | None = None, memory: str = "2g", settings: Mapping[str, str] | None = None
@@ -83,32 +147,42 @@ def local_session(
     check_installed()
     _sweep(tempfile.gettempdir())
     prefix = f"{_PREFIX}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _environment(folder):
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
-
-        defaults: dict[str, str | bool | int | float | None] = {
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _environment(_here(folder)):
+        defaults = _QUIET | {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.memory": memory,
             "spark.local.dir": folder,
             "spark.sql.warehouse.dir": f"{folder}/warehouse",
-            "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
             "spark.driver.extraJavaOptions": (
                 f"-XX:+UseSerialGC -Djava.io.tmpdir={folder} -XX:-UsePerfData"
             ),
         }
-        with _quiet_launch():
-            builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("streamd")
-            session = builder.config(map=defaults | dict(settings or {})).getOrCreate()
+        session = _started(f"local[{cores or '*'}]", defaults | dict(settings or {}))
         try:
-            register(session)
             yield session
         finally:
             _stop(session)
+
+
+def _started(master: str, settings: Mapping[str, str], *, is_ours: bool = True) -> "SparkSession":
+    """A new session, with the source registered.
+
+    Args:
+        master: empty for the one that Spark was told.
+        settings: of Spark.
+        is_ours: its JVM has to be started, too.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+    builder = SparkSession.builder.appName("streamd")
+    for name, setting in settings.items():
+        builder = builder.config(name, setting)
+    with _quiet_launch() if is_ours else nullcontext():
+        session = (builder.master(master) if master else builder).getOrCreate()
+    register(session)
+    return session
 
 
 def _sweep(folder: str) -> None:
@@ -138,19 +212,30 @@ def _stop(session: "SparkSession") -> None:
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next one starts afresh
 
 
-@contextmanager
-def _environment(folder: str) -> Iterator[None]:
-    Path(folder, "conf").mkdir()
-    Path(folder, "conf", "log4j2.properties").write_text(_LOG_CONFIGURATION)
-    wanted = {
+def _here(folder: str) -> dict[str, str]:
+    """The environment of a session on this machine."""
+    return {
         "SPARK_LOCAL_IP": _LOOPBACK,
-        "SPARK_CONF_DIR": f"{folder}/conf",
+        "SPARK_CONF_DIR": _configuration(folder),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    } | _java_for(folder)
+
+
+def _configuration(folder: str) -> str:
+    """A folder of settings with which Spark says no more than it has to."""
+    Path(folder, "conf").mkdir()
+    Path(folder, "conf", "log4j2.properties").write_text(_LOG_CONFIGURATION)
+    return f"{folder}/conf"
+
+
+def _java_for(folder: str) -> dict[str, str]:
     java = _java()
-    if java is not None:
-        wanted["JAVA_HOME"] = _java_home(java, folder)
+    return {} if java is None else {"JAVA_HOME": _java_home(java, folder)}
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ _RECORDED = "recorded"
 
 
 @click.command()
-@click.argument("stream", metavar="NAME_OR_DIR")
+@click.argument("stream", metavar="NAME_OR_PATH")
 @click.option(
     "--data",
     envvar="STREAMD_DATA",
@@ -88,6 +88,28 @@ _RECORDED = "recorded"
     help="Cost of the work on one more chunk, in stored bytes.",
 )
 @click.option("--apply", "to_apply", is_flag=True, help="Apply the result to the running server.")
+@click.option(
+    "--master",
+    default="",
+    metavar="URL",
+    help="The cluster that does the work, such as spark://HOST:PORT; its workers need this "
+    "package, too.  [default: this machine]",
+)
+@click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of Spark; may be repeated.",
+)
+@click.option(
+    "--tier-endpoint",
+    "endpoint",
+    envvar="STREAMD_TIER_ENDPOINT",
+    default="",
+    metavar="URL",
+    help="URL of the object store, when it is not that of the provider, as http://minio:9000.",
+)
 @json_option
 @uri_option
 def tune(  # noqa: PLR0913, PLR0917 - options
@@ -100,6 +122,9 @@ def tune(  # noqa: PLR0913, PLR0917 - options
     store_price: float,
     deliver_price: float,
     chunk_price: float,
+    master: str,
+    settings: tuple[str, ...],
+    endpoint: str,
     uri: str,
     *,
     keep_limit: bool,
@@ -108,16 +133,17 @@ def tune(  # noqa: PLR0913, PLR0917 - options
 ) -> None:
     """Find the filter size and chunk limit that fit the history of a stream best.
 
-    NAME_OR_DIR is a stream of the server's data folder, or a stream's folder. Only files are read,
-    with or without a running server; only --apply needs one. The filter values that the chunks have
-    held are replayed with other settings. Needs the extra "spark": in a checkout of streamd,
-    pip install '.[spark]'.
+    NAME_OR_PATH is a stream of the server's data folder, a stream's folder, or a stream in an
+    object store: s3://BUCKET/PREFIX/VHOST/STREAM, with names escaped as in URLs. Nothing is asked
+    of a server; only --apply needs one. The filter values that the chunks have held are replayed
+    with other settings. Needs the extra "spark": in a checkout of streamd, pip install '.[spark]'.
 
     \b
     Examples:
       streamd tune flights --data ./data
       streamd tune flights --workload recorded --apply
       streamd tune data/streams/%2F/flights --workload wanted.json --keep-limit
+      streamd tune s3://my-bucket/streams/%2F/flights --master spark://spark-1:7077
     """
     folder = _folder(stream, data, vhost)
     tuning = run_tuning(
@@ -126,6 +152,9 @@ def tune(  # noqa: PLR0913, PLR0917 - options
         prices=(store_price, deliver_price, chunk_price),
         filter_property=filter_property,
         keep_limit=keep_limit,
+        endpoint=endpoint,
+        master=master,
+        settings=_settings(settings),
     )
     from segments.spark.report import as_json as plain, write_report  # noqa: PLC0415 - an extra
 
@@ -143,8 +172,17 @@ def tune(  # noqa: PLR0913, PLR0917 - options
         apply_tuning(tuning, tuning.stream, uri)
 
 
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    """Settings of Spark; what is wrong with one is said without it, as it may be a secret."""
+    parts = [setting.partition("=") for setting in given]
+    for name, sign, _ in parts:
+        if not (name.startswith("spark.") and sign):
+            raise Misused("--conf expects a setting of Spark, such as spark.executor.memory=4g")
+    return {name: value for name, _, value in parts}
+
+
 def _folder(stream: str, data: str, vhost: str) -> str:
-    if Path(stream).is_dir():
+    if Path(stream).is_dir() or "://" in stream:
         return stream
     try:
         folder = stream_folder(data, vhost, stream)
@@ -181,6 +219,11 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
 
 
 def _read_recorded(folder: str) -> dict[str, float]:
+    if "://" in folder:
+        raise Misused(
+            "what the server has recorded is not in the object store; give a file with --workload, "
+            f"such as {filter_demand.NAME} in the stream's folder on the server"
+        )
     path = Path(folder, filter_demand.NAME)
     try:
         counts = filter_demand.parse(path.read_bytes())
@@ -196,7 +239,7 @@ def _read_recorded(folder: str) -> dict[str, float]:
     return {value: float(count) for value, count in counts.items()}
 
 
-def run_tuning(
+def run_tuning(  # noqa: PLR0913 - each may be left out
     folder: str,
     *,
     workload: dict[str, float] | None = None,
@@ -204,14 +247,22 @@ def run_tuning(
     filter_property: str | None = None,
     keep_limit: bool = False,
     quiet: bool = False,
+    endpoint: str = "",
+    master: str = "",
+    settings: Mapping[str, str] | None = None,
 ) -> "Tuning":
-    """Tune in a Spark session of this process; the user's errors are raised as Failed."""
+    """Tune in a Spark session of this process, or on a cluster.
+
+    Raises:
+        Failed: something is wrong with what the user has given, or with the cluster.
+    """
     from segments import SegmentsError  # noqa: PLC0415 - as below
     from segments.spark.session import (  # noqa: PLC0415
         SHORT,
         SparkMissing,
         check_installed,
-        local_session,
+        open_session,
+        trouble_of,
     )
 
     try:
@@ -224,9 +275,9 @@ def run_tuning(
     from segments.spark.tuning import NothingToTune, tune as find  # noqa: PLC0415
 
     try:
-        find_streams(folder)  # before Spark takes its seconds to start
+        find_streams(folder, endpoint)  # before Spark takes its seconds to start
         waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
-        with waiting, local_session(settings=SHORT) as spark:
+        with waiting, open_session(master, SHORT | dict(settings or {})) as spark:
             return find(
                 spark,
                 folder,
@@ -234,9 +285,15 @@ def run_tuning(
                 prices=None if prices is None else Prices(*prices),
                 filter_property=filter_property,
                 keep_limit=keep_limit,
+                endpoint=endpoint,
             )
     except (NotAStream, NothingToTune, SegmentsError, ValueError) as error:
         raise Failed(str(error)) from error
+    except Exception as error:
+        trouble = trouble_of(error)
+        if trouble is None:
+            raise
+        raise Failed(trouble) from error
 
 
 def apply_tuning(tuning: "Tuning", name: str, uri: str) -> None:

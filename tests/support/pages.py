@@ -84,7 +84,7 @@ class Page:
         """Something in it starts Spark."""
         typed = "".join(block.text for block in self.blocks if block.kind in ("console", "python"))
         return (
-            re.search(r"^\$ .*(streamd tune|spark)|local_session", typed, re.MULTILINE) is not None
+            re.search(r"^\$ .*(streamd tune|spark)|open_session", typed, re.MULTILINE) is not None
         )
 
     def code(self) -> Iterator[str]:
