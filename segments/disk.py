@@ -106,7 +106,7 @@ def punch_hole(descriptor: int, start: int, size: int) -> bool:
     Returns:
         False where the system or the file system cannot do that; then nothing was done.
 
-    Source: fallocate(2), which Python has no call for.
+    Source: Linux manual page fallocate(2), which Python has no call for.
     """
     call = _fallocate()
     if call is None:
