@@ -4,22 +4,28 @@ A reader keeps the segment it stands in open, so that retention cannot take it a
 far as the log's committed offset and can be asked again when that has moved. Small chunks come
 with their data, from one read for many; of large ones only the header is read, and the data is
 for `os.sendfile`.
+
+Of a cold segment some bytes are here, and others have to be fetched before (ColdError): then it is
+as if `read` had not been called, and `missing` says what to fetch. What was read stays here until
+the next `read`, so that it can be sent.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from segments import codec
 from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
 from segments.disk import File
-from segments.errors import FormatError, StorageError, UnreadableError
+from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
 from segments.filter_index import next_match
 from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
-from segments.segment import Segment
-from segments.tier.cache import ColdError
+from segments.segment import FILTER_SUFFIX, Segment
+from segments.tier.cache import ColdError, ColdFile, Pin
+from segments.tier.plan import ReadAhead, Request
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
@@ -70,6 +76,20 @@ class ReadCounts:
         self.last_timestamp_ms = 0
 
 
+class Held:
+    """Keeps a segment open, and of a cold one the bytes of some chunks."""
+
+    def __init__(self, segment: Segment, pins: Sequence[Pin]) -> None:
+        self.segment = segment
+        self._pins = pins
+
+    def release(self) -> None:
+        """They are sent."""
+        for pin in self._pins:
+            pin.release()
+        self.segment.release()
+
+
 class Reader:
     """Reads a log from a position on.
 
@@ -88,7 +108,10 @@ class Reader:
         self.next_offset = start.offset
         self._log = log
         self._matcher = matcher
+        self._plan: ReadAhead | None = None
+        self._pins: list[Pin] = []  # of what was read last; the last one is the window's
         self._segment, self._file = self._acquire(start.segment)
+        self._cold = _cold(self._file)
         is_there = self._segment is start.segment
         self._position = start.position if is_there else FILE_HEADER_SIZE
         self._window = b""
@@ -121,11 +144,13 @@ class Reader:
             max_steps: look at no more chunks than this, so that a call stays short.
 
         Raises:
-            ColdError: something has to be fetched first.
+            ColdError: bytes have to be fetched before, see `missing`.
             StorageError: the system refused to read.
         """
         chunks: list[StoredChunk] = []
         size = 0
+        if self._pins:
+            self._let_go(self._pins[:-1] if self._window else self._pins)
         if self.next_offset < self._log.begins_at:
             self._begin_again()
         for _ in range(max_steps):
@@ -135,8 +160,10 @@ class Reader:
                 break
             try:
                 size += self._advance(chunks, max_chunks, max_bytes - size)
-            except (StorageError, ColdError):
+            except (StorageError, ColdError) as error:
                 if not chunks:
+                    if self._is_gone(error):
+                        continue
                     raise
                 break  # what was read is handed out first; the next call meets it again
             is_full = len(chunks) >= max_chunks or size >= max_bytes
@@ -146,7 +173,7 @@ class Reader:
             self.counts.data_bytes += size
             self.counts.last_timestamp_ms = chunks[-1].header.timestamp_ms
         if self.at_end:
-            self.drop_readahead()  # readers that wait at the end keep no memory
+            self._window = b""  # readers that wait at the end keep no memory
         return chunks
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
@@ -157,6 +184,8 @@ class Reader:
                 return size
         elif self._skip_by_index(self._matcher):
             return 0
+        elif self._cold is not None:
+            self._check_filters(self._cold, self._matcher)
         chunk = self._step()
         if chunk is None:
             return 0
@@ -177,15 +206,88 @@ class Reader:
     def drop_readahead(self) -> None:
         """Free what was read ahead; the next `read` reads it again."""
         self._window = b""
+        self._let_go(self._pins)
 
-    def pin_segment(self) -> Segment:
+    def pin_segment(self) -> Held:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""
         self._segment.acquire()
-        return self._segment
+        return Held(self._segment, [pin.again() for pin in self._pins])
 
     def close(self) -> None:
         """Release the segment."""
+        self._let_go(self._pins)
         self._segment.release()
+
+    # -- cold segments
+
+    def missing(self, error: ColdError) -> list[Request]:
+        """What to fetch so that it can go on, and what it will need soon; the first comes first.
+
+        Args:
+            error: that `read` has raised.
+
+        Raises:
+            SegmentsError: the index of the segment cannot be read.
+        """
+        if self._plan is None:
+            self._plan = ReadAhead(self._log, self._matcher)
+        return self._plan.missed(self._segment, error)
+
+    def ahead(self) -> list[Request]:
+        """What should be fetched now, as it will be needed soon; to be asked after each `read`."""
+        if self._plan is None:
+            return []
+        return self._plan.passed(self._segment, self._position)
+
+    def _let_go(self, pins: Sequence[Pin]) -> None:
+        for pin in pins:
+            pin.release()
+        self._pins = self._pins[len(pins) :]
+
+    def _is_gone(self, error: SegmentsError) -> bool:
+        """Whether a cold segment is not in the store any more: then its rest is stepped over."""
+        if self._cold is None or not self._cold.cached.is_gone or isinstance(error, ColdError):
+            return False
+        self._position = self._segment.size
+        self._lose_until(self._segment.next_offset)
+        return True
+
+    def _check_filters(self, cold: ColdFile, matcher: ChunkMatcher) -> None:
+        """Raise ColdError where a filter index will tell, so that not all chunks are fetched."""
+        segment = self._segment
+        is_certain = segment.is_indexable and not segment.damage
+        if is_certain and segment.filters is None and self.next_offset >= matcher.since:
+            raise ColdError(cold.cached, suffix=FILTER_SUFFIX)
+
+    def _fill_from(self, cold: ColdFile, position: int, needed: int) -> None:
+        """Read ahead what is here of a cold segment, at least `needed` bytes; and keep that here.
+
+        Raises:
+            ColdError: those are not here.
+            StorageError: they are not in the store any more.
+        """
+        wanted = min(max(self._read_size, needed), self._segment.size - position)
+        size = max(needed, cold.length_there(wanted, position))
+        pin = cold.hold(size, position)
+        try:
+            self._window = cold.read(size, position)
+        except BaseException:
+            pin.release()
+            raise
+        self._window_start = position
+        self._pins.append(pin)
+        if len(self._window) < needed:
+            raise FormatError(f"the segment ends within {needed} bytes from byte {position}")
+
+    def _hold_large(self, cold: ColdFile, position: int, header: ChunkHeader) -> None:
+        """Keep a chunk here that is read from its file.
+
+        Raises:
+            ColdError: not all of it is here.
+            StorageError: it is not in the store any more.
+        """
+        pin = cold.hold(header.total_size, position)
+        self._pins.insert(0, pin)
 
     def _begin_again(self) -> None:
         """The log was truncated behind this place: go on where it begins now."""
@@ -195,6 +297,8 @@ class Reader:
 
     def _enter(self, segment: Segment, file: File) -> None:
         self._segment, self._file = segment, file
+        self._let_go(self._pins)
+        self._cold = _cold(file)
         self._position = self._window_start = FILE_HEADER_SIZE
         self._window = b""
         self._careful_until = 0
@@ -315,6 +419,8 @@ class Reader:
         header = self._header()
         if header is None:
             return None
+        if self._cold is not None and position + header.total_size > self._window_end:
+            self._hold_large(self._cold, position, header)
         self._position = position + header.total_size
         self.next_offset = header.next_offset
         if header.chunk_type != USER:
@@ -394,6 +500,9 @@ class Reader:
             FormatError: the file was cut, or the device cannot read what is needed.
             StorageError: the system refused.
         """
+        if self._cold is not None:
+            self._fill_from(self._cold, position, needed)
+            return
         wanted = needed if position < self._careful_until else max(self._read_size, needed)
         wanted = min(wanted, self._segment.size - position)
         try:
@@ -413,3 +522,7 @@ class Reader:
         if start + size <= len(self._window):
             return self._window[start : start + size]
         return self._file.read(size, position)
+
+
+def _cold(file: File) -> ColdFile | None:
+    return file if isinstance(file, ColdFile) else None

@@ -44,18 +44,18 @@ class ColdError(SegmentsError):
 
     Attributes:
         cached: the cold segment.
-        ranges: bytes of it that are missing, in order.
+        wanted: bytes of it that have to be there at the same time, some of which are not.
         suffix: that of the file beside it that is missing; empty when it is the segment itself.
     """
 
     def __init__(
-        self, cached: "CachedSegment", ranges: Sequence[Range] = (), suffix: str = ""
+        self, cached: "CachedSegment", wanted: Range = Range(0, 0), suffix: str = ""
     ) -> None:
-        what = suffix or f"{len(ranges)} ranges"
+        what = f"the {suffix} file" if suffix else f"bytes {wanted.start:,} to {wanted.end:,}"
         base = cached.stored.base_offset
-        super().__init__(f"{what} of the cold segment {base} have to be fetched")
+        super().__init__(f"{what} of the cold segment {base} must be fetched from the tier")
         self.cached = cached
-        self.ranges = ranges
+        self.wanted = wanted
         self.suffix = suffix
 
 
@@ -73,6 +73,16 @@ class Pin:
 
     def __init__(self, cache: "TierCache", pieces: Sequence[_Piece]) -> None:
         self._cache, self._pieces = cache, pieces
+
+    def again(self) -> "Pin":
+        """Another one that keeps the same."""
+        self._cache.pin(self._pieces)
+        return Pin(self._cache, self._pieces)
+
+    def with_more(self, pieces: Sequence[_Piece]) -> "Pin":
+        """One in its place that keeps pieces besides, which are pinned."""
+        mine, self._pieces = self._pieces, ()
+        return Pin(self._cache, [*mine, *pieces])
 
     def release(self) -> None:
         """They may go; may be called again."""
@@ -112,6 +122,11 @@ class CachedSegment:
         """Bytes of the segment file."""
         return self.stored.size
 
+    @property
+    def max_ahead(self) -> int:
+        """Bytes that the cache has room for."""
+        return self._cache.max_bytes
+
     def open(self) -> "ColdFile":
         """The file, to be closed."""
         with self._cache.lock:
@@ -150,31 +165,55 @@ class CachedSegment:
         with self._cache.lock:
             if self._missing(start, end):
                 return None
-            pieces = self._touching(start, end)
-            for piece in pieces:
-                piece.pins += 1
-                self._cache.used(self, piece)
+            return self._pinned(start, end)
+
+    def hold_some(self, start: int, end: int) -> Pin:
+        """Keep those of these bytes that are there."""
+        with self._cache.lock:
+            return self._pinned(start, end)
+
+    def _pinned(self, start: int, end: int) -> Pin:
+        pieces = self._touching(start, end)
+        for piece in pieces:
+            piece.pins += 1
+            self._cache.used(self, piece)
         return Pin(self._cache, pieces)
 
-    def put(self, start: int, content: Buffer) -> None:
+    def put(self, start: int, content: Buffer) -> Pin:
         """Add bytes; in a thread. What is there already stays as it is.
+
+        Returns:
+            What keeps them, or else they might go before somebody has read them.
 
         Raises:
             StorageError: the disk refused.
         """
-        view, first = memoryview(content), start
-        while (gap := self._begin_writing(start, first + len(content))) is not None:
+        view, first, end = memoryview(content), start, start + len(content)
+        pieces: list[_Piece] = []
+        pin = self.hold_some(start, end)
+        try:
+            while (gap := self._begin_writing(start, end)) is not None:
+                pieces += self._write(view[gap.start - first : gap.end - first], gap)
+                start = gap.end
+        except BaseException:
+            self._cache.unpin(pieces)
+            pin.release()
+            raise
+        return pin.with_more(pieces)
+
+    def _write(self, content: memoryview, gap: Range) -> "list[_Piece]":
+        """Fill a gap for which writing was begun; the new piece, which is pinned."""
+        try:
+            file = self._writable()
             try:
-                file = self._writable()
-                try:
-                    file.write([view[gap.start - first : gap.end - first]], gap.start)
-                    self._cache.add(self, gap)
-                finally:
-                    self._close()  # only now: with the last user, a forgotten file goes
+                file.write([content], gap.start)
+                return self._cache.add(self, gap)
             finally:
-                with self._cache.lock:
-                    self._writing.remove(gap)
-            start = gap.end
+                self._close()  # only now: with the last user, a forgotten file goes
+        finally:
+            with self._cache.lock:
+                self._writing.remove(gap)
+
 
     def _begin_writing(self, start: int, end: int) -> Range | None:
         """The first bytes that are missing; nothing is removed in their place until they are."""
@@ -313,8 +352,14 @@ class ColdFile:
             if cached.is_gone:
                 missing = OSError(errno.ENOENT, "its object is not in the store")
                 raise StorageError("read", self.path, missing)
-            raise ColdError(cached, cached.missing(position, position + size))
+            raise ColdError(cached, Range(position, min(position + size, cached.size)))
         return pin
+
+    def length_there(self, size: int, position: int) -> int:
+        """How many of so many bytes are there before one is missing."""
+        end = min(position + size, self._cached.size)
+        missing = self._cached.missing(position, end)
+        return (missing[0].start if missing else end) - position
 
     def fileno(self) -> int:
         """The descriptor, for bytes that are held."""
@@ -347,6 +392,7 @@ class TierCache:
         disk: where the folder is.
 
     Attributes:
+        max_bytes: see above.
         num_bytes: that are there.
         lock: guards what is known of the pieces.
     """
@@ -355,7 +401,7 @@ class TierCache:
         self.num_bytes = 0
         self.lock = Lock()
         self._folder = folder
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._disk = disk or OsDisk()
         self._pieces: OrderedDict[_Piece, CachedSegment] = OrderedDict()  # by their last use
         self._known: WeakValueDictionary[tuple[str, str], CachedSegment] = WeakValueDictionary()
@@ -384,6 +430,12 @@ class TierCache:
         if self._pieces.get(piece) is cached:
             self._pieces.move_to_end(piece)
 
+    def pin(self, pieces: Sequence[_Piece]) -> None:
+        """Pieces that are pinned are needed by one more."""
+        with self.lock:
+            for piece in pieces:
+                piece.pins += 1
+
     def unpin(self, pieces: Sequence[_Piece]) -> None:
         """Pieces are not needed any more by somebody."""
         with self.lock:
@@ -402,24 +454,30 @@ class TierCache:
         self._disk.remove(path)  # one that somebody reads still has no name
         return self._disk.create(path)
 
-    def add(self, cached: CachedSegment, where: Range) -> None:
-        """Bytes have been written: they may be read. Others go where there are too many."""
+    def add(self, cached: CachedSegment, where: Range) -> list[_Piece]:
+        """Bytes have been written: they may be read. Others go where there are too many.
+
+        Returns:
+            The new piece, which is pinned; none where somebody else was faster.
+        """
         with self.lock:
             piece = _Piece(*where)
             if not cached.insert(piece):
-                return
+                return []
+            piece.pins = 1
             self._pieces[piece] = cached
             self.num_bytes += piece.end - piece.start
-            self._shrink(self._max_bytes, piece)
+            self._shrink(self.max_bytes)
+        return [piece]
 
     def shrink(self, num_bytes: int) -> None:
         """Let pieces go until there are so many bytes, because the disk is full, say."""
         with self.lock:
-            self._shrink(num_bytes, None)
+            self._shrink(num_bytes)
 
-    def _shrink(self, most: int, newest: _Piece | None) -> None:
+    def _shrink(self, most: int) -> None:
         while self.num_bytes > most:
-            may_go = (piece for piece in self._pieces if self._may_go(piece, newest))
+            may_go = (piece for piece in self._pieces if self._may_go(piece))
             piece = next(may_go, None)
             if piece is None:
                 return
@@ -429,9 +487,9 @@ class TierCache:
             else:
                 self.remove_file(cached)
 
-    def _may_go(self, piece: _Piece, newest: _Piece | None) -> bool:
+    def _may_go(self, piece: _Piece) -> bool:
         cached = self._pieces[piece]
-        if piece.pins or piece is newest or cached.is_writing(piece):
+        if piece.pins or cached.is_writing(piece):
             return False
         return self._punches or not cached.is_used
 

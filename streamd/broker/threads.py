@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TypeVar
 
 import trio
@@ -10,6 +11,10 @@ import trio
 from segments.errors import StorageError
 
 Result = TypeVar("Result")
+
+# Whose threads work is done in: the default limiter of trio's, unless a task says otherwise; then
+# its work is abandoned when it is cancelled, which is nothing but a question to somebody far away.
+_limiter: ContextVar[trio.CapacityLimiter | None] = ContextVar("threads", default=None)
 
 _AGAIN_SECONDS = 1  # until the system is asked for a thread again
 
@@ -40,11 +45,17 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
         return work(*arguments)
 
     try:
-        return await trio.to_thread.run_sync(begin)
+        own = _limiter.get()
+        return await trio.to_thread.run_sync(begin, limiter=own, abandon_on_cancel=own is not None)
     except RuntimeError as error:
         if has_begun:
             raise
         raise NoThread from error
+
+
+def use(limiter: trio.CapacityLimiter) -> None:
+    """Do the work of this task in threads that others do not wait for; see `_limiter`."""
+    _limiter.set(limiter)
 
 
 async def compute(work: Callable[..., Result], *arguments: object) -> Result:

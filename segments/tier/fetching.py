@@ -1,0 +1,117 @@
+"""Bringing bytes of cold segments from the store into the cache. All of it blocks: for threads.
+
+What comes is compared with the checksums of its chunks; where they are wrong, it is fetched again,
+as it may have been damaged on the way. What is wrong again is damaged in the store: it is given as
+it is, so that readers find the damage as they find it in a file of this disk.
+"""
+
+from pathlib import PurePath
+from typing import NamedTuple
+
+from segments import codec
+from segments.atomic_write import replace_file
+from segments.checksum import crc32
+from segments.codec import (
+    CHECKED_HEADER_SIZE,
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    ChunkHeader,
+)
+from segments.disk import Buffer, Disk
+from segments.errors import FormatError
+from segments.format_constants import OSIRIS_SCHEME
+from segments.segment import file_path
+from segments.tier.cache import CachedSegment, Pin, Range
+from segments.tier.object_store import ObjectStore, TierError
+
+_ATTEMPTS = 2
+
+
+class Fetched(NamedTuple):
+    """Bytes that are in the cache now.
+
+    Attributes:
+        pin: keeps them there.
+        fault: what is wrong with them; empty for nothing.
+    """
+
+    pin: Pin
+    fault: str
+
+
+class BadFileError(TierError):
+    """A file beside a segment is not in the store as it was stored."""
+
+
+def fetch_range(store: ObjectStore, cached: CachedSegment, where: Range) -> Fetched:
+    """Fetch whole chunks of a cold segment.
+
+    Raises:
+        MissingError: the object is not there.
+        TierError: the store refuses, or gives less.
+        StorageError: the disk of the cache refuses.
+    """
+    key = cached.stored.key(cached.stream, ".segment")
+    fault = ""
+    content: Buffer = b""
+    for _ in range(_ATTEMPTS):
+        content = store.get_range(key, where.start, where.end - where.start)
+        fault = chunk_fault(cached, where.start, memoryview(content))
+        if not fault:
+            break
+    return Fetched(cached.put(where.start, content), fault and f"{key}: {fault}")
+
+
+def chunk_fault(cached: CachedSegment, start: int, content: memoryview) -> str:
+    """What is wrong with chunks that begin at a byte of their segment; empty for nothing."""
+    damage = {one.position: one for one in cached.stored.damage}
+    position = max(start, FILE_HEADER_SIZE)
+    end = start + len(content)
+    try:
+        while position < end:
+            if position in damage:
+                position = max(position + 1, damage[position].end)
+                continue
+            header = codec.decode_chunk_header(content, position - start)
+            if position + header.total_size > end:
+                return f"the chunk {header.chunk_id} is cut"
+            if not _is_sound(header, content[position - start :]):
+                return f"the chunk {header.chunk_id} fails its checksums"
+            position += header.total_size
+    except FormatError as error:
+        return f"at byte {position}: {error}"
+    return ""
+
+
+def _is_sound(header: ChunkHeader, content: memoryview) -> bool:
+    data_end = header.data_start + header.data_size
+    if crc32(content[header.data_start : data_end]) != header.data_crc:
+        return False
+    if header.filter_scheme == OSIRIS_SCHEME:
+        return True  # nothing covers its header
+    checked, trailer = content[:CHECKED_HEADER_SIZE], content[data_end : header.total_size]
+    filter_bytes = content[CHUNK_HEADER_SIZE : header.data_start]
+    found = crc32(trailer, crc32(filter_bytes, crc32(checked))) & 0xFFFF
+    return found == header.header_check
+
+
+def fetch_file(disk: Disk, store: ObjectStore, cached: CachedSegment, suffix: str) -> None:
+    """Fetch a file that is beside a cold segment.
+
+    Raises:
+        MissingError: the object is not there.
+        BadFileError: it is not what was stored.
+        TierError: the store refuses.
+        StorageError: the disk refuses.
+    """
+    wanted = cached.stored.files[suffix]
+    key = cached.stored.key(cached.stream, suffix)
+    for _ in range(_ATTEMPTS):
+        content = bytes(store.get(key).content)
+        if (len(content), crc32(content)) == wanted:
+            path = file_path(cached.folder, cached.stored.base_offset, suffix)
+            replace_file(disk, path, content).close()
+            disk.sync_folder(str(PurePath(path).parent))
+            return
+    found = f"{len(content):,} bytes, expected {wanted.size:,}"
+    raise BadFileError(f"{key} in {store} is not what was stored: {found} and their checksum")

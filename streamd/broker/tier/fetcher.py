@@ -1,0 +1,591 @@
+"""Fetching what is read of cold segments: one owner of all requests for it.
+
+Theory of operation. Whoever meets a ColdError asks for what it needs through a `Demand`, which is
+his, and reads again when he is told. What is asked for becomes jobs, one for each request to the
+store; bytes that are on their way are not asked for again, whoever wants them. A job is in one of
+these states:
+
+    state    it                                        leaves it
+    QUEUED   waits for its turn                        RUNNING; OVER when nobody wants it any more
+    RUNNING  is fetched, in a thread                   OVER; RESTING when that has failed
+    RESTING  is to be tried again in a while           QUEUED; OVER when nobody wants it any more
+    OVER     its bytes are here, or never will be      never
+
+Turns go round among the demands, so that one that wants much delays no other one; what somebody
+waits for goes before what will be needed soon. There are limits on requests and bytes under way,
+for all together. A store that is away, or slow, delays those alone who wait for it: they wait until
+it is there again, or until they give up. The threads are those of this module.
+
+What has come is kept (`Pin`) for those who wait for it until they have read it: in a small cache
+it might be gone before. The pins of a demand stay until it is told to `release` them, so that
+somebody who needs bytes of several places gets them all.
+"""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from segments import Log, SegmentsError, StorageError
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KEYS_SUFFIX, KeyState, Segment
+from segments.tier.cache import CachedSegment, ColdError, Pin, Range, TierCache
+from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
+from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.tier.plan import Request, aligned
+from streamd.broker import threads
+from streamd.broker.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+# As many small requests as a store answers well from one connection pool; each takes a thread.
+MAX_REQUESTS = 64
+MAX_BYTES = 256 << 20  # asked for at the same time, which are in memory when they come
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds, until a request that has failed is made again
+_INDEX_SECONDS = 1.0  # after which it is looked whether a filter index is still being loaded
+_CUT_ATTEMPTS = 3  # after which an object that is too short counts as cut
+
+Result = TypeVar("Result")
+
+
+class NoTierError(SegmentsError):
+    """What is to be read is in the object store, and this server does not know that."""
+
+
+class ColdStream(Protocol):
+    """A stream, as far as this module is concerned."""
+
+    name: str
+
+    @property
+    def is_open(self) -> bool:
+        """It has its log."""
+
+    @property
+    def log(self) -> Log:
+        """Its log, while it is open."""
+
+
+class _State(Enum):
+    """See the table above."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    RESTING = "resting"
+    OVER = "over"
+
+
+class _Job:
+    """One request to the store, or a file; see the table above."""
+
+    def __init__(self, stream: ColdStream, request: Request) -> None:
+        self.stream = stream
+        self.cached, self.where, self.suffix = request
+        self.state = _State.QUEUED
+        self.users: dict[Demand, None] = {}
+        self.pause = _FIRST_PAUSE
+        self.num_cut = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are asked for."""
+        if self.suffix:
+            return self.cached.stored.files[self.suffix].size
+        return self.where.end - self.where.start
+
+    def overlaps(self, where: Range) -> bool:
+        """It brings some of these bytes."""
+        return self.where.start < where.end and where.start < self.where.end
+
+
+class Demand:
+    """What one reader wants of the store; made by `Fetcher.demand`, and to be cancelled at last."""
+
+    def __init__(self, fetcher: "Fetcher", stream: ColdStream) -> None:
+        self.stream = stream
+        self.needed: deque[_Job] = deque()
+        self.soon: deque[_Job] = deque()
+        self._fetcher = fetcher
+        self._jobs: dict[_Job, None] = {}
+        self._waits_for: set[_Job] = set()
+        self._error: ColdError | None = None
+        self._callback: Callable[[], None] | None = None
+        self._pins: list[Pin] = []
+
+    def want(
+        self, error: ColdError, callback: Callable[[], None], requests: Iterable[Request] = ()
+    ) -> None:
+        """Have fetched what an error asks for; then, or when that cannot be, `callback` is called.
+
+        It is called once, later, unless this is cancelled before. Then it is to be tried again what
+        has raised the error.
+
+        Args:
+            error: what is needed.
+            callback: neither waits nor raises.
+            requests: that bring it, and what will be needed soon; see `Reader.missing`.
+
+        Raises:
+            NoTierError: the server knows no store.
+        """
+        self._fetcher.check(self.stream, error)
+        self._forget_jobs()
+        self._error, self._callback = error, callback
+        for request in requests:
+            self._add(request)
+        if not error.suffix:
+            self._pins.append(error.cached.hold_some(*error.wanted))
+            if not self._covers(error):
+                self._add_missing(error)
+        elif not self._waits_for:
+            self._add(Request(error.cached, suffix=error.suffix))
+        if not self._waits_for:  # somebody else was faster
+            self._fetcher.soon(partial(self._tell, error))
+        self._fetcher.schedule()
+
+    def ahead(self, requests: Iterable[Request]) -> None:
+        """Have fetched what will be needed soon."""
+        for request in requests:
+            self._add(request)
+        self._fetcher.schedule()
+
+    async def fetch(self, error: ColdError) -> None:
+        """Return when what an error asks for is here, or never will be; see `want`.
+
+        Raises:
+            NoTierError: see `want`.
+        """
+        done = trio.Event()
+        try:
+            self.want(error, done.set)
+            await done.wait()
+        except BaseException:
+            self._callback = None
+            raise
+
+    def release(self) -> None:
+        """What was needed has been read."""
+        pins, self._pins = self._pins, []
+        for pin in pins:
+            pin.release()
+
+    def stop(self) -> None:
+        """Nothing is needed at the moment: nobody is told."""
+        self._callback = self._error = None
+        self._forget_jobs()
+        self.release()
+
+    cancel = stop
+
+    @property
+    def is_waiting(self) -> bool:
+        """It will be told."""
+        return self._callback is not None
+
+    def _covers(self, error: ColdError) -> bool:
+        """Whether what is here, and the jobs that it waits for, are all that an error asks for."""
+        left = error.cached.missing(*error.wanted)
+        jobs = [job.where for job in self._waits_for]
+        return all(
+            any(one.start <= gap.start and gap.end <= one.end for one in jobs) for gap in left
+        )
+
+    def _add_missing(self, error: ColdError) -> None:
+        segment = self._fetcher.segment_of(self.stream, error.cached)
+        if segment is None:
+            return  # it is not in the log any more
+        try:
+            self._add(Request(error.cached, aligned(segment, error.wanted)))
+        except ColdError as other:
+            self._add(Request(other.cached, suffix=other.suffix), is_needed=True)
+        except SegmentsError as fault:
+            logger.error("stream %s: %s", self.stream.name, fault)
+
+    def _add(self, request: Request, *, is_needed: bool = False) -> None:
+        for job in self._fetcher.jobs(self.stream, request):
+            job.users[self] = None
+            self._jobs[job] = None
+            if is_needed or self._needs(job):
+                self._waits_for.add(job)
+                self.needed.append(job)
+                self._fetcher.needs_turn(self)
+            else:
+                self.soon.append(job)
+                self._fetcher.wants_turn(self)
+
+    def _needs(self, job: _Job) -> bool:
+        error = self._error
+        if error is None or self._callback is None or job.cached is not error.cached:
+            return False
+        if job.suffix or error.suffix:
+            return job.suffix in (error.suffix, INDEX_SUFFIX)
+        return job.overlaps(error.wanted)
+
+    def job_done(self, job: _Job, pin: Pin | None) -> None:
+        """A job of its own is over."""
+        self._jobs.pop(job, None)
+        if job not in self._waits_for:
+            return
+        self._waits_for.discard(job)
+        if pin is not None:
+            self._pins.append(pin.again())
+        if not self._waits_for and self._error is not None:
+            self._tell(self._error)
+
+    def _tell(self, error: ColdError) -> None:
+        callback = self._callback
+        if callback is not None and self._error is error:
+            self._callback = self._error = None
+            callback()
+
+    def _forget_jobs(self) -> None:
+        jobs, self._jobs = self._jobs, {}
+        self._waits_for.clear()
+        self.needed.clear()
+        self.soon.clear()
+        for job in jobs:
+            job.users.pop(self, None)
+            self._fetcher.left(job)
+
+
+class Fetcher:
+    """Fetches for all readers of a server.
+
+    Args:
+        cache: where it goes.
+        supervisor: runs the requests.
+
+    Attributes:
+        cache: see above.
+        num_requests, num_bytes, num_errors: since the start.
+    """
+
+    def __init__(self, cache: TierCache, supervisor: Supervisor) -> None:
+        self.cache = cache
+        self.num_requests = self.num_bytes = self.num_errors = 0
+        self._supervisor = supervisor
+        self._store: ObjectStore | None = None
+        self._limiter = trio.CapacityLimiter(MAX_REQUESTS)
+        self._ranges: dict[CachedSegment, list[_Job]] = {}
+        self._files: dict[tuple[CachedSegment, str], _Job] = {}
+        self._needed: deque[Demand] = deque()
+        self._soon: deque[Demand] = deque()
+        self._held_back: _Job | None = None
+        self._running = self._running_bytes = 0
+        self._is_away = self._is_full = False
+        self._told: list[Callable[[], None]] = []
+        self._index_loaded = trio.lowlevel.ParkingLot()
+
+    def use(self, store: ObjectStore) -> None:
+        """Fetch from this store from now on."""
+        self._store = store
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not been answered yet."""
+        return len(self._files) + sum(map(len, self._ranges.values()))
+
+    def demand(self, stream: ColdStream) -> Demand:
+        """What a reader of a stream wants, nothing as yet."""
+        return Demand(self, stream)
+
+    async def patiently(
+        self, stream: ColdStream, work: Callable[..., Result], *arguments: object
+    ) -> Result:
+        """What some work gives that does not wait: all that it needs is fetched, as it comes to it.
+
+        Args:
+            stream: whose log it reads; it is held open.
+            work: is done anew from its beginning each time.
+            arguments: of the work.
+
+        Raises:
+            NoTierError: the server knows no store.
+        """
+        with self.demanded(stream) as demand:
+            while True:
+                try:
+                    return work(*arguments)
+                except ColdError as error:
+                    await demand.fetch(error)
+
+    @contextmanager
+    def demanded(self, stream: ColdStream) -> Iterator[Demand]:
+        """A demand that is cancelled after the block."""
+        demand = self.demand(stream)
+        try:
+            yield demand
+        finally:
+            demand.cancel()
+
+    def index_loaded(self) -> None:
+        """A filter index was loaded, or cannot be."""
+        self._index_loaded.unpark_all()
+
+    # -- for demands
+
+    def check(self, stream: ColdStream, error: ColdError) -> None:
+        """Raise NoTierError where there is no store."""
+        if self._store is None:
+            last = error.cached.stored.next_offset
+            cold = [one.next_offset for one in stream.log.segments if one.cold is not None]
+            raise NoTierError(
+                f"offsets {stream.log.first_offset} to {max(cold, default=last) - 1} of {stream.name} "
+                "are in the object store; start the server with --tier"
+            )
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do something when those that run have had their turn."""
+        self._told.append(do)
+        if len(self._told) == 1:
+            self._supervisor.start_once("fetching from the tier", self._tell)
+
+    async def _tell(self) -> None:
+        told, self._told = self._told, []
+        for do in told:
+            with self._supervisor.guarded("fetching from the tier"):
+                do()
+
+    def segment_of(self, stream: ColdStream, cached: CachedSegment) -> Segment | None:
+        """The segment of the log; None where it is not in it any more."""
+        if not stream.is_open:
+            return None
+        segment = stream.log.segment_holding(cached.stored.base_offset)
+        return segment if segment.cold is cached else None
+
+    def jobs(self, stream: ColdStream, request: Request) -> list[_Job]:
+        """The jobs that bring what is asked for, as far as it is not here; new ones are made."""
+        cached, where, suffix = request
+        if suffix:
+            return [self._file_job(stream, request)]
+        if cached.is_gone:
+            return []
+        pending = self._ranges.get(cached, ())
+        found = [job for job in pending if job.overlaps(where)]
+        for gap in cached.missing(*where):
+            for part in _without(gap, found):
+                job = _Job(stream, Request(cached, part))
+                self._ranges.setdefault(cached, []).append(job)
+                found.append(job)
+        return found
+
+    def _file_job(self, stream: ColdStream, request: Request) -> _Job:
+        name = request.cached, request.suffix
+        job = self._files.get(name)
+        if job is None:
+            job = self._files[name] = _Job(stream, request)
+        return job
+
+    def needs_turn(self, demand: Demand) -> None:
+        """A demand waits for a job."""
+        if demand not in self._needed:
+            self._needed.append(demand)
+
+    def wants_turn(self, demand: Demand) -> None:
+        """A demand has a job that it does not wait for."""
+        if demand not in self._soon:
+            self._soon.append(demand)
+
+    def left(self, job: _Job) -> None:
+        """Somebody does not want a job any more."""
+        if not job.users and job.state in (_State.QUEUED, _State.RESTING):
+            self._end(job, None)
+
+    # -- turns
+
+    def schedule(self) -> None:
+        """Begin as much as may be under way."""
+        while self._running < MAX_REQUESTS:
+            job = self._held_back or self._next()
+            self._held_back = None
+            if job is None:
+                return
+            if job.state is not _State.QUEUED or not job.users:
+                continue
+            if self._running and self._running_bytes + job.size > MAX_BYTES:
+                self._held_back = job
+                return
+            job.state = _State.RUNNING
+            self._running += 1
+            self._running_bytes += job.size
+            self._supervisor.start_once(
+                "fetching from the tier", partial(self._run, job), job.stream.name
+            )
+
+    def _next(self) -> _Job | None:
+        for ring, is_needed in ((self._needed, True), (self._soon, False)):
+            while ring:
+                demand = ring.popleft()
+                queue = demand.needed if is_needed else demand.soon
+                job = _first_queued(queue)
+                if queue:
+                    ring.append(demand)
+                if job is not None:
+                    return job
+        return None
+
+    async def _run(self, job: _Job) -> None:
+        fetched: Fetched | None = None
+        is_over = True
+        try:
+            threads.use(self._limiter)
+            fetched = await self._fetch(job)
+            self._is_here(job, fetched)
+        except MissingError as error:
+            self._is_missing(job, error)
+        except BadFileError as error:
+            self._is_bad(job, str(error))
+        except (TierError, StorageError) as error:
+            is_over = self._has_failed(job, error)
+        finally:
+            self._running -= 1
+            self._running_bytes -= job.size
+            if is_over:
+                self._end(job, fetched.pin if fetched is not None else None)
+            if fetched is not None:
+                fetched.pin.release()
+            self.schedule()
+        if not is_over:
+            await self._rest(job)
+
+    async def _fetch(self, job: _Job) -> Fetched | None:
+        store = self._store
+        assert store is not None  # noqa: S101 - or nobody could ask
+        self.num_requests += 1
+        if not job.suffix:
+            return await threads.in_thread(fetch_range, store, job.cached, job.where)
+        segment = self.segment_of(job.stream, job.cached)
+        if segment is None:
+            return None
+        if job.suffix != FILTER_SUFFIX or not _has_file(segment):
+            await threads.in_thread(fetch_file, segment.disk, store, job.cached, job.suffix)
+        if job.suffix == FILTER_SUFFIX:
+            await self._load_filters(job, segment)
+        return None
+
+    async def _load_filters(self, job: _Job, segment: Segment) -> None:
+        """Wait until a filter index is in memory, or it is known that it cannot be."""
+        while segment.filters is None and segment.is_indexable and not segment.damage:
+            if self.segment_of(job.stream, job.cached) is None or not job.users:
+                return
+            job.stream.log.request_index(segment)
+            with trio.move_on_after(_INDEX_SECONDS):
+                await self._index_loaded.park()
+
+    async def _rest(self, job: _Job) -> None:
+        await trio.sleep(job.pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        job.pause = min(2 * job.pause, _LONGEST_PAUSE)
+        if job.state is _State.RESTING:
+            job.state = _State.QUEUED
+            for demand in job.users:
+                demand.needed.append(job)
+                self.needs_turn(demand)
+            self.schedule()
+
+    # -- what came of it
+
+    def _is_here(self, job: _Job, fetched: Fetched | None) -> None:
+        self.num_bytes += job.size
+        if self._is_away:
+            self._is_away = False
+            logger.info("the tier can be read again")
+        self._is_full = False
+        if fetched is not None and fetched.fault:
+            self.num_errors += 1
+            logger.error("stream %s: the tier has damaged %s", job.stream.name, fetched.fault)
+
+    def _is_missing(self, job: _Job, error: MissingError) -> None:
+        """An object is not there: the segment has left the log, or it is lost."""
+        if job.suffix and job.suffix != INDEX_SUFFIX:
+            self._is_bad(job, str(error))
+            return
+        segment = self.segment_of(job.stream, job.cached)
+        if not job.cached.is_gone and segment is not None:
+            self.num_errors += 1
+            logger.error(
+                "stream %s: %s; offsets %d to %d are lost",
+                *(job.stream.name, error, segment.base_offset, segment.next_offset - 1),
+            )
+            segment.mark_all_damaged()
+        job.cached.is_gone = True
+
+    def _is_bad(self, job: _Job, reason: str) -> None:
+        """A file beside a segment cannot be had: it is done without, if it can be."""
+        self.num_errors += 1
+        logger.error("stream %s: %s", job.stream.name, reason)
+        segment = self.segment_of(job.stream, job.cached)
+        if segment is None:
+            return
+        if job.suffix == FILTER_SUFFIX:
+            segment.index_failed()
+        elif job.suffix == KEYS_SUFFIX:
+            segment.key_state = KeyState.KNOWN
+        else:
+            segment.mark_all_damaged()
+            job.cached.is_gone = True
+
+    def _has_failed(self, job: _Job, error: SegmentsError) -> bool:
+        """A request has failed: whether that is the end of it."""
+        self.num_errors += 1
+        if isinstance(error, StorageError):
+            if not error.is_temporary:
+                logger.error("stream %s: %s", job.stream.name, error)
+            elif not self._is_full:
+                self._is_full = True
+                logger.error("%s; the cache of the tier is made smaller", error)
+            self.cache.shrink(self.cache.num_bytes // 2)
+        elif not self._is_away:
+            self._is_away = True
+            logger.error("the tier cannot be read, what waits for it goes on waiting: %s", error)
+        job.state = _State.RESTING
+        return not job.users
+
+    def _end(self, job: _Job, pin: Pin | None) -> None:
+        job.state = _State.OVER
+        if job.suffix:
+            self._files.pop((job.cached, job.suffix), None)
+        else:
+            jobs = self._ranges.get(job.cached)
+            if jobs is not None and job in jobs:
+                jobs.remove(job)
+                if not jobs:
+                    del self._ranges[job.cached]
+        users, job.users = job.users, {}
+        for demand in users:
+            with self._supervisor.guarded("fetching from the tier", job.stream.name):
+                demand.job_done(job, pin)
+
+
+def _first_queued(queue: deque[_Job]) -> _Job | None:
+    while queue:
+        job = queue.popleft()
+        if job.state is _State.QUEUED:
+            return job
+    return None
+
+
+def _without(gap: Range, jobs: Iterable[_Job]) -> list[Range]:
+    """What is left of some bytes without those that jobs bring."""
+    left: list[Range] = []
+    start = gap.start
+    for where in sorted(job.where for job in jobs if job.overlaps(gap)):
+        if where.start > start:
+            left.append(Range(start, where.start))
+        start = max(start, where.end)
+    if start < gap.end:
+        left.append(Range(start, gap.end))
+    return left
+
+
+def _has_file(segment: Segment) -> bool:
+    """Whether a segment's filter file is here."""
+    try:
+        segment.open_beside(FILTER_SUFFIX).close()
+    except ColdError:
+        return False
+    return True
