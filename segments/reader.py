@@ -149,8 +149,7 @@ class Reader:
         """
         chunks: list[StoredChunk] = []
         size = 0
-        if self._pins:
-            self._let_go(self._pins[:-1] if self._window else self._pins)
+        self._let_go_of_read()
         if self.next_offset < self._log.begins_at:
             self._begin_again()
         for _ in range(max_steps):
@@ -161,9 +160,7 @@ class Reader:
             try:
                 size += self._advance(chunks, max_chunks, max_bytes - size)
             except (StorageError, ColdError) as error:
-                if not chunks:
-                    if self._is_gone(error):
-                        continue
+                if not chunks and not self._is_gone(error):
                     raise
                 break  # what was read is handed out first; the next call meets it again
             is_full = len(chunks) >= max_chunks or size >= max_bytes
@@ -243,6 +240,11 @@ class Reader:
         for pin in pins:
             pin.release()
         self._pins = self._pins[len(pins) :]
+
+    def _let_go_of_read(self) -> None:
+        """What was read before may go, but for the window."""
+        if self._pins:
+            self._let_go(self._pins[:-1] if self._window else self._pins)
 
     def _is_gone(self, error: SegmentsError) -> bool:
         """Whether a cold segment is not in the store any more: then its rest is stepped over."""

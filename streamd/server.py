@@ -364,6 +364,7 @@ async def _open_broker(
                 *(config.data, writer, tasks, now_ms, config.max_streams, flusher),
                 has_tier=bool(config.tier),
                 identity=identity,
+                cache_bytes=config.tier_cache_bytes,
             )
             try:
                 yield broker

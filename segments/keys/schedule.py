@@ -113,14 +113,16 @@ class KeyFigures(NamedTuple):
 def next_unknown(log: Log) -> Segment | None:
     """A segment whose key file nobody has looked at yet."""
     unknown = (one for one in reversed(log.segments) if one.key_state is KeyState.UNKNOWN)
-    return next((one for one in unknown if not one.damage and log.is_sealed(one)), None)
+    here = (one for one in unknown if one.cold is None)  # else when they are searched
+    return next((one for one in here if not one.damage and log.is_sealed(one)), None)
 
 
 def oldest_unknown(log: Log) -> Segment | None:
     """The oldest sealed segment, if nobody has looked at its key file yet."""
     oldest = log.segments[0]
     is_unknown = oldest.key_state is KeyState.UNKNOWN and not oldest.damage
-    return oldest if is_unknown and log.is_sealed(oldest) else None
+    is_here = oldest.cold is None
+    return oldest if is_unknown and is_here and log.is_sealed(oldest) else None
 
 
 def adopt(task: Task) -> KeyIndex:
@@ -149,7 +151,8 @@ def tidy_up(task: Task) -> None:
 
 
 def _is_possible(segment: Segment) -> bool:
-    return not segment.damage and segment.key_state is KeyState.KNOWN
+    is_here = segment.cold is None
+    return is_here and not segment.damage and segment.key_state is KeyState.KNOWN
 
 
 def _is_usable(known: KeyIndex, properties: tuple[str, ...]) -> bool:

@@ -39,6 +39,9 @@ class Range(NamedTuple):
     end: int
 
 
+_NOTHING = Range(0, 0)
+
+
 class ColdError(SegmentsError):
     """What is to be read has to be fetched first; then it can be read again.
 
@@ -48,15 +51,18 @@ class ColdError(SegmentsError):
         suffix: that of the file beside it that is missing; empty when it is the segment itself.
     """
 
-    def __init__(
-        self, cached: "CachedSegment", wanted: Range = Range(0, 0), suffix: str = ""
-    ) -> None:
+    def __init__(self, cached: "CachedSegment", wanted: Range = _NOTHING, suffix: str = "") -> None:
         what = f"the {suffix} file" if suffix else f"bytes {wanted.start:,} to {wanted.end:,}"
         base = cached.stored.base_offset
         super().__init__(f"{what} of the cold segment {base} must be fetched from the tier")
         self.cached = cached
         self.wanted = wanted
         self.suffix = suffix
+
+    @property
+    def ranges(self) -> list[Range]:
+        """What is missing of `wanted` at the moment, in order."""
+        return self.cached.missing(*self.wanted)
 
 
 class _Piece:
@@ -201,7 +207,7 @@ class CachedSegment:
             raise
         return pin.with_more(pieces)
 
-    def _write(self, content: memoryview, gap: Range) -> "list[_Piece]":
+    def _write(self, content: memoryview, gap: Range) -> list[_Piece]:
         """Fill a gap for which writing was begun; the new piece, which is pinned."""
         try:
             file = self._writable()
@@ -213,7 +219,6 @@ class CachedSegment:
         finally:
             with self._cache.lock:
                 self._writing.remove(gap)
-
 
     def _begin_writing(self, start: int, end: int) -> Range | None:
         """The first bytes that are missing; nothing is removed in their place until they are."""

@@ -61,9 +61,7 @@ def aligned(segment: Segment, wanted: Range) -> Range:
     if filters is not None:
         return _aligned(len(filters.positions), filters.positions.__getitem__, segment.size, wanted)
     with segment.index() as index:
-        return _aligned(
-            index.num_records, lambda n: index.record(n).position, segment.size, wanted
-        )
+        return _aligned(index.num_records, lambda n: index.record(n).position, segment.size, wanted)
 
 
 def _aligned(number: int, position: Callable[[int], int], size: int, wanted: Range) -> Range:

@@ -10,6 +10,7 @@ import trio
 
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
+from segments.tier.cache import TierCache
 from streamd.broker import threads
 from streamd.broker.catalog import Change, Contents
 from streamd.broker.catalog_rows import StreamRow
@@ -26,6 +27,7 @@ from streamd.broker.resources import ServerResources, StreamQuota
 from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierReports
 from streamd.broker.traffic import Traffic
@@ -55,6 +57,7 @@ class Broker:
         max_open_logs: see LogKeeper.
         has_tier: sealed segments go to a tier.
         identity: who this server is; None where nobody asks.
+        cache_bytes: of what was read from the tier, on the disk.
 
     Attributes:
         virtual_hosts: by name.
@@ -69,6 +72,7 @@ class Broker:
         traffic: counts what goes through the server.
         history: the same over the last hour.
         tier: what the tier tells of itself; None without one.
+        fetcher: fetches what is read of cold segments, once it knows a store.
     """
 
     def __init__(  # noqa: PLR0913 - parts of the server
@@ -83,6 +87,7 @@ class Broker:
         *,
         has_tier: bool = False,
         identity: Identity | None = None,
+        cache_bytes: int = 1 << 30,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self._identity = identity
@@ -94,6 +99,8 @@ class Broker:
         self.supervisor = Supervisor(nursery)
         self.rounds = Rounds()
         self.poller = open_poller(self.rounds)
+        cache = TierCache(str(Path(data, "tier-cache")), cache_bytes)
+        self.fetcher = Fetcher(cache, self.supervisor)
         self.searches = Searches(now_ms, self.rounds)
         self.traffic = Traffic()
         self.history = History(self.traffic, self.streams, now_ms)
@@ -109,6 +116,7 @@ class Broker:
             self.rounds,
             StreamQuota(max_streams),
             self.traffic,
+            self.fetcher,
             has_tier,
             self._epoch,
         )
@@ -119,6 +127,7 @@ class Broker:
     async def open(self, contents: Contents) -> None:
         """Take what the catalog knows, and begin; logs are opened when they are wanted."""
         trash = await threads.in_thread(_clean_up, self.data, contents.streams)
+        await threads.in_thread(self.fetcher.cache.clear)
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for host in self.virtual_hosts.values():

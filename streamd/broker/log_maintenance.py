@@ -27,6 +27,7 @@ from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
 from segments.offset_lookup import Position
 from segments.segment import Segment
+from segments.tier.cache import ColdError
 from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
@@ -385,7 +386,7 @@ class LogMaintenance:
                 filters = await threads.in_thread(
                     load_or_build, segment, size, is_sealed, self._check_running
                 )
-        except Stopped:
+        except (Stopped, ColdError):
             return False
         except SegmentsError as error:
             logger.warning("no filter index for %s: %s", segment.path(), error)

@@ -10,6 +10,7 @@ from streamd.broker.indexer import Indexer
 from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
 
@@ -63,6 +64,7 @@ class ServerResources(NamedTuple):
         rounds: streams write at the end of each.
         quota: limits the number of streams.
         traffic: counts what goes through the server.
+        fetcher: fetches what is read of cold segments; None where nothing is cold.
         has_tier: sealed segments go to a tier.
         epoch: of what is appended to logs from now on; None for one that no chunk has.
     """
@@ -78,5 +80,6 @@ class ServerResources(NamedTuple):
     rounds: Rounds
     quota: StreamQuota
     traffic: Traffic
+    fetcher: Fetcher | None = None
     has_tier: bool = False
     epoch: Callable[[], int | None] = _no_epoch

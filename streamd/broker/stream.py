@@ -37,7 +37,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -45,6 +45,7 @@ from segments import Log, OffsetSpec, Reader, SegmentsError, StorageError
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
 from segments.segment import Segment
+from segments.tier.cache import ColdError
 from streamd.broker import threads
 from streamd.broker.catalog_writer import Check, permitted
 from streamd.broker.errors import Reason, Refused
@@ -57,6 +58,7 @@ from streamd.broker.names import Name
 from streamd.broker.publication import PendingEntries, queued_size
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.fetcher import Demand, Fetcher
 from streamd.broker.traffic import StreamTraffic, Traffic
 from streamd.broker.waiters import Waiters
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
@@ -64,6 +66,8 @@ from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 _RETRY_SECONDS = 5.0  # before a log that could not be opened is tried again
 
@@ -133,6 +137,7 @@ class StreamServices(NamedTuple):
         supervisor: runs the tasks of streams; None where somebody else does.
         keys: has keys indexed; None where nobody does.
         traffic: of the server; None where nobody asks for it.
+        fetcher: fetches what is read of cold segments; None where nothing is cold.
     """
 
     now_ms: Callable[[], int]
@@ -143,6 +148,7 @@ class StreamServices(NamedTuple):
     supervisor: Supervisor | None = None
     keys: KeySchedule | None = None
     traffic: Traffic | None = None
+    fetcher: Fetcher | None = None
 
 
 class Stream:
@@ -735,7 +741,30 @@ class Stream:
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index; whether it is that of a file."""
-        return self._maintenance is not None and await self._maintenance.build_index(segment)
+        try:
+            return self._maintenance is not None and await self._maintenance.build_index(segment)
+        finally:
+            if self._services.fetcher is not None:
+                self._services.fetcher.index_loaded()
+
+    # -- cold segments, see tier/fetcher.py
+
+    def demand(self) -> Demand:
+        """What a reader of it wants from the tier, nothing as yet."""
+        assert self._services.fetcher is not None  # noqa: S101 - or nothing would be cold
+        return self._services.fetcher.demand(self)
+
+    async def patiently(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """What some work on its log gives that does not wait; see `Fetcher.patiently`.
+
+        Raises:
+            NoTierError: it needs a cold segment, and this server knows no store.
+        """
+        try:
+            return work(*arguments)
+        except ColdError:
+            assert self._services.fetcher is not None  # noqa: S101 - as above
+            return await self._services.fetcher.patiently(self, work, *arguments)
 
     # -- keys, see key_upkeep.py
 
@@ -756,9 +785,21 @@ class Stream:
             self._services.keys.keys_requested(self)
 
     async def load_keys(self, segment: Segment) -> None:
-        """Look at the key file of a segment where nobody has, so that `keys_of` need not."""
-        if self._upkeep is not None:
-            await self._upkeep.load(segment)
+        """Look at the key file of a segment where nobody has, so that `keys_of` need not.
+
+        Raises:
+            NoTierError: it is in a tier, and this server knows none.
+        """
+        try:
+            if self._upkeep is not None:
+                await self._upkeep.load(segment)
+        except ColdError as error:
+            demand = self.demand()
+            try:
+                await demand.fetch(error)
+            finally:
+                demand.stop()
+            await self.load_keys(segment)
 
     async def look_at_keys(self) -> None:
         """Look at key files that nobody has looked at, so that `figures` can tell of them.

@@ -117,6 +117,7 @@ class VirtualHost:
             shared.supervisor,
             shared.keys,
             shared.traffic,
+            shared.fetcher,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if not row.has_files:
@@ -149,10 +150,12 @@ class VirtualHost:
         return self._open_files(row, stream)
 
     def _open_files(self, row: StreamRow, stream: Stream) -> Log:
+        fetcher = self._resources.fetcher
         return Log.open(
             self.folder(row.name),
             self._policy(row),
             observer=_LogObserver(stream, self._resources.indexer),
+            cache=fetcher.cache if fetcher is not None else None,
             epoch=self._resources.epoch(),
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
         )

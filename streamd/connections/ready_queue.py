@@ -10,12 +10,15 @@ whenever something has changed that may let it send (credit, activation, its tur
     WOKEN      is looked at once the streams have written      the end of the round
     READY      is in line for the connection's writer          its turn comes
     DELAYED    gets in line in a moment, with what comes then  that moment, or something hurries it
+    FETCHING   waits for bytes that the tier has               they are here, or it stops to wait
     CLOSED     is over                                         never
 
     IDLE -> WAITING | READY | DELAYED    by `check`
     WAITING -> WOKEN -> IDLE             by `stream_has_more` and the end of the round; then `check`
     WAITING -> IDLE                      by `leave_segment`, where no index tells; then `check`
     READY -> IDLE                        by `next`; the code that had its turn checks it again
+    IDLE -> FETCHING                     by `fetch`, where reading met a cold segment
+    FETCHING -> IDLE                     when they are here; then `check`. By `stop_waiting`
     any -> CLOSED                        by `close`; a place in line is then skipped
 
 A stream that wakes a consumer only marks it. What is little and new is sent at the end of the round
@@ -25,13 +28,16 @@ A stream that wakes a consumer only marks it. What is little and new is sent at 
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Sequence, Set as AbstractSet
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from segments import StorageError
+from segments import Reader, StorageError
+from segments.tier.cache import ColdError
+from segments.tier.plan import Request
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import Demand
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 
@@ -46,6 +52,7 @@ class ConsumerState(Enum):
     WOKEN = "woken"
     READY = "ready"
     DELAYED = "delayed"
+    FETCHING = "fetching"
     CLOSED = "closed"
 
 
@@ -65,6 +72,7 @@ class QueuedConsumer(ABC):
         self.stream = stream
         self.state = ConsumerState.IDLE
         self._queue = queue
+        self._demand: Demand | None = None
 
     @property
     @abstractmethod
@@ -85,6 +93,10 @@ class QueuedConsumer(ABC):
     @abstractmethod
     def is_at_end(self) -> bool:
         """It has read and sent everything that is committed."""
+
+    @abstractmethod
+    def has_fetched(self) -> None:
+        """What it waited for is here: read on, soon."""
 
     @abstractmethod
     def catch_up(self) -> None:
@@ -136,8 +148,53 @@ class QueuedConsumer(ABC):
             self.stop_waiting()
             self.check()
 
+    # -- cold segments
+
+    def fetch(self, error: ColdError, requests: Iterable[Request] = ()) -> None:
+        """Have fetched what it needs to go on, and wait for it; nothing if it is in line again.
+
+        Args:
+            error: which reading has raised.
+            requests: what to fetch; see `Reader.missing`.
+
+        Raises:
+            NoTierError: this server does not know the tier.
+        """
+        if self.state is not ConsumerState.IDLE:
+            return  # it has been checked meanwhile, and will meet the same error
+        if self._demand is None:
+            self._demand = self.stream.demand()
+        self._demand.want(error, self._has_fetched, requests)
+        self.state = ConsumerState.FETCHING
+
+    def _has_fetched(self) -> None:
+        if self.state is ConsumerState.FETCHING:
+            self.state = ConsumerState.IDLE
+            try:
+                self.has_fetched()
+            except Exception as error:  # noqa: BLE001 - a bug: it ends this connection alone
+                self._queue.fail(error)
+            if self.state is ConsumerState.IDLE and self._demand is not None:
+                self._demand.release()  # it may not send now
+
+    def has_read(self, reader: Reader) -> None:
+        """It has read on: what was kept for that may go, and what it needs soon is fetched."""
+        if self._demand is not None:
+            self._demand.release()
+            requests = reader.ahead()
+            if requests:
+                self._demand.ahead(requests)
+
+    def _stop_fetching(self) -> None:
+        demand, self._demand = self._demand, None
+        if demand is not None:
+            demand.stop()
+        if self.state is ConsumerState.FETCHING:
+            self.state = ConsumerState.IDLE
+
     def stop_waiting(self) -> None:
         """Not to be woken: it has no place to go on from."""
+        self._stop_fetching()
         if self.state in (ConsumerState.WAITING, ConsumerState.WOKEN):
             self.stream.waiters.remove(self)
             self.state = ConsumerState.IDLE
@@ -171,6 +228,10 @@ class ReadyQueue(Generic[Consumer]):
     def has_pending(self) -> bool:
         """Somebody is in line."""
         return bool(self._line)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection."""
+        self._fail(error)
 
     def enqueue(self, consumer: Consumer) -> None:
         """Put a consumer in line."""

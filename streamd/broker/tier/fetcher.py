@@ -60,7 +60,9 @@ class NoTierError(SegmentsError):
 class ColdStream(Protocol):
     """A stream, as far as this module is concerned."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """For messages to people."""
 
     @property
     def is_open(self) -> bool:
@@ -134,7 +136,7 @@ class Demand:
             NoTierError: the server knows no store.
         """
         self._fetcher.check(self.stream, error)
-        self._forget_jobs()
+        self._waits_for.clear()
         self._error, self._callback = error, callback
         for request in requests:
             self._add(request)
@@ -273,8 +275,8 @@ class Fetcher:
         self._limiter = trio.CapacityLimiter(MAX_REQUESTS)
         self._ranges: dict[CachedSegment, list[_Job]] = {}
         self._files: dict[tuple[CachedSegment, str], _Job] = {}
-        self._needed: deque[Demand] = deque()
-        self._soon: deque[Demand] = deque()
+        self._needed: dict[Demand, None] = {}  # in the order of their turns
+        self._soon: dict[Demand, None] = {}
         self._held_back: _Job | None = None
         self._running = self._running_bytes = 0
         self._is_away = self._is_full = False
@@ -333,10 +335,11 @@ class Fetcher:
         """Raise NoTierError where there is no store."""
         if self._store is None:
             last = error.cached.stored.next_offset
-            cold = [one.next_offset for one in stream.log.segments if one.cold is not None]
+            log = stream.log
+            cold = [one.next_offset for one in log.segments if one.cold is not None]
             raise NoTierError(
-                f"offsets {stream.log.first_offset} to {max(cold, default=last) - 1} of {stream.name} "
-                "are in the object store; start the server with --tier"
+                f"offsets {log.first_offset} to {max(cold, default=last) - 1} of {stream.name} are "
+                "in the object store; start the server with --tier"
             )
 
     def soon(self, do: Callable[[], None]) -> None:
@@ -383,13 +386,11 @@ class Fetcher:
 
     def needs_turn(self, demand: Demand) -> None:
         """A demand waits for a job."""
-        if demand not in self._needed:
-            self._needed.append(demand)
+        self._needed[demand] = None
 
     def wants_turn(self, demand: Demand) -> None:
         """A demand has a job that it does not wait for."""
-        if demand not in self._soon:
-            self._soon.append(demand)
+        self._soon[demand] = None
 
     def left(self, job: _Job) -> None:
         """Somebody does not want a job any more."""
@@ -420,37 +421,36 @@ class Fetcher:
     def _next(self) -> _Job | None:
         for ring, is_needed in ((self._needed, True), (self._soon, False)):
             while ring:
-                demand = ring.popleft()
+                demand = next(iter(ring))
+                del ring[demand]
                 queue = demand.needed if is_needed else demand.soon
                 job = _first_queued(queue)
                 if queue:
-                    ring.append(demand)
+                    ring[demand] = None
                 if job is not None:
                     return job
         return None
 
     async def _run(self, job: _Job) -> None:
-        fetched: Fetched | None = None
-        is_over = True
+        threads.use(self._limiter)
         try:
-            threads.use(self._limiter)
             fetched = await self._fetch(job)
-            self._is_here(job, fetched)
         except MissingError as error:
             self._is_missing(job, error)
         except BadFileError as error:
             self._is_bad(job, str(error))
-        except (TierError, StorageError) as error:
-            is_over = self._has_failed(job, error)
+        except Exception as error:  # noqa: BLE001 - the store's, the disk's, or a bug
+            self._has_failed(job, error)
+        else:
+            self._is_here(job, fetched)
+            self._end(job, fetched.pin if fetched is not None else None)
+            if fetched is not None:
+                fetched.pin.release()
         finally:
             self._running -= 1
             self._running_bytes -= job.size
-            if is_over:
-                self._end(job, fetched.pin if fetched is not None else None)
-            if fetched is not None:
-                fetched.pin.release()
-            self.schedule()
-        if not is_over:
+        self.schedule()
+        if job.state is _State.RESTING:
             await self._rest(job)
 
     async def _fetch(self, job: _Job) -> Fetched | None:
@@ -513,24 +513,24 @@ class Fetcher:
             )
             segment.mark_all_damaged()
         job.cached.is_gone = True
+        self._end(job, None)
 
     def _is_bad(self, job: _Job, reason: str) -> None:
         """A file beside a segment cannot be had: it is done without, if it can be."""
         self.num_errors += 1
         logger.error("stream %s: %s", job.stream.name, reason)
         segment = self.segment_of(job.stream, job.cached)
-        if segment is None:
-            return
-        if job.suffix == FILTER_SUFFIX:
+        if segment is not None and job.suffix == FILTER_SUFFIX:
             segment.index_failed()
-        elif job.suffix == KEYS_SUFFIX:
+        elif segment is not None and job.suffix == KEYS_SUFFIX:
             segment.key_state = KeyState.KNOWN
-        else:
+        elif segment is not None:
             segment.mark_all_damaged()
             job.cached.is_gone = True
+        self._end(job, None)
 
-    def _has_failed(self, job: _Job, error: SegmentsError) -> bool:
-        """A request has failed: whether that is the end of it."""
+    def _has_failed(self, job: _Job, error: Exception) -> None:
+        """A request has failed: it is made again in a while, if somebody still wants it."""
         self.num_errors += 1
         if isinstance(error, StorageError):
             if not error.is_temporary:
@@ -539,11 +539,13 @@ class Fetcher:
                 self._is_full = True
                 logger.error("%s; the cache of the tier is made smaller", error)
             self.cache.shrink(self.cache.num_bytes // 2)
+        elif not isinstance(error, TierError):
+            self._supervisor.failed("fetching from the tier", job.stream.name, error)
         elif not self._is_away:
             self._is_away = True
             logger.error("the tier cannot be read, what waits for it goes on waiting: %s", error)
         job.state = _State.RESTING
-        return not job.users
+        self.left(job)
 
     def _end(self, job: _Job, pin: Pin | None) -> None:
         job.state = _State.OVER

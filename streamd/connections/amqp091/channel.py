@@ -26,7 +26,7 @@ class Consumer(Protocol):
         arguments: what it asked for, in readable form.
         credit: messages that may still be sent.
         consumed: messages sent.
-        reader: where it is in the stream.
+        reader: where it is in the stream; None before it knows where it begins.
     """
 
     stream: Stream
@@ -35,7 +35,11 @@ class Consumer(Protocol):
     arguments: Mapping[str, str]
     credit: int
     consumed: int
-    reader: Reader
+    reader: Reader | None
+
+    @property
+    def next_offset(self) -> int:
+        """Everything before it was read."""
 
     @property
     def is_busy(self) -> bool:

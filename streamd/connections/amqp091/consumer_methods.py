@@ -13,6 +13,7 @@ from streamd.broker.checks import check_properties, properties_size, recorded
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import NoTierError
 from streamd.connections.amqp091.channel import Channel, Consumer
 from streamd.connections.amqp091.consumer_arguments import (
     FOREIGN,
@@ -131,7 +132,7 @@ class Consuming:
             logger.warning("stream %s, consumer %r: %s", stream.name, tag, sentence)
         try:
             return deliveries.add(channel, tag, stream, wanted, shown)
-        except StorageError as error:
+        except (StorageError, NoTierError) as error:
             logger.error("stream %s cannot be read: %s", stream.name, error)
             raise precondition_failed(f"queue '{stream.name}' cannot be read") from error
 

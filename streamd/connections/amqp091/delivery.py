@@ -16,15 +16,17 @@ from itertools import islice
 
 import trio
 
-from segments import Position, Reader, Start, StorageError, StoredChunk, at_offset
+from segments import Reader, Start, StorageError, StoredChunk, at_offset
 from segments.codec import ChunkHeader, simple_ends, walk_entries
 from segments.compression import entry_bodies
-from segments.errors import FormatError
+from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
 from segments.selector import Budget, body_at
+from segments.tier.cache import ColdError
 from streamd.broker import threads
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import NoTierError
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments
@@ -80,20 +82,43 @@ class AmqpConsumer(QueuedConsumer):
         self.consumed = 0
         self.held = 0
         self._first_offset = wanted.first_offset
-        begin = stream.log.find(wanted.start)
-        is_time = wanted.start.start is Start.TIMESTAMP
-        self._first_chunk_id = begin.offset if is_time else None
-        self.reader = self._reader(begin)
+        self._first_chunk_id: int | None = None
+        self.reader: Reader | None = None
         self._deliveries = deliveries
         self._has_warned = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
+        self._start = wanted.start
+        self._begin()
         stream.hold()
 
-    def _reader(self, begin: Position) -> Reader:
-        reader = Reader(self.stream.log, begin, self.wanted.matcher)
-        self.stream.traffic.begin_reading(reader.counts, sends=False)
-        return reader
+    def _begin(self) -> None:
+        """Begin to read at `_start`; where that has to be fetched, it begins when it is there.
+
+        Raises:
+            StorageError: the stream cannot be read.
+            NoTierError: this server does not know the tier.
+        """
+        log = self.stream.log
+        try:
+            begin = log.find(self._start)
+        except ColdError as error:
+            self.fetch(error)
+            return
+        if self._start.start is Start.TIMESTAMP:
+            self._first_chunk_id = begin.offset
+        self.reader = Reader(log, begin, self.wanted.matcher)
+        self.stream.traffic.begin_reading(self.reader.counts, sends=False)
+
+    def has_fetched(self) -> None:
+        """See QueuedConsumer."""
+        if self.reader is None:
+            try:
+                self._begin()
+            except (StorageError, NoTierError) as error:
+                self._deliveries.cannot_read(self, error)
+                return
+        self.check()
 
     @property
     def keys(self) -> Collection[bytes] | None:
@@ -120,16 +145,22 @@ class AmqpConsumer(QueuedConsumer):
     @property
     def may_send(self) -> bool:
         """See QueuedConsumer."""
-        return self.credit > 0 and not self.channel.is_full
+        return self.reader is not None and self.credit > 0 and not self.channel.is_full
 
     @property
     def is_at_end(self) -> bool:
         """See QueuedConsumer."""
-        return not self._read and self.reader.at_end
+        return not self._read and self.reader is not None and self.reader.at_end
+
+    @property
+    def next_offset(self) -> int:
+        """Everything before it was read."""
+        return self.reader.next_offset if self.reader is not None else self._first_offset
 
     def catch_up(self) -> None:
         """See QueuedConsumer."""
-        self.reader.catch_up()
+        if self.reader is not None:
+            self.reader.catch_up()
 
     def check(self) -> None:
         """See QueuedConsumer; one that waits for more to gather may be in a hurry now."""
@@ -164,16 +195,20 @@ class AmqpConsumer(QueuedConsumer):
 
         Raises:
             StorageError: the stream cannot be read.
+            NoTierError: this server does not know the tier.
         """
         if self._read:
             self._first_offset = self._read[0][0]
             self._forget_read()
             self._close_reader()
-            self.reader = self._reader(self.stream.log.find(at_offset(self._first_offset)))
+            self._start = at_offset(self._first_offset)
+            self._begin()
 
     def _close_reader(self) -> None:
-        self.stream.traffic.end_reading(self.reader.counts)
-        self.reader.close()
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            self.stream.traffic.end_reading(reader.counts)
+            reader.close()
 
     def _forget_read(self) -> None:
         self._read.clear()
@@ -184,11 +219,19 @@ class AmqpConsumer(QueuedConsumer):
 
         Raises:
             StorageError: the system refused.
+            NoTierError: this server does not know the tier.
         """
-        if self._read:
+        reader = self.reader
+        if self._read or reader is None:
             return
         budget = Budget(_CHOICE_UNITS)
-        for chunk in self.reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS):
+        try:
+            chunks = reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS)
+        except ColdError as error:
+            self.fetch(error, reader.missing(error))
+            return
+        self.has_read(reader)
+        for chunk in chunks:
             try:
                 await self._choose(chunk, budget)
             except FormatError as error:
@@ -346,6 +389,7 @@ class Deliveries:
 
         Raises:
             StorageError: the stream cannot be read.
+            NoTierError: this server does not know the tier.
         """
         consumer = AmqpConsumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
@@ -407,15 +451,19 @@ class Deliveries:
             frames = self._frames(consumer)
             if self.held > HELD_BYTES:
                 consumer.drop_read()
-        except StorageError as error:
-            logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
-            self._cannot_read(consumer.stream)
+        except SegmentsError as error:
+            self.cannot_read(consumer, error)
             return
         if frames:
             await transport.send(b"".join(frames))
         else:
             await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
         consumer.check()
+
+    def cannot_read(self, consumer: AmqpConsumer, error: SegmentsError) -> None:
+        """The stream of a consumer cannot be read: all that read it on this connection end."""
+        logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
+        self._cannot_read(consumer.stream)
 
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
         """The next messages, counted against the credit before they are sent."""

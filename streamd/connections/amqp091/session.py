@@ -239,7 +239,7 @@ class Session:
 
 def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
     consumer = channel.consumers[tag]
-    position, log = consumer.reader.next_offset, consumer.stream.log
+    position, log, reader = consumer.next_offset, consumer.stream.log, consumer.reader
     return ConsumerFacts(
         number,
         consumer.stream.name,
@@ -248,7 +248,7 @@ def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
         consumed=consumer.consumed,
         next_offset=position,
         lag=max(0, log.committed_offset - position),
-        lag_seconds=consumer.stream.lag_seconds(consumer.reader, position),
+        lag_seconds=consumer.stream.lag_seconds(reader, position) if reader else 0.0,
         is_single_active=False,
         is_active=True,
     )

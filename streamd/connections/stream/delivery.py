@@ -16,9 +16,12 @@ import trio
 
 from segments import ChunkMatcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
+from segments.errors import SegmentsError
 from segments.reader import SMALL_CHUNK
+from segments.tier.cache import ColdError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import NoTierError
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
@@ -82,6 +85,7 @@ class Subscription(QueuedConsumer):
         self.interest = interest
         self.credit = credit
         self.reader: Reader | None = None
+        self._start: OffsetSpec | None = None  # where it begins when that is known
         self._delivery = delivery
         self._on_close = on_close
         self._has_warned = self._waits_for_all = False
@@ -94,16 +98,42 @@ class Subscription(QueuedConsumer):
     def activate(self, start: OffsetSpec) -> None:
         """Begin to read at `start`; call `check` once the client knows.
 
+        Where that is known only when something was fetched, it begins then.
+
         Raises:
             StorageError: the stream cannot be read.
+            NoTierError: this server does not know the tier.
         """
         log = self.stream.log
-        self.reader = Reader(log, log.find(start), self.interest.matcher)
+        try:
+            begin = log.find(start)
+        except ColdError as error:
+            self.fetch(error)
+            self._start = start
+            return
+        self._start = None
+        self.reader = Reader(log, begin, self.interest.matcher)
         self.stream.traffic.begin_reading(self.reader.counts, sends=True)
+
+    @property
+    def is_active(self) -> bool:
+        """It reads, or is about to."""
+        return self.reader is not None or self._start is not None
+
+    def has_fetched(self) -> None:
+        """See QueuedConsumer."""
+        if self._start is not None:
+            try:
+                self.activate(self._start)
+            except (StorageError, NoTierError) as error:
+                self._delivery.cannot_read(self, error)
+                return
+        self.check()
 
     def deactivate(self) -> None:
         """Send nothing more until it is activated again; credit is kept."""
         self.stop_waiting()
+        self._start = None
         if self.reader is not None:
             self.stream.traffic.end_reading(self.reader.counts)
             self.reader.close()
@@ -304,22 +334,35 @@ class Delivery:
                 self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
         subscription.tell_watchers()  # also where all was skipped: it may wait now
 
-    def cannot_read(self, subscription: Subscription, error: StorageError) -> None:
+    def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
         """The stream of a subscription cannot be read: all that read it on this connection end."""
         logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
         self._cannot_read(subscription.stream)
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
-        """The next chunks of a subscription; None when they cannot be read, which ends it."""
+        """The next chunks of a subscription; None when they cannot be read now.
+
+        Then it waits until they are fetched, or is ended.
+        """
         before = reader.counts.records
         try:
             most = min(subscription.credit, _TURN_CHUNKS)
             chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
+        except ColdError as error:
+            self._fetch(subscription, reader, error)
+            return None
         except StorageError as error:
             self.cannot_read(subscription, error)
             return None
+        subscription.has_read(reader)
         self.traffic.messages_delivered += reader.counts.records - before
         return chunks
+
+    def _fetch(self, subscription: Subscription, reader: Reader, error: ColdError) -> None:
+        try:
+            subscription.fetch(error, reader.missing(error))
+        except SegmentsError as refusal:
+            self.cannot_read(subscription, refusal)
 
     def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
         """What stands before each chunk's data on the wire."""
@@ -350,8 +393,6 @@ class Delivery:
         size = 0
         while size < _TURN_BYTES:
             chunks = self._read(subscription, reader)
-            if chunks is None:
-                return
             if not chunks:
                 if not size:
                     await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
@@ -374,7 +415,7 @@ class Delivery:
     ) -> None:
         """Send chunks; `chunks` is empty afterwards."""
         heads = self._heads(subscription, chunks)
-        segment = reader.pin_segment()  # the reader may be closed while this is sent
+        held = reader.pin_segment()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(heads, chunks)
             sent = transport.send_some(parts) if parts else 0
@@ -389,11 +430,11 @@ class Delivery:
                     try:
                         await transport.send_file(file, position, size)
                     except FileUnreadable:
-                        with suppress(StorageError):
-                            segment.mark_damaged(file, start, chunk_id)  # for who comes again
+                        with suppress(StorageError, ColdError):
+                            held.segment.mark_damaged(file, start, chunk_id)  # for who comes again
                         raise
         finally:
-            segment.release()
+            held.release()
 
 
 def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Buffer]:

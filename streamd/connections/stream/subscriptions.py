@@ -15,6 +15,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.groups import Group, GroupKey
 from streamd.broker.names import as_sent
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import NoTierError
 from streamd.config import MAX_IDS, UPDATE_SECONDS
 from streamd.connections.registry import ConsumerFacts
 from streamd.connections.stream.context import (
@@ -157,7 +158,7 @@ class Consumers:
         subscription = self._delivery.add(number, stream, interest, command.credit)
         try:
             subscription.activate(interest.start)
-        except StorageError as error:
+        except (StorageError, NoTierError) as error:
             self._delivery.remove(number)
             logger.error("stream %s cannot be read: %s", stream.name, error)
             raise Refused(Reason.NOT_AVAILABLE) from error
@@ -203,7 +204,7 @@ class Consumers:
             self._context.answer(c.CreditResponse(code, number))
             return True
         subscription.add_credit(command.credit)
-        if subscription.reader is None:
+        if not subscription.is_active:
             self._context.answer(c.CreditResponse(ResponseCode.PRECONDITION_FAILED, number))
         return True
 
@@ -250,7 +251,7 @@ class Consumers:
             logger.info("a consumer of %s answers with code %s", member.subscription, command.code)
         if not question.active:
             member.group.answered(member)
-        elif member.group.active is member and member.subscription.reader is None:
+        elif member.group.active is member and not member.subscription.is_active:
             self._activate(member.subscription, command)
 
     def _activate(self, subscription: Subscription, command: c.ConsumerUpdateResponse) -> None:
@@ -262,7 +263,7 @@ class Consumers:
             logger.info("stream %s: %s", subscription.stream.name, refused)
         try:
             subscription.activate(start)
-        except StorageError as error:
+        except (StorageError, NoTierError) as error:
             self._delivery.cannot_read(subscription, error)
             return
         subscription.check()
@@ -372,7 +373,7 @@ def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFac
         lag=max(0, log.committed_offset - next_offset) if reader else 0,
         lag_seconds=subscription.stream.lag_seconds(reader, next_offset) if reader else 0.0,
         is_single_active=is_single_active,
-        is_active=reader is not None,
+        is_active=subscription.is_active,
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings, strategies as st
@@ -52,7 +53,7 @@ class _Machine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2), place=_places)
     def put(self, number: int, place: tuple[int, int]) -> None:
         start, size = place
-        self.cached[number].put(start, self.content[number][start : start + size])
+        self.cached[number].put(start, self.content[number][start : start + size]).release()
         self.last = number, start, size
 
     @rule(number=st.integers(0, 2), place=_places)
@@ -168,7 +169,7 @@ def test_readers_and_writers_in_threads(tmp_path: Path) -> None:
                     faults.append(f"{number} at {start}")
             except ColdError as error:
                 for gap in error.ranges:
-                    error.cached.put(gap.start, content[number][gap.start : gap.end])
+                    error.cached.put(gap.start, content[number][gap.start : gap.end]).release()
         for file in files:
             file.close()
 
@@ -189,14 +190,14 @@ def test_two_who_put_the_same_while_the_cache_is_emptied(
     cached = cache.segment(_KEY, _stored(0), "f")
     add, content = cache.add, _content(0)
 
-    def interrupted(one: CachedSegment, where: Range) -> None:
+    def interrupted(one: CachedSegment, where: Range) -> list[Any]:
         monkeypatch.setattr(cache, "add", add)
-        cached.put(0, content)
+        cached.put(0, content).release()
         cache.shrink(0)
-        add(one, where)
+        return add(one, where)
 
     monkeypatch.setattr(cache, "add", interrupted)
-    cached.put(0, content)
+    cached.put(0, content).release()
     file = cached.open()
     assert file.read(_SIZE, 0) == content
     assert cache.num_bytes == _SIZE
@@ -210,7 +211,7 @@ def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
     cache.clear()
     cached = cache.segment(_KEY, _stored(0), "f")
     file = cached.open()
-    cached.put(0, _content(0))
+    cached.put(0, _content(0)).release()
     cached.forget()
     assert file.read(100, 50) == _content(0)[50:150]  # who reads it can finish
     file.close()
@@ -223,7 +224,7 @@ def test_what_is_put_for_a_forgotten_segment_that_nobody_reads(tmp_path: Path) -
     cache.clear()
     cached = cache.segment(_KEY, _stored(0), "f")
     cached.forget()
-    cached.put(0, _content(0))
+    cached.put(0, _content(0)).release()
     assert not list(tmp_path.iterdir())
     assert cached.missing(0, 10) == [Range(0, 10)]
 

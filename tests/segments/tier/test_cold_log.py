@@ -76,7 +76,7 @@ def _read_all(log: Log, contents: dict[str, bytes]) -> list[bytes]:
         except ColdError as error:
             for gap in error.ranges:
                 content = contents[error.cached.stored.uid]
-                error.cached.put(gap.start, content[gap.start : gap.end])
+                error.cached.put(gap.start, content[gap.start : gap.end]).release()
         else:
             found += [
                 chunk.file.read(chunk.header.data_size, chunk.data_position) for chunk in chunks
@@ -154,7 +154,7 @@ def test_nothing_but_the_copy_is_left(tmp_path: Path) -> None:
     found = _read_all(log, contents)
     assert found == wanted[: len(found)]
     assert len(found) == manifest.next_offset
-    with pytest.raises(ColdError, match="index of the cold segment"):
+    with pytest.raises(ColdError, match="index file of the cold segment"):
         log.find(at_offset(3))
     _append(log, manifest.next_offset)
     log.close()
