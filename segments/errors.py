@@ -51,6 +51,10 @@ class OtherVersionError(SegmentsError):
         self.path = path
 
 
+class UnrestoredError(SegmentsError):
+    """A stream's folder was made of what a store has, and something was missing there."""
+
+
 class StorageError(SegmentsError):
     """The operating system refused a file operation; `__cause__` is its OSError.
 

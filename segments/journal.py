@@ -296,6 +296,32 @@ class Journal:
         self._file = None
 
 
+def journal_of(tracking: Tracking, next_offset: int) -> bytes:
+    """The content of a journal that begins with what is known as of `next_offset`."""
+    return codec.TRACKING_HEADER + codec.encode_journal_record(_snapshot(tracking, next_offset))
+
+
+def tracking_in(content: bytes, next_offset: int) -> Tracking:
+    """What the content of a journal says, of chunks before `next_offset` alone.
+
+    Raises:
+        FormatError: it is no journal, or not whole.
+    """
+    codec.check_file_header(content, codec.TRACKING_HEADER)
+    records, used = codec.decode_journal(content[FILE_HEADER_SIZE:])
+    if FILE_HEADER_SIZE + used < len(content):
+        raise FormatError(f"the last {len(content) - FILE_HEADER_SIZE - used} bytes are no record")
+    tracking = Tracking()
+    for record in records:
+        is_snapshot = record.kind == JOURNAL_SNAPSHOT
+        blocks = codec.decode_blocks(record.body, snapshot=is_snapshot)
+        if is_snapshot:
+            tracking = Tracking.from_snapshot(blocks, before=next_offset)
+        else:
+            tracking.apply(blocks, record.next_offset)
+    return tracking
+
+
 def _snapshot(tracking: Tracking, next_offset: int) -> JournalRecord:
     body = codec.encode_blocks(tracking.snapshot_blocks())
     return JournalRecord(JOURNAL_SNAPSHOT, next_offset, body)

@@ -56,7 +56,7 @@ from segments.segment import (
     files_by_base,
 )
 from segments.segment_scan import SegmentScanner
-from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.local_copy import MANIFEST_FILE, UNRESTORED_FILE, check_restored, read_copy
 from segments.tier.manifest import Manifest, StoredSegment
 
 SALVAGE_NAME = "salvage"
@@ -77,6 +77,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         UnreadableError: the device refuses to read what decides how much is kept.
         CorruptError: a segment is not one, or has an impossible name.
         OtherVersionError: another version of this program wrote a file.
+        UnrestoredError: it could not be restored.
         StorageError: the system refused to list or read.
     """
     names = disk.list(folder)
@@ -89,8 +90,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
                 raise
             plan.checkpoint_fault = str(error)
     suffixes = files_by_base(names)
-    if MANIFEST_FILE in names:
-        plan.manifest = read_copy(disk, folder)
+    plan.manifest = _manifest(disk, folder, names)
     cold = _cold(plan.manifest, suffixes)
     newest = max((b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=0)
     if newest > MAX_OFFSET:
@@ -106,14 +106,24 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         begins_at = max(begins_at, plan.checkpoint.first_offset)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
+    _grow_again(plan, suffixes)
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
     return plan
 
 
+def _manifest(disk: Disk, folder: str, names: Collection[str]) -> Manifest | None:
+    """The copy of what a store has, where there is one, in a folder that could be restored."""
+    if UNRESTORED_FILE in names:
+        check_restored(disk, folder)
+    return read_copy(disk, folder) if MANIFEST_FILE in names else None
+
+
 def _grow_again(plan: Plan, suffixes: dict[int, set[str]]) -> None:
-    """The newest segment is to be appended to, unless it is cold."""
+    """The newest segment is to be appended to, unless it is cold, or there is none."""
     if not plan.segments:
+        if plan.manifest is not None:
+            plan.next_offset = plan.manifest.next_offset  # all of it has outlived its limits
         return
     last = plan.segments[-1]
     if last.cold is not None:
@@ -225,7 +235,8 @@ def _examine_all(
 
 def _keep_offsets(plan: Plan, checkpoint: Checkpoint, folder: str) -> None:
     """Report the offsets as lost between the end of the log and where the checkpoint had it."""
-    plan.next_offset = wanted = checkpoint.next_offset
+    wanted = checkpoint.next_offset
+    plan.next_offset = max(plan.next_offset, wanted)
     plan.last_epoch = max(plan.last_epoch, checkpoint.epoch)
     if not plan.segments:
         first = checkpoint.first_offset

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import trio
 
 from segments import SegmentsError
+from segments.tier import stores
+from segments.tier.object_store import TierError
 from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker import threads
@@ -28,6 +30,7 @@ from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
 from streamd.broker.tier.identity import Identity, begin_epoch
+from streamd.broker.tier.restore import RestoreError, check_is_ours, check_whole, restore
 from streamd.config import (
     DRAIN_SECONDS,
     MAX_METRICS_CONNECTIONS,
@@ -328,6 +331,7 @@ async def open_server(
         StartError: the data folder cannot be used.
     """
     with _data_folder(config.data):
+        await _prepare_folder(config)
         identity = await _begin_epoch(config.data)
         try:
             catalog = Catalog(config.data)
@@ -342,6 +346,21 @@ async def open_server(
         async with _open_broker(config, writer, now_ms, identity) as broker:
             await broker.open(contents)
             yield Server(broker, directory, config)
+
+
+async def _prepare_folder(config: Config) -> None:
+    """Restore a data folder where that is asked for, and see that one can be used.
+
+    Raises:
+        StartError: it cannot.
+    """
+    try:
+        if config.tier:
+            store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
+            await (restore if config.restore else check_is_ours)(config.data, store)
+        check_whole(config.data)
+    except (RestoreError, TierError) as error:
+        raise StartError(str(error)) from error
 
 
 async def _begin_epoch(data: str) -> Identity:

@@ -28,7 +28,7 @@ from segments.spark.messages import PADDING
 from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
 from segments.spark.screen import Screen, by_index, keep_all
 from segments.tier.address import parse_address
-from segments.tier.lookup import find_stream, read_manifest
+from segments.tier.lookup import find_stream, read_folder
 from segments.tier.manifest import Manifest, StoredSegment
 from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tier.stores import open_store
@@ -155,7 +155,7 @@ class StoredStream:
         """
         key = self._manifest.stream
         try:
-            found = read_manifest(self._place.open(), key)
+            found = read_folder(self._place.open(), key.folder).manifest
         except MissingError:
             found = None
         if found is None or found.is_deleted:

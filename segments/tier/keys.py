@@ -14,7 +14,7 @@ again has another creation id, so it shares nothing with the one before.
 import re
 from hashlib import blake2b
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 VERSION = "v1"
 CLUSTER = f"{VERSION}/cluster"
@@ -23,6 +23,8 @@ MANIFEST_NAME = "manifest"
 TRACKING_SUFFIX = ".tracking"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
+_HASH_ROOM = 40  # of them, for a hash
+_HASHED = re.compile(rf".{{{_MOST_ESCAPED - _HASH_ROOM}}}-[0-9a-f]{{32}}")
 _OBJECT = re.compile(r"([0-9]{20})\.([0-9]+)\.([0-9a-f]{16})(\.[a-z]+)")
 
 
@@ -37,7 +39,7 @@ def _escaped(name: str) -> str:
         found = f"%{ord(found[0]):02X}{found[1:]}"
     if len(found) > _MOST_ESCAPED:
         digest = blake2b(name.encode(), digest_size=16).hexdigest()
-        found = f"{found[: _MOST_ESCAPED - 40]}-{digest}"
+        found = f"{found[: _MOST_ESCAPED - _HASH_ROOM]}-{digest}"
     return found
 
 
@@ -88,6 +90,13 @@ class ObjectName(NamedTuple):
 def creation_in(folder: str) -> str:
     """The creation id in the name of a stream's folder; empty for any other folder."""
     return folder.rpartition("/")[2].rpartition("~")[2] if "~" in folder else ""
+
+
+def names_in(folder: str) -> tuple[str, str] | None:
+    """Virtual host and stream of a stream's folder; None where its name has a hash for one."""
+    host, _, stream = folder.removeprefix(f"{VERSION}/").partition("/")
+    parts = host, stream.rpartition("~")[0]
+    return None if any(map(_HASHED.fullmatch, parts)) else (unquote(parts[0]), unquote(parts[1]))
 
 
 def parse_object(name: str) -> ObjectName | None:

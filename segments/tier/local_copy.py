@@ -9,10 +9,17 @@ from pathlib import PurePath
 
 from segments.atomic_write import replace_file
 from segments.disk import Disk
-from segments.errors import CorruptError, FormatError, OtherVersionError, VersionError
+from segments.errors import (
+    CorruptError,
+    FormatError,
+    OtherVersionError,
+    UnrestoredError,
+    VersionError,
+)
 from segments.tier.manifest import Manifest, decode_manifest, encode_manifest
 
 MANIFEST_FILE = "manifest"
+UNRESTORED_FILE = "unrestored"  # why a stream could not be restored; it is not opened then
 
 
 def read_copy(disk: Disk, folder: str) -> Manifest:
@@ -44,3 +51,20 @@ def write_copy(disk: Disk, folder: str, manifest: Manifest) -> None:
     path = str(PurePath(folder, MANIFEST_FILE))
     replace_file(disk, path, encode_manifest(manifest)).close()
     disk.sync_folder(folder)
+
+
+def write_unrestored(disk: Disk, folder: str, reason: str) -> None:
+    """Note why a stream could not be restored; on the device when this returns."""
+    replace_file(disk, str(PurePath(folder, UNRESTORED_FILE)), reason.encode()).close()
+    disk.sync_folder(folder)
+
+
+def check_restored(disk: Disk, folder: str) -> None:
+    """Raise UnrestoredError in a folder with a note that the stream could not be restored."""
+    path = str(PurePath(folder, UNRESTORED_FILE))
+    file = disk.open(path, writable=False)
+    try:
+        reason = file.read(file.size(), 0).decode(errors="replace")
+    finally:
+        file.close()
+    raise UnrestoredError(f"it could not be restored: {reason}")

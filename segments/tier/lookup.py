@@ -1,13 +1,94 @@
-"""Finding a stream's manifest by its names.
+"""Which streams a store has, and what it has of each; finding one by its names.
 
 A stream that was deleted and created again has a folder for each of its lives; the newest that is
 not deleted is meant.
+
+Calls block; a caller who wants to read many manifests at once does so in threads.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from segments.checksum import crc32
 from segments.errors import FormatError
-from segments.tier.keys import StreamKey, creation_in
-from segments.tier.manifest import Manifest, decode_manifest
+from segments.tier.keys import CATALOG_FOLDER, MANIFEST_NAME, VERSION, StreamKey, creation_in
+from segments.tier.manifest import Manifest, StoredFile, decode_manifest
 from segments.tier.object_store import MissingError, ObjectStore
+
+
+class FoundManifest(NamedTuple):
+    """A manifest as it was read, and the etag that compare-and-set takes."""
+
+    manifest: Manifest
+    etag: str
+
+
+class BadObjectError(FormatError):
+    """An object cannot be used; one sentence with its key, for the operator."""
+
+    def __init__(self, key: str, reason: object) -> None:
+        what = "manifest" if key.endswith(f"/{MANIFEST_NAME}") else "object"
+        super().__init__(f"the {what} {key} cannot be used: {reason}")
+
+
+def stream_folders(store: ObjectStore) -> list[str]:
+    """The folders of all streams that were ever uploaded, and are not removed.
+
+    Raises:
+        TierError: the store refused.
+    """
+    hosts = [folder for folder in store.folders(VERSION) if folder != CATALOG_FOLDER]
+    return [folder for host in hosts for folder in store.folders(host) if creation_in(folder)]
+
+
+def by_stream(folders: Iterable[str]) -> dict[str, list[str]]:
+    """Folders of the same stream, that created last first, by what they have in common."""
+    found: dict[str, list[str]] = {}
+    for folder in sorted(folders, key=creation_in, reverse=True):
+        found.setdefault(folder.rpartition("~")[0], []).append(folder)
+    return found
+
+
+def read_folder(store: ObjectStore, folder: str) -> FoundManifest:
+    """The manifest in a stream's folder.
+
+    Raises:
+        MissingError: there is none.
+        BadObjectError: it is damaged, of a later version, or of another stream.
+        TierError: the store refused.
+    """
+    key = f"{folder}/{MANIFEST_NAME}"
+    found = store.get(key)
+    try:
+        manifest = decode_manifest(found.content)
+        if manifest.stream.folder != folder:
+            raise FormatError(f"it is of {_shown(manifest.stream)}")
+    except FormatError as error:
+        raise BadObjectError(key, error) from error
+    return FoundManifest(manifest, found.etag)
+
+
+def newest_manifest(store: ObjectStore, folders: Iterable[str]) -> FoundManifest | None:
+    """The manifest of a stream that was created last and is not deleted.
+
+    What was created earlier under its name is another stream. A folder without a manifest is what
+    a crash has left.
+
+    Args:
+        store: the store.
+        folders: of streams of one name, that created last first.
+
+    Raises:
+        BadObjectError, TierError: see `read_folder`.
+    """
+    for folder in folders:
+        try:
+            found = read_folder(store, folder)
+        except MissingError:
+            continue
+        if not found.manifest.is_deleted:
+            return found
+    return None
 
 
 def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
@@ -21,31 +102,29 @@ def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
     named = StreamKey(virtual_host, stream, "").folder
     host, _, beginning = named.rpartition("/")
     lives = [folder for folder in store.folders(host) if folder.startswith(f"{host}/{beginning}")]
-    for folder in sorted(lives, key=creation_in, reverse=True):
-        found = _manifest(store, StreamKey(virtual_host, stream, creation_in(folder)))
-        if found is not None and not found.is_deleted:
-            return found
+    found = newest_manifest(store, sorted(lives, key=creation_in, reverse=True))
+    if found is not None:
+        return found.manifest
     raise MissingError(f"nothing is stored of a stream {stream} of the virtual host {virtual_host}")
 
 
-def read_manifest(store: ObjectStore, stream: StreamKey) -> Manifest:
-    """The manifest of one life of a stream.
+def read_object(store: ObjectStore, key: str, expected: StoredFile) -> bytes:
+    """A small object in whole, compared with what was stored.
 
     Raises:
-        MissingError: there is none.
-        FormatError: it is damaged, of a later version or of another stream; says which.
-        TierError: the store refused, or could not be reached.
+        BadObjectError: it is not there, or damaged.
+        TierError: the store refused.
     """
-    content = store.get(stream.manifest).content
     try:
-        return decode_manifest(content, stream)
-    except FormatError as error:
-        raise type(error)(f"the manifest {stream.manifest} cannot be used: {error}") from error
+        content = store.get(key).content
+    except MissingError as error:
+        raise BadObjectError(key, "it is not there") from error
+    if len(content) != expected.size:
+        raise BadObjectError(key, f"it has {len(content)} bytes, expected {expected.size}")
+    if crc32(content) != expected.crc:
+        raise BadObjectError(key, "its checksum is wrong")
+    return content
 
 
-def _manifest(store: ObjectStore, stream: StreamKey) -> Manifest | None:
-    """None where there is no manifest: nothing was uploaded yet, or all of it was just removed."""
-    try:
-        return read_manifest(store, stream)
-    except MissingError:
-        return None
+def _shown(stream: StreamKey) -> str:
+    return f"stream {stream.stream} in {stream.virtual_host}, creation {stream.creation}"

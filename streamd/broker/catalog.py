@@ -23,7 +23,7 @@ from streamd.broker.routing.partitions import partition_binding
 from streamd.broker.standing_selectors import StandingSelector
 
 DEFAULT_HOST = Name("/")
-_FILE_NAME = "catalog.sqlite"
+CATALOG_FILE = "catalog.sqlite"
 _MODE = 0o640  # as the files of streams
 _SYNCHRONOUS = "FULL"  # what a call has changed is on disk when it returns
 _BUSY_SECONDS = 1.0  # a statement waits this long for another program that uses the file
@@ -55,7 +55,7 @@ class Catalog:
     """
 
     def __init__(self, data: str) -> None:
-        self._path = Path(data) / _FILE_NAME
+        self._path = Path(data) / CATALOG_FILE
         with self._errors():
             # It holds hashes of passwords; SQLite gives its other files the same permissions.
             self._path.touch(_MODE)

@@ -35,6 +35,12 @@ class Transaction:
         update = "UPDATE streams SET has_files = 1 WHERE virtual_host = ? AND name = ?"
         self._db.execute(update, (virtual_host, name))
 
+    def put_all_files(self, names: Iterable[tuple[str, str]]) -> None:
+        """Streams, by virtual host and name, that have files; all others have none."""
+        self._db.execute("UPDATE streams SET has_files = 0")
+        for virtual_host, name in names:
+            self.put_files(virtual_host, name)
+
     def put_settings(self, row: StreamRow) -> None:
         """Replace a stream's settings."""
         values = (arguments_to_json(row.settings), row.virtual_host, row.name)

@@ -38,8 +38,9 @@ def permitted() -> None:
 class Turn:
     """The turn of one change; see the module."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, committed: Callable[[], None]) -> None:
         self._catalog = catalog
+        self._committed = committed
 
     async def commit(self, *changes: Change) -> None:
         """Write all of it; on return it is on the disk.
@@ -51,6 +52,7 @@ class Turn:
             await threads.in_thread(self._catalog.apply, *changes)
         except (CatalogError, StorageError) as error:
             raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+        self._committed()
 
 
 class CatalogWriter:
@@ -62,6 +64,7 @@ class CatalogWriter:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._told: list[Callable[[], None]] = []
         self._lock = trio.Lock()  # first come, first served
 
     @asynccontextmanager
@@ -79,7 +82,15 @@ class CatalogWriter:
         async with self._lock:
             with trio.CancelScope(shield=True):
                 check()
-                yield Turn(self._catalog)
+                yield Turn(self._catalog, self._committed)
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """From now on, call `told` whenever something was committed."""
+        self._told.append(told)
+
+    def _committed(self) -> None:
+        for told in self._told:
+            told()
 
     def close(self) -> None:
         """Release the catalog."""

@@ -1,0 +1,159 @@
+"""A copy of the catalog in the store, for a new machine and for those that only read.
+
+The copy has nothing that was removed from the catalog, as SQLite leaves it in free pages. Passwords
+are hashes in it, as they are in the catalog, and it has no other secrets.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import trio
+
+from segments.checksum import crc32
+from segments.tier.cluster import CatalogCopy
+from segments.tier.keys import CATALOG_FOLDER
+from segments.tier.object_store import ObjectStore, TierError
+from streamd.broker import threads
+from streamd.broker.catalog import CATALOG_FILE, CatalogError
+from streamd.broker.tier.claims import FencedError, check, name_catalog
+from streamd.broker.tier.identity import Identity, random_name
+from streamd.net.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+_DEBOUNCE_SECONDS = 1.0
+_BYTES_PER_SECOND = 1 << 20  # of all copies together, at most; a copy of 10,000 streams has 2 MB
+_LONGEST_PAUSE_SECONDS = 30.0
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 30.0
+
+
+def compact_copy(data: str) -> bytes:
+    """The catalog of a data folder as it is at one moment, as a file of its own; blocks.
+
+    Whoever changes the catalog does not wait for it.
+
+    Raises:
+        CatalogError: it cannot be read.
+    """
+    path = Path(data, CATALOG_FILE)
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
+        ):
+            source.backup(copy)
+            copy.execute("VACUUM")
+            return copy.serialize()
+    except sqlite3.Error as error:
+        raise CatalogError(f"cannot copy the catalog {path}: {error}") from error
+
+
+class CatalogCopies:
+    """Keeps a copy of the catalog in the store.
+
+    Theory of operation. What is changed is noted (`changed`). A second later, so that many changes
+    have one copy, the catalog is copied and stored under a name of its own; then the cluster object
+    names it, by compare-and-set. Between two copies there is a pause that grows with their size. As
+    the object of the one before may be read by somebody, two are kept.
+
+    A store that is away is asked again for ever. Once another server has the tier, nothing is
+    written any more.
+
+    Args:
+        data: the data folder.
+        store: the store.
+        me: gives who this server is, with the epoch that it has claimed the tier with.
+        fenced: called when another server turns out to have the tier.
+
+    Attributes:
+        is_fenced: another server has the tier.
+        is_behind: the catalog has changed since the last copy.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        store: ObjectStore,
+        me: Callable[[], Identity],
+        fenced: Callable[[FencedError], None],
+    ) -> None:
+        self.is_fenced = False
+        self.is_behind = True
+        self._data = data
+        self._store = store
+        self._me = me
+        self._fenced = fenced
+        self._work = Wakeup()
+        self._work.set()  # what has changed before the start is not known
+        self._size = self._crc = 0
+
+    def changed(self) -> None:
+        """Something was committed to the catalog."""
+        self.is_behind = True
+        self._work.set()
+
+    async def run(self) -> None:
+        """Copy what changes, until cancelled, or fenced; the tier is claimed."""
+        while not self.is_fenced:
+            await self._work.wait()
+            await trio.sleep(_DEBOUNCE_SECONDS)
+            await self._copy()
+            await trio.sleep(min(self._size / _BYTES_PER_SECOND, _LONGEST_PAUSE_SECONDS))
+
+    async def _copy(self) -> None:
+        """Copy it once, however long the store is away."""
+        pause = _FIRST_RETRY_SECONDS
+        while True:
+            self.is_behind = False
+            try:
+                await threads.in_thread(self._copy_once)
+            except FencedError as error:
+                self.is_fenced = self.is_behind = True
+                self._fenced(error)
+            except (TierError, CatalogError) as error:
+                self.is_behind = True
+                logger.warning("the catalog is not in the tier as it is now: %s", error)
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
+                continue
+            return
+
+    def _copy_once(self) -> None:
+        """Store a copy that differs from the last one, and have it named; blocks.
+
+        Raises:
+            FencedError: another server has the tier.
+            TierError: the store refused; the copy before is still named.
+            CatalogError: the catalog cannot be read.
+        """
+        content = compact_copy(self._data)
+        checksum = crc32(content)
+        if (len(content), checksum) == (self._size, self._crc):
+            return
+        me = self._me()
+        held = check(self._store, me)
+        if held is None:
+            raise TierError("the object that says whose the tier is, is gone")
+        last = held.cluster.catalog
+        revision = 1 if last is None else last.revision + 1
+        copy = CatalogCopy(revision, me.epoch, random_name(), len(content), checksum)
+        self._store.put(copy.key, content)
+        name_catalog(self._store, held, copy, me)
+        self._size, self._crc = len(content), checksum
+        with suppress(TierError):  # the next time, then
+            self._remove_old({copy.key} if last is None else {copy.key, last.key}, revision)
+
+    def _remove_old(self, kept: set[str], revision: int) -> None:
+        listed = [found.key for found in self._store.listing(CATALOG_FOLDER)]
+        old = [key for key in listed if key not in kept and revision_of(key) <= revision]
+        if old:
+            self._store.delete(old)
+
+
+def revision_of(key: str) -> int:
+    """The revision in the key of a copy; -1 for any other key."""
+    first = key.rpartition("/")[2].partition(".")[0]
+    return int(first) if first.isdecimal() else -1

@@ -1,0 +1,400 @@
+"""A new machine: the data folder of a server that is gone, made of what the store has.
+
+Theory of operation. `restore` works on an empty folder whose lock it has:
+
+1. The file `restoring` is made. While it is there no server starts on the folder, but one that is
+   to restore: that one removes what is there, and begins anew.
+2. The tier is taken, with a higher epoch. Nothing is done where it is empty.
+3. Each manifest is written again with that epoch, whoever has written it before. From then on the
+   server that is gone, should it wake up, meets a conflict with all that it writes: it is fenced.
+   So what the manifest says now is what the stream has, for good.
+4. A stream's folder gets a copy of its manifest, and the journal of what is known of its publishers
+   and consumers. All of its segments are cold: nothing of them is read here.
+5. The copy of the catalog is put there, with the streams that only manifests know.
+6. It is looked whether the tier is still ours, and `restoring` is removed.
+
+A server then starts on the folder as on any other. What comes to an end before the last step, for
+whatever reason, can be begun again.
+
+An object that is missing or damaged costs its stream only: it is there, and not available, and says
+why: see `local_copy.unrestored`. A store that is away, or a full disk, ends the restore.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from segments.atomic_write import replace_file
+from segments.disk import OsDisk
+from segments.errors import FormatError, SegmentsError
+from segments.journal import JOURNAL_NAME, journal_of, tracking_in
+from segments.tier.cluster import CatalogCopy
+from segments.tier.keys import CATALOG_FOLDER, names_in
+from segments.tier.local_copy import write_copy, write_unrestored
+from segments.tier.lookup import (
+    BadObjectError,
+    FoundManifest,
+    by_stream,
+    newest_manifest,
+    read_folder,
+    read_object,
+    stream_folders,
+)
+from segments.tier.manifest import Manifest, StoredFile, encode_manifest
+from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.tracking import Tracking
+from streamd.broker import threads
+from streamd.broker.arguments import arguments_from_json
+from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError
+from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.names import as_sent, stream_folder
+from streamd.broker.tier import claims
+from streamd.broker.tier.catalog_copy import revision_of
+from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
+from streamd.broker.tier.patience import each, patiently
+
+logger = logging.getLogger(__name__)
+
+RESTORING = "restoring"  # a file of the data folder
+_STREAMS = "streams"
+_SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+class RestoreError(Exception):
+    """A data folder cannot be restored, or cannot be used; one sentence with what to do."""
+
+
+class Restored(NamedTuple):
+    """What was restored.
+
+    Attributes:
+        streams: that the store has.
+        num_unavailable: of them, those that cannot be used.
+        num_bytes: of their segments.
+    """
+
+    streams: int
+    num_unavailable: int
+    num_bytes: int
+
+
+class _Stream(NamedTuple):
+    """A stream of the store: its row in the catalog, its bytes, and why it cannot be used."""
+
+    row: StreamRow
+    num_bytes: int = 0
+    fault: str = ""
+
+
+class _TakenOverError(SegmentsError):
+    """Another server restores, or has restored, at the same time, and was later."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"another server, epoch {epoch}, has taken over the tier meanwhile")
+
+
+def check_whole(data: str) -> None:
+    """Raise RestoreError where a folder is what an interrupted restore has left."""
+    if Path(data, RESTORING).exists():
+        raise RestoreError(
+            f"the restore of the data folder {data} was interrupted: begin it again with --restore"
+        )
+
+
+def check_empty(data: str) -> None:
+    """Raise RestoreError where a folder has something that a restore would replace."""
+    found = ""
+    if Path(data, CATALOG_FILE).exists():
+        found = "a catalog"
+    elif any(Path(data, _STREAMS).glob("*/*")):
+        found = "streams"
+    if found and not Path(data, RESTORING).exists():
+        raise RestoreError(
+            f"cannot restore into the data folder {data}: it has {found}; start without --restore, "
+            "or choose an empty folder with --data"
+        )
+
+
+async def check_is_ours(data: str, store: ObjectStore) -> None:
+    """See that a new data folder does not begin on what another server has stored.
+
+    Whose the tier of a folder is that was used before, claiming it will tell. A store that does not
+    answer keeps nobody from starting.
+
+    Raises:
+        RestoreError: the folder is new, and the tier is not.
+    """
+    if _is_used(data):
+        return
+    try:
+        found = await threads.in_thread(claims.look, store)
+    except TierError as error:
+        logger.warning("it is not known whose the tier is: %s", error)
+        return
+    if found is not None:
+        raise RestoreError(
+            f"the data folder {data} is empty, and the tier {store} belongs to another server: "
+            "start with --restore to take it over with all its streams, with --read-only to read "
+            "them, or choose another prefix"
+        )
+
+
+def _is_used(data: str) -> bool:
+    return any(Path(data, name).exists() for name in (CATALOG_FILE, RESTORING))
+
+
+async def restore(data: str, store: ObjectStore) -> Restored:
+    """Make an empty data folder that of the server that has written into a store.
+
+    Args:
+        data: the folder; exists, and is locked.
+        store: the store.
+
+    Raises:
+        RestoreError: it cannot be done; it can be tried again.
+    """
+    check_empty(data)
+    began_at = trio.current_time()
+    try:
+        restored = await _Restore(data, store).run()
+    except (SegmentsError, CatalogError, OSError) as error:
+        raise RestoreError(f"cannot restore the data folder {data}: {error}") from error
+    seconds = trio.current_time() - began_at
+    logger.info(
+        "restored %s streams with %s bytes from %s in %.1f s",
+        *(f"{restored.streams:,}", f"{restored.num_bytes:,}", store, seconds),
+    )
+    return restored
+
+
+class _Restore:
+    def __init__(self, data: str, store: ObjectStore) -> None:
+        self._data = data
+        self._store = store
+        self._me = Identity("", 0, "")
+
+    async def run(self) -> Restored:
+        found = await patiently(claims.look, self._store)
+        if found is None:
+            raise RestoreError(
+                f"there is nothing in the tier {self._store} to restore: start without --restore, "
+                "or look at its address"
+            )
+        await threads.in_thread(self._begin)
+        held = await patiently(self._claim)
+        self._me = self._me._replace(epoch=held.cluster.epoch)
+        await threads.in_thread(keep_epoch, self._data, self._me)
+        catalog = await patiently(catalog_copy, self._store, held.cluster.catalog)
+        folders = by_stream(await patiently(stream_folders, self._store))
+        streams = await self._restore_all(folders)
+        await threads.in_thread(self._write_catalog, catalog, streams)
+        await patiently(claims.check, self._store, self._me)
+        await threads.in_thread(self._end)
+        num_bytes = sum(stream.num_bytes for stream in streams)
+        return Restored(len(streams), sum(bool(stream.fault) for stream in streams), num_bytes)
+
+    def _claim(self) -> claims.Held:
+        return claims.claim(self._store, self._me, takes_over=True)
+
+    def _begin(self) -> None:
+        """The folder is not to be used from here on, and empty."""
+        disk, marker = OsDisk(), Path(self._data, RESTORING)
+        if marker.exists():
+            if Path(self._data, _STREAMS).exists():
+                disk.remove_folder(str(Path(self._data, _STREAMS)))
+            for suffix in _SQLITE_SUFFIXES:
+                disk.remove(str(Path(self._data, CATALOG_FILE + suffix)))
+        else:
+            replace_file(disk, str(marker), b"").close()
+            disk.sync_folder(self._data)
+        self._me = begin_epoch(self._data)
+
+    def _end(self) -> None:
+        disk = OsDisk()
+        streams = Path(self._data, _STREAMS)
+        for folder in (*streams.glob("*"), streams):
+            if folder.is_dir():
+                disk.sync_folder(str(folder))
+        disk.sync_folder(self._data)  # before the marker goes
+        disk.remove(str(Path(self._data, RESTORING)))
+        disk.sync_folder(self._data)
+
+    # -- streams
+
+    async def _restore_all(self, folders: dict[str, list[str]]) -> list[_Stream]:
+        groups = list(folders.values())
+        found: list[_Stream] = []
+        for group, outcome in zip(groups, await each(self._restore_one, groups), strict=True):
+            stream = outcome
+            if isinstance(stream, BadObjectError):
+                stream = await threads.in_thread(self._unavailable, group, str(outcome))
+            if isinstance(stream, SegmentsError):
+                raise stream
+            if stream is not None:
+                found.append(stream)
+        return found
+
+    def _restore_one(self, group: list[str]) -> _Stream | None:
+        """Restore a stream; None where all of that name are deleted.
+
+        Raises:
+            BadObjectError: it cannot be.
+            SegmentsError: nothing can be, at the moment.
+        """
+        found = newest_manifest(self._store, group)
+        if found is None:
+            return None
+        try:
+            manifest = self._take(found)
+        except MissingError:  # it was deleted meanwhile
+            return None
+        content = tracking_file(self._store, manifest)
+        folder = self._folder_of(manifest)
+        disk = OsDisk()
+        disk.make_folder(folder)
+        replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
+        write_copy(disk, folder, manifest)
+        return _Stream(row_of(manifest), manifest.size)
+
+    def _folder_of(self, manifest: Manifest) -> str:
+        return stream_folder(self._data, manifest.stream.virtual_host, manifest.stream.stream)
+
+    def _take(self, found: FoundManifest) -> Manifest:
+        """Write a manifest with our epoch, so that nobody else can change it any more.
+
+        Raises:
+            _TakenOverError: a server with a higher epoch has it.
+            BadObjectError: somebody has damaged it meanwhile.
+            TierError: the store is away; try again.
+        """
+        me = self._me
+        while True:
+            manifest = found.manifest
+            if manifest.epoch > me.epoch:
+                raise _TakenOverError(manifest.epoch)
+            wanted = replace(
+                manifest, revision=manifest.revision + 1, epoch=me.epoch, writer=me.name
+            )
+            key = manifest.stream.manifest
+            try:
+                self._store.replace(key, encode_manifest(wanted), found.etag)
+            except TierError as error:
+                found = read_folder(self._store, manifest.stream.folder)
+                if found.manifest != wanted and found.manifest == manifest:
+                    raise TierError(str(error)) from error  # to be tried again after a while
+                if found.manifest != wanted:
+                    continue
+            return wanted
+
+    def _unavailable(self, group: list[str], reason: str) -> _Stream | None:
+        """Make the folder of a stream that cannot be used; None where its name is not known."""
+        logger.error("%s", reason)
+        names = names_in(group[0])
+        if names is None:
+            return None
+        folder, disk = stream_folder(self._data, *names), OsDisk()
+        disk.make_folder(folder)
+        write_unrestored(disk, folder, reason)
+        return _Stream(StreamRow(as_sent(names[0]), as_sent(names[1]), {}), 0, reason)
+
+    # -- the catalog
+
+    def _write_catalog(self, content: bytes | None, streams: list[_Stream]) -> None:
+        put_catalog(self._data, content, [stream.row for stream in streams])
+
+
+def put_catalog(data: str, content: bytes | None, stored: Iterable[StreamRow]) -> None:
+    """Put a copy of the catalog into a data folder that has none; blocks.
+
+    Args:
+        data: the folder.
+        content: of the copy; None where there is none.
+        stored: streams that the store has: these have files, those that only the catalog knows
+            do not.
+
+    Raises:
+        CatalogError: it is of a later version, or no catalog.
+        StorageError: the system refused.
+    """
+    if content is not None:
+        file = replace_file(OsDisk(), str(Path(data, CATALOG_FILE)), content)
+        file.close()
+        os.chmod(file.path, 0o640)
+    catalog = Catalog(data)
+    try:
+        hosts = set(catalog.virtual_hosts())
+        known = {(row.virtual_host, row.name) for row in catalog.streams()}
+        wanted = list(stored)
+
+        def put(transaction: Transaction) -> None:
+            for host in {row.virtual_host for row in wanted} - hosts:
+                transaction.add_virtual_host(host)
+            new = [row for row in wanted if (row.virtual_host, row.name) not in known]
+            transaction.add_streams(new)
+            for row in new:
+                transaction.put_settings(row)
+            transaction.put_all_files((row.virtual_host, row.name) for row in wanted)
+
+        catalog.apply(put)
+    finally:
+        catalog.close()
+
+
+def row_of(manifest: Manifest) -> StreamRow:
+    """The row of a stream that the catalog does not know."""
+    key = manifest.stream
+    arguments, settings = (
+        arguments_from_json(json.dumps(dict(found)))
+        for found in (manifest.arguments, manifest.settings)
+    )
+    return StreamRow(
+        as_sent(key.virtual_host), as_sent(key.stream), arguments, settings, has_files=True
+    )
+
+
+def tracking_file(store: ObjectStore, manifest: Manifest) -> bytes:
+    """The content of a stream's journal: what is known of its publishers and consumers.
+
+    A stream of which nothing is known gets one, too: its cold segments need not be searched.
+
+    Raises:
+        BadObjectError: the object is missing or damaged.
+        TierError: the store refused.
+    """
+    tracking = Tracking()
+    if manifest.tracking is not None:
+        content = read_object(store, manifest.tracking_key, manifest.tracking.file)
+        try:
+            tracking = tracking_in(content, manifest.next_offset)
+        except FormatError as error:
+            raise BadObjectError(manifest.tracking_key, error) from error
+    return journal_of(tracking, manifest.next_offset)
+
+
+def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:
+    """The newest copy of the catalog, or the newest one before it that can be read; None for none.
+
+    Raises:
+        TierError: the store refused.
+    """
+    if copy is None:
+        return None
+    try:
+        return read_object(store, copy.key, StoredFile(copy.size, copy.crc))
+    except BadObjectError as error:
+        logger.error("%s; an older copy of the catalog is looked for", error)
+    keys = {revision_of(found.key): found.key for found in store.listing(CATALOG_FOLDER)}
+    for revision in sorted(keys, reverse=True):
+        if revision < copy.revision:
+            with suppress(MissingError):
+                return store.get(keys[revision]).content
+    logger.error("there is no copy of the catalog: users, exchanges and bindings are not restored")
+    return None

@@ -1,0 +1,463 @@
+"""A new machine makes its data folder of what the store has."""
+
+import errno
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from segments.checksum import crc32
+from segments.disk import OsDisk
+from segments.errors import StorageError
+from segments.journal import journal_of
+from segments.tier.keys import CATALOG_FOLDER, StreamKey, names_in
+from segments.tier.lookup import by_stream, read_folder
+from segments.tier.manifest import Manifest, StoredFile, StoredTracking, encode_manifest
+from segments.tier.object_store import ConflictError, DeniedError
+from segments.tracking import Tracking
+from streamd.broker.errors import Refused
+from streamd.broker.tier import restore as restoring
+from streamd.broker.tier.claims import FencedError, claim, look
+from streamd.broker.tier.identity import Identity
+from streamd.server import StartError
+from tests.support.fake_store import Call, FakeStore
+from tests.support.server import harness
+from tests.support.tier_upload import upload_catalog, upload_stream
+
+TIER = {"tier": "s3://bucket/tier"}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    """The store that servers open."""
+    made = FakeStore()
+    monkeypatch.setattr("segments.tier.stores.open_store", lambda _url, _endpoint="": made)
+    return made
+
+
+async def _old_machine(folder: Path, store: FakeStore, names: tuple[str, ...] = ("s",)) -> None:
+    """Publishes to streams; all of it is in the store then, and the machine is gone."""
+    async with harness(folder) as server:
+        peer = await server.peer()
+        for number, name in enumerate(names):
+            await peer.create(name, max_age="7D")
+            await peer.declare(name, number + 1, "pub")
+            await peer.store([b"%d" % n for n in range(10)], 1, number + 1)
+    for name in names:
+        upload_stream(store, folder, name)
+    upload_catalog(store, folder)
+
+
+async def _restored(folder: Path) -> None:
+    async with harness(folder, restore=True, **TIER):
+        pass
+
+
+async def _contents(folder: Path, **options: Any) -> dict[str, tuple[int, int]]:
+    """First and next offset of each stream; of one that is not available -1."""
+    found = {}
+    async with harness(folder, **TIER, **options) as server:
+        for name in server.host.names():
+            try:
+                async with server.host.find(name).opened() as log:
+                    found[name] = (log.first_offset, log.next_offset)
+            except Refused:
+                found[name] = (-1, -1)
+    return found
+
+
+async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    async with harness(tmp_path / "new", restore=True, **TIER) as server:
+        assert server.host.names() == ["s", "t"]
+        assert server.host.row("s").arguments["max-age"].seconds == 7 * 86_400
+        peer = await server.peer()
+        await peer.declare("s", 1, "pub")
+        await peer.store([b"10", b"11"], 11)  # behind what is stored
+        await peer.publish([b"again"], 3)  # what was stored before is not stored again
+        assert await peer.confirmed(1) == [3]
+        async with server.host.find("s").opened() as log:
+            assert (log.first_offset, log.next_offset) == (0, 12)
+            assert log.segments[0].cold is not None
+            assert log.epoch > 1
+    async with harness(tmp_path / "new", **TIER) as server:  # and the next time as any other
+        assert server.host.names() == ["s", "t"]
+
+
+async def test_streams_without_a_manifest_are_there_and_empty(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store, ("s", "unstored"))
+    for key in [key for key in store.objects if "unstored" in key]:
+        del store.objects[key]
+    assert await _contents(tmp_path / "new", restore=True) == {"s": (0, 10), "unstored": (0, 0)}
+    assert await _contents(tmp_path / "new") == {"s": (0, 10), "unstored": (0, 0)}
+
+
+async def test_streams_that_the_catalog_does_not_know_are_there(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    async with harness(tmp_path / "empty"):
+        pass
+    await _old_machine(tmp_path / "old", store)
+    manifest = _manifest(store, "s")
+    upload_catalog(store, tmp_path / "empty")
+    _replace(store, manifest, arguments={"max-age": "7D"}, settings={"max-length-bytes": 5_000_000})
+    async with harness(tmp_path / "new", restore=True, **TIER) as server:
+        row = server.host.row("s")
+        assert row.arguments["max-age"].seconds == 7 * 86_400  # type: ignore[union-attr]
+        assert row.settings == {"max-length-bytes": 5_000_000}
+    assert await _contents(tmp_path / "new") == {"s": (0, 10)}
+
+
+async def test_so_are_their_virtual_hosts(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store)
+    manifest = _manifest(store, "s")
+    elsewhere = StreamKey("elsewhere", "t", manifest.stream.creation)
+    _put(store, Manifest(stream=elsewhere, revision=1, epoch=1, writer="w", next_offset=5))
+    async with harness(tmp_path / "new", restore=True, **TIER) as server:
+        stream = server.server.broker.virtual_hosts["elsewhere"].find("t")
+        async with stream.opened() as log:  # all of it has outlived its limits
+            assert (log.first_offset, log.next_offset) == (5, 5)
+
+
+async def test_the_stream_that_was_created_last_counts(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store)
+    manifest = _manifest(store, "s")
+    later = manifest.stream._replace(creation="00000002")
+    last = manifest.stream._replace(creation="00000003")
+    _put(store, Manifest(stream=later, revision=1, epoch=1, writer="w", next_offset=77))
+    _put(store, Manifest(stream=last, revision=1, epoch=1, writer="w", is_deleted=True))
+    assert await _contents(tmp_path / "new", restore=True) == {"s": (77, 77)}
+
+
+async def test_a_deleted_stream_stays_away(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    _replace(store, _manifest(store, "s"), is_deleted=True)
+    found = await _contents(tmp_path / "new", restore=True)
+    assert found["t"] == (0, 10)
+    assert found["s"] == (0, 0)  # the catalog has it yet: nothing is left in it
+
+
+async def test_stored_offsets_and_sequences_are_those_of_the_store(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    async with harness(tmp_path / "old") as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s", 1, "pub")
+        await peer.store([b"a", b"b"], 41)
+        await server.host.find("s").set_offset("reader", 1)
+    upload_stream(store, tmp_path / "old", "s")
+    upload_catalog(store, tmp_path / "old")
+    await _restored(tmp_path / "new")
+    async with (
+        harness(tmp_path / "new", **TIER) as server,
+        server.host.find("s").opened() as log,
+    ):
+        assert log.tracking.offset(b"reader") == 1
+        assert log.tracking.sequence(b"pub") == 42
+
+
+async def test_sequences_of_messages_that_are_not_stored_are_not_believed(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    tracking = Tracking()
+    tracking.set_sequences(3, [(b"early", 5)])
+    tracking.set_sequences(20, [(b"late", 9)])
+    manifest = _manifest(store, "s")
+    _put_tracking(store, manifest, journal_of(tracking, 25))
+    async with (
+        harness(tmp_path / "new", restore=True, **TIER) as server,
+        server.host.find("s").opened() as log,
+    ):
+        assert log.tracking.sequence(b"early") == 5
+        assert log.tracking.sequence(b"late") is None
+
+
+# -- what is wrong with the store
+
+
+async def test_what_is_damaged_costs_its_stream_alone(tmp_path: Path, store: FakeStore) -> None:
+    names = ("flipped", "future", "good", "moved", "no-tracking", "short-tracking")
+    await _old_machine(tmp_path / "old", store, names)
+    store.flip(_key(store, "/flipped~", "manifest"), 300)
+    kept = store.objects[_key(store, "/future~", "manifest")]
+    kept.content = kept.content.replace(b'"version":1', b'"version":9')
+    moved, good = (_key(store, f"/{name}~", "manifest") for name in ("moved", "good"))
+    store.objects[moved].content = store.objects[good].content
+    del store.objects[_key(store, "/no-tracking~", ".tracking")]
+    store.shorten(_key(store, "/short-tracking~", ".tracking"), 20)
+    bad = dict.fromkeys(names, (-1, -1)) | {"good": (0, 10)}
+    assert await _contents(tmp_path / "new", restore=True) == bad
+    assert await _contents(tmp_path / "new") == bad  # a restart does not change that
+    async with harness(tmp_path / "new", **TIER) as server:
+        for name, told in (
+            ("flipped", "its checksum is wrong"),
+            ("future", "its version is 9, expected 1"),
+            ("moved", "it is of stream good in /"),
+            ("no-tracking", "it is not there"),
+            ("short-tracking", "it has 20 bytes, expected "),
+        ):
+            with pytest.raises(Refused, match=told):
+                await server.host.find(name).ready()
+            await server.host.delete(name, lambda: None)  # an operator gives it up
+        assert server.host.names() == ["good"]
+
+
+async def test_an_older_copy_of_the_catalog_is_better_than_none(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    upload_catalog(store, tmp_path / "old", revision=2)
+    store.flip(_key(store, f"{CATALOG_FOLDER}/2."), 100)
+    assert await _contents(tmp_path / "a", restore=True) == {"s": (0, 10)}
+    for key in [key for key in store.objects if key.startswith(CATALOG_FOLDER)]:
+        del store.objects[key]
+    assert await _contents(tmp_path / "b", restore=True) == {"s": (0, 10)}
+
+
+async def test_a_catalog_of_a_later_version_is_left_alone(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store)
+    upload_catalog(store, tmp_path / "old", user_version=99)
+    with pytest.raises(StartError, match="has version 99, this program knows"):
+        await _restored(tmp_path / "new")
+
+
+async def test_there_must_be_something_to_restore(tmp_path: Path, store: FakeStore) -> None:
+    with pytest.raises(StartError, match="there is nothing in the tier fake://store to restore"):
+        await _restored(tmp_path)
+    assert not store.objects
+    async with harness(tmp_path, **TIER):  # nothing was done
+        pass
+
+
+async def test_a_folder_that_is_used_is_refused(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store)
+    before = look(store)
+    with pytest.raises(StartError, match="it has a catalog; start without --restore"):
+        await _restored(tmp_path / "old")
+    (tmp_path / "b" / "streams" / "x" / "y").mkdir(parents=True)
+    with pytest.raises(StartError, match="it has streams; start without --restore"):
+        await _restored(tmp_path / "b")
+    assert look(store) == before
+
+
+async def test_a_store_that_does_not_let_us_in_is_told_at_once(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    store.fail(DeniedError("fake://store does not let us in: 403"), times=-1)
+    with pytest.raises(StartError, match="does not let us in"):
+        await _restored(tmp_path / "new")
+
+
+async def test_a_store_that_is_away_is_waited_for(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    store.fail(times=12)
+    store.fail(name="replace", after=True, times=3)  # whose answers are lost
+    store.conflict(name="replace", skip=4)
+    assert await _contents(tmp_path / "new", restore=True) == {"s": (0, 10), "t": (0, 10)}
+
+
+async def test_but_not_for_ever(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store)
+    store.fail(times=-1)
+    with pytest.raises(StartError, match=r"cannot restore the data folder .* connection broke off"):
+        await _restored(tmp_path / "new")
+
+
+# -- the end at any point
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+def _snapshot(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+async def test_a_restore_that_ends_at_any_call_can_be_begun_again(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    """With the store: before and after each call."""
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    before = store.count()
+    await _restored(tmp_path / "whole")
+    number = store.count() - before
+    assert number > 8
+    for at in range(number):
+        for after in (False, True):
+            folder = tmp_path / f"{at}-{after}"
+            store.fail(_Killed, skip=at, after=after)
+            assert "_Killed" in repr(await _failure(folder))
+            store.heal()
+            if at:
+                with pytest.raises(StartError, match="was interrupted: begin it again with --rest"):
+                    await _contents(folder)
+            assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
+
+
+async def test_nor_does_it_matter_at_which_write(
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the disk, which is full at each file in turn."""
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    for number in itertools.count(0):
+        folder = tmp_path / f"{number}"
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "OsDisk", lambda number=number: _FullDisk(number))
+            failure = await _failure(folder)
+        if failure is None:
+            break
+        assert "No space left" in str(failure)
+        if number:
+            with pytest.raises(StartError, match="was interrupted"):
+                await _contents(folder)
+        assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
+    assert number > 3
+
+
+class _FullDisk(OsDisk):
+    """Has room for some files."""
+
+    made: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def create(self, path: str) -> Any:
+        self.made[self._number] = self.made.get(self._number, 0) + 1
+        if self.made[self._number] > self._number:
+            raise StorageError("create", path, OSError(errno.ENOSPC, "No space left"))
+        return super().create(path)
+
+
+async def _failure(folder: Path) -> BaseException | None:
+    """What a restore ends with."""
+    try:
+        await _restored(folder)
+    except BaseException as error:  # noqa: BLE001 - to be looked at
+        return error
+    return None
+
+
+# -- more than one machine
+
+
+async def test_the_old_machine_can_change_nothing_any_more(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    key = _key(store, "/s~", "manifest")
+    old, etag = _manifest(store, "s"), store.get(key).etag
+    await _restored(tmp_path / "new")
+    new = _manifest(store, "s")
+    assert (new.epoch, new.revision) == (old.epoch + 1, old.revision + 1)
+    assert new.segments == old.segments
+    assert new.writer != old.writer
+    with pytest.raises(ConflictError):
+        store.replace(key, b"", etag)
+    with pytest.raises(FencedError):
+        claim(store, Identity(old.writer, 1, "f" * 16))
+
+
+async def test_of_two_restores_at_the_same_time_one_wins(tmp_path: Path, store: FakeStore) -> None:
+    """The second begins, and ends, at each call of the first."""
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    before = store.count()
+    await _restored(tmp_path / "whole")
+    number = store.count() - before
+    for at in range(number):
+        first, second = (tmp_path / f"{at}{which}" for which in "ab")
+        store.before = _Overtaker(store, at)
+        failure = await _failure(first)
+        store.before = lambda _call: None
+        if failure is not None:
+            assert "has taken over the tier" in str(failure)
+        if at and failure is not None:
+            with pytest.raises(StartError, match="was interrupted"):
+                await _contents(first)
+        assert await _contents(second, restore=True) == {"s": (0, 10), "t": (0, 10)}
+
+
+class _Overtaker:
+    """Takes the tier over before a call."""
+
+    def __init__(self, store: FakeStore, number: int) -> None:
+        self._store, self._left = store, number
+
+    def __call__(self, _call: Call) -> None:
+        self._left -= 1
+        if self._left == -1:
+            held = look(self._store)
+            assert held is not None
+            me = Identity("b" * 16, held.cluster.epoch + 1, "2" * 16)
+            claim(self._store, me, takes_over=True)
+
+
+async def test_a_folder_does_not_join_a_tier_of_another_server(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    with pytest.raises(StartError, match="belongs to another server: start with --restore to"):
+        await _contents(tmp_path / "new")
+    assert not (tmp_path / "new" / "catalog.sqlite").exists()
+
+
+# -- names
+
+
+@settings(max_examples=50)
+@given(strategies.text(min_size=1, max_size=40), strategies.text(min_size=1, max_size=40))
+def test_names_are_in_folders(host: str, stream: str) -> None:
+    folder = StreamKey(host, stream, "00000001").folder
+    assert names_in(folder) in ((host, stream), None)
+
+
+def test_of_long_names_there_is_a_hash_alone() -> None:
+    assert names_in(StreamKey("/", "x" * 200, "1").folder) == ("/", "x" * 200)
+    assert names_in(StreamKey("/", "x" * 201, "1").folder) is None
+
+
+def test_streams_of_one_name_are_together() -> None:
+    keys = [StreamKey("/", name, creation) for name in ("a", "b") for creation in ("1", "3", "2")]
+    found = by_stream(key.folder for key in keys)
+    assert [[folder[-1] for folder in group] for group in found.values()] == [["3", "2", "1"]] * 2
+
+
+# -- helpers
+
+
+def _key(store: FakeStore, *parts: str) -> str:
+    (found,) = [key for key in store.objects if all(part in key for part in parts)]
+    return found
+
+
+def _manifest(store: FakeStore, name: str) -> Manifest:
+    folder = _key(store, f"/{name}~", "manifest").rpartition("/")[0]
+    return read_folder(store, folder).manifest
+
+
+def _put(store: FakeStore, manifest: Manifest) -> None:
+    store.delete([manifest.stream.manifest])
+    store.create(manifest.stream.manifest, encode_manifest(manifest))
+
+
+def _replace(store: FakeStore, manifest: Manifest, **changes: Any) -> None:
+    _put(store, replace(manifest, **changes))
+
+
+def _put_tracking(store: FakeStore, manifest: Manifest, content: bytes) -> None:
+    stored = StoredTracking(
+        manifest.next_offset, 1, "f" * 16, StoredFile(len(content), crc32(content))
+    )
+    manifest = replace(manifest, tracking=stored)
+    store.put(manifest.tracking_key, content)
+    _put(store, manifest)

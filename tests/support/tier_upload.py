@@ -1,0 +1,115 @@
+"""A store with what a data folder has, put there without an uploader."""
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from segments import Log
+from segments.checksum import crc32
+from segments.journal import journal_of
+from segments.segment import Segment
+from segments.tier.cluster import CatalogCopy, Cluster, encode_cluster
+from segments.tier.keys import CLUSTER, StreamKey
+from segments.tier.manifest import (
+    Manifest,
+    StoredFile,
+    StoredSegment,
+    StoredTracking,
+    encode_manifest,
+)
+from segments.tier.object_store import ObjectStore
+from streamd.broker.names import stream_folder
+from streamd.broker.tier.catalog_copy import compact_copy
+
+SUFFIXES = (".segment", ".index", ".filter", ".keys")
+
+
+def upload_stream(
+    store: ObjectStore,
+    data: Path,
+    name: str,
+    *,
+    host: str = "/",
+    creation: str = "00000001",
+    revision: int = 1,
+    epoch: int = 1,
+    arguments: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Upload all of a stream, which nobody has open; its newest segment is sealed for that."""
+    log = Log.open(stream_folder(str(data), host, name))
+    log.seal()
+    key = StreamKey(host, name, creation)
+    manifest = stored(store, log, key, revision=revision, epoch=epoch, arguments=arguments)
+    log.close()
+    store.delete([key.manifest])
+    store.create(key.manifest, encode_manifest(manifest))
+    return manifest
+
+
+def stored(
+    store: ObjectStore,
+    log: Log,
+    key: StreamKey,
+    *,
+    revision: int = 1,
+    epoch: int = 1,
+    arguments: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Put the sealed segments of a log into a store, and its tracking; the manifest for them."""
+    segments = tuple(_put_segment(store, segment, key, epoch) for segment in log.segments[:-1])
+    next_offset = log.segments[-1].base_offset
+    content = journal_of(log.tracking, next_offset)
+    uid = f"{next_offset:016x}"
+    tracking = StoredTracking(next_offset, epoch, uid, StoredFile(len(content), crc32(content)))
+    store.put(key.object(next_offset, epoch, uid, ".tracking"), content)
+    return Manifest(
+        stream=key,
+        revision=revision,
+        epoch=epoch,
+        writer="0123456789abcdef",
+        next_offset=next_offset,
+        segments=segments,
+        arguments=arguments or {},
+        tracking=tracking,
+    )
+
+
+def _put_segment(store: ObjectStore, segment: Segment, key: StreamKey, epoch: int) -> StoredSegment:
+    uid = f"{segment.base_offset:016x}"
+    files = {}
+    for suffix in SUFFIXES:
+        path = Path(segment.path(suffix))
+        if path.exists():
+            content = path.read_bytes()
+            files[suffix] = StoredFile(len(content), crc32(content))
+            store.put(key.object(segment.base_offset, epoch, uid, suffix), content)
+    return StoredSegment(
+        segment.base_offset,
+        segment.next_offset,
+        segment.num_chunks,
+        segment.first_timestamp_ms,
+        segment.last_timestamp_ms,
+        segment.last_chunk_id,
+        epoch,
+        uid,
+        files,
+    )
+
+
+def upload_catalog(
+    store: ObjectStore, data: Path, *, revision: int = 1, epoch: int = 1, user_version: int = 0
+) -> Cluster:
+    """Upload the catalog of a data folder, and say whose the tier is."""
+    if user_version:
+        with sqlite3.connect(data / "catalog.sqlite") as db:
+            db.execute(f"PRAGMA user_version = {user_version}")
+    content = compact_copy(str(data))
+    copy = CatalogCopy(revision, epoch, f"{revision:016x}", len(content), crc32(content))
+    store.put(copy.key, content)
+    cluster = Cluster(
+        revision=revision, epoch=epoch, writer="0123456789abcdef", start="1" * 16, catalog=copy
+    )
+    store.delete([CLUSTER])
+    store.create(CLUSTER, encode_cluster(cluster))
+    return cluster
