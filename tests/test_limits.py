@@ -23,6 +23,7 @@ from streamd.broker import arguments, checks, history, log_writer, searches, sta
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
+from streamd.broker.tier import reports
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import (
@@ -477,6 +478,8 @@ LIMITS = {
     "data of a chunk": f"{policy.DEFAULT_CHUNK_BYTES >> 20} MiB",
     "filter properties of a stream": arguments.MAX_FILTER_PROPERTIES,
     "key properties of a stream": arguments.MAX_KEY_PROPERTIES,
+    "local data of a stream in the tier": f"{policy.DEFAULT_LOCAL_BYTES >> 30} GiB",
+    "faults, or orphans, of a tier in one answer": reports.MOST_TOLD,
     "searches at once": searches.MAX_SEARCHES,
     "searches that wait": searches.MAX_WAITING,
     "searches of a connection": 1,  # the next one ends it

@@ -1,5 +1,7 @@
 """A tier that tells what a test wants."""
 
+import trio
+
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.tier.reports import (
@@ -38,6 +40,7 @@ class FakeTier:
         faults, orphans: that are found.
         error: raised by whatever waits.
         outside: names of streams that are not in the tier.
+        seconds: that a verification takes.
         asked: what was asked for, with arguments.
     """
 
@@ -48,6 +51,7 @@ class FakeTier:
         self.orphans: tuple[Orphan, ...] = (Orphan("v1/x/0.segment", 12),)
         self.error: Exception | None = None
         self.outside: set[str] = set()
+        self.seconds = 0.0
         self.asked: list[tuple[object, ...]] = []
 
     async def status(self) -> TierStatus:
@@ -73,6 +77,7 @@ class FakeTier:
 
     async def verify(self, virtual_host: Name, name: Name) -> Verification:
         self.asked.append(("verify", virtual_host, name))
+        await trio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
         if name in self.outside:
