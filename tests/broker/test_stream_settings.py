@@ -66,6 +66,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
         "stream-local-max-length-bytes": "0",
         "stream-local-max-age": "2h",
     }
+    (tmp_path / "tier").mkdir()
     tier = f"file://{tmp_path}/tier"
     async with harness(tmp_path, tier=tier) as server:
         peer = await server.peer()
