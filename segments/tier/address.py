@@ -65,7 +65,7 @@ def _folder(url: str, parts: SplitResult, endpoint: str) -> Address:
     if parts.netloc or not parts.path.startswith("/"):
         raise _no_address(url)
     if endpoint:
-        raise DeniedError("an endpoint makes no sense with a tier at file://; leave it out")
+        raise DeniedError("an endpoint is for s3://, not for file://; leave it out")
     return Address("file", "", os.path.normpath(unquote(parts.path)), "")
 
 

@@ -26,7 +26,7 @@ from typing import NoReturn
 from uuid import uuid4
 
 from segments.disk import Buffer
-from segments.errors import FULL_DISK, StorageError, read_error
+from segments.errors import FULL_DISK
 from segments.tier.object_store import (
     ConflictError,
     DeniedError,
@@ -35,6 +35,7 @@ from segments.tier.object_store import (
     StoredObject,
     TierError,
 )
+from segments.tier.pieces import Buffers, file_pieces
 
 _TEMPORARY, _LOCKS = ".tmp", ".locks"
 _LOCK_SECONDS = 60.0  # a holder that is stopped must not stop everybody else for good
@@ -59,13 +60,14 @@ class FolderStore:
     """
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self._root, self._is_prepared = root, False
         if not os.path.isdir(root):
             raise DeniedError(f"cannot use {self}: there is no such folder; create or mount it")
         with self._refusals("prepare the folder"):
             for name in (_TEMPORARY, _LOCKS):
                 os.makedirs(os.path.join(root, name), mode=0o750, exist_ok=True)
             self._remove_left_over()
+        self._is_prepared = True
 
     def __repr__(self) -> str:
         return f"file://{self._root}"
@@ -143,10 +145,10 @@ class FolderStore:
         self,
         key: str,
         write: Callable[[int], None],
-        rename: Callable[[str, str], None] = os.rename,
+        rename: Callable[[str, str], None] | None = None,
     ) -> None:
         """Give an object its content: written and synced elsewhere, then renamed, and synced."""
-        path = self._path(key)
+        path, rename = self._path(key), rename or os.rename
         temporary = os.path.join(self._root, _TEMPORARY, uuid4().hex)
         with self._refusals(f"write {key}"):
             self._must_be_there()
@@ -157,12 +159,12 @@ class FolderStore:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            _sync_folder(os.path.dirname(path))
+            self._sync_folders(os.path.dirname(path))
 
     def _into_folder(self, path: str, rename: Callable[[], None]) -> None:
         """Rename to `path`; somebody may remove its folder just then, for it is empty."""
         for is_last in (False, False, True):
-            self._make_folders(os.path.dirname(path))
+            os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
             try:
                 return rename()
             except FileNotFoundError:
@@ -170,15 +172,11 @@ class FolderStore:
                     raise
         return None
 
-    def _make_folders(self, folder: str) -> None:
-        """Create it and those above it, and sync each new one's entry."""
-        if os.path.isdir(folder):
-            return
-        above = os.path.dirname(folder)
-        self._make_folders(above)
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o750)
-        _sync_folder(above)
+    def _sync_folders(self, folder: str) -> None:
+        """All that lead to an object: who has made one of them may not have synced it yet."""
+        _sync_folder(folder)
+        if folder != self._root:
+            self._sync_folders(os.path.dirname(folder))
 
     def _remove_empty_folders(self, folder: str) -> None:
         while len(folder) > len(self._root):
@@ -192,7 +190,7 @@ class FolderStore:
         """What processes left that ended while they wrote."""
         with os.scandir(os.path.join(self._root, _TEMPORARY)) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):  # another one is quicker, or we may only read
                     if time.time() - entry.stat().st_mtime > _LEFT_OVER_SECONDS:
                         os.unlink(entry.path)
 
@@ -241,7 +239,7 @@ class FolderStore:
             self._refuse(f"cannot {operation} in {self}", error)
 
     def _refuse(self, what: str, error: OSError) -> NoReturn:
-        if not os.path.isdir(os.path.join(self._root, _LOCKS)):
+        if self._is_prepared and not os.path.isdir(os.path.join(self._root, _LOCKS)):
             raise DeniedError(f"{what}: the folder is gone; mount it again") from None
         reason = error.strerror or str(error)
         if error.errno in _DENIED:
@@ -286,39 +284,8 @@ def _read(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _copy(path: str, size: int, descriptor: int) -> None:
-    for piece in file_pieces(path, size, _PIECE):
+    for piece in file_pieces(path, size, _PIECE, Buffers(_PIECE).take):
         _write(descriptor, piece)
-
-
-def file_pieces(path: str, size: int, piece: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file, in pieces of at most `piece` bytes.
-
-    They are read, not mapped: what a mapped file cannot give back ends the process.
-
-    Raises:
-        StorageError: the file cannot be read, or is shorter.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise read_error(path, error) from error
-    try:
-        for start in range(0, size, piece):
-            wanted = min(piece, size - start)
-            content = _local(path, descriptor, start, wanted)
-            if len(content) < wanted:
-                short = f"it ends after {start + len(content)} bytes, not {size}"
-                raise StorageError("read", path, OSError(errno.EIO, short))
-            yield content
-    finally:
-        os.close(descriptor)
-
-
-def _local(path: str, descriptor: int, start: int, size: int) -> bytes:
-    try:
-        return _read(descriptor, start, size)
-    except OSError as error:
-        raise read_error(path, error) from error
 
 
 def _sync_folder(folder: str) -> None:

@@ -27,7 +27,6 @@ from obstore import exceptions, store as kinds
 
 from segments.disk import Buffer
 from segments.tier.address import Address
-from segments.tier.folder_store import file_pieces
 from segments.tier.object_store import (
     DeniedError,
     Listed,
@@ -36,10 +35,11 @@ from segments.tier.object_store import (
     TierError,
     UnsupportedError,
 )
+from segments.tier.pieces import IdleBuffers, file_pieces
 from segments.tier.refusals import refusal
 
-MOST_IN_REQUEST = 16 << 20  # bytes; buffers of twice the size cost the system twice the time
-_PARTS_AT_ONCE = 3  # of an upload: with the next one, 64 MiB of memory
+MOST_IN_REQUEST = 8 << 20  # bytes
+_PARTS_AT_ONCE = 3  # of an upload: with the one that is read meanwhile, 32 MiB of memory
 _LEAST_SECONDS, _BYTES_PER_SECOND = 60, 1_000_000
 _DEADLINE = timedelta(seconds=_LEAST_SECONDS + MOST_IN_REQUEST / _BYTES_PER_SECOND)
 _CONNECT = timedelta(seconds=10)
@@ -66,6 +66,7 @@ class RemoteStore:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._buffers = IdleBuffers(MOST_IN_REQUEST)
         # Google's store compares a number that it calls the generation, the others the etag.
         self._version = "version" if address.scheme == "gs" else "e_tag"
         try:
@@ -96,7 +97,8 @@ class RemoteStore:
         self._put(key, len(whole), (whole[start : start + MOST_IN_REQUEST] for start in starts))
 
     def put_file(self, key: str, path: str, size: int) -> None:  # noqa: D102 - see ObjectStore
-        self._put(key, size, file_pieces(path, size, MOST_IN_REQUEST))
+        with self._buffers.borrowed() as buffers:
+            self._put(key, size, file_pieces(path, size, MOST_IN_REQUEST, buffers.take))
 
     def create(self, key: str, content: bytes) -> str:  # noqa: D102 - see ObjectStore
         with self._refusals(f"write {key}"):

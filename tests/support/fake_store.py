@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import trio
 
 from segments.disk import Buffer
-from segments.tier.folder_store import file_pieces
 from segments.tier.object_store import (
     ConflictError,
     Listed,
@@ -23,6 +22,7 @@ from segments.tier.object_store import (
     StoredObject,
     TierError,
 )
+from segments.tier.pieces import file_pieces
 from streamd.broker import threads
 
 READS = ("get", "get_range")

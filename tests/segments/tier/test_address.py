@@ -83,3 +83,33 @@ def test_what_is_no_endpoint(url: str) -> None:
 def test_who_needs_no_endpoint(url: str) -> None:
     with pytest.raises(DeniedError, match=r"; leave it out$"):
         parse_address(url, "http://minio:9000")
+
+
+def test_a_password_in_it() -> None:
+    for told_of, url, endpoint in (
+        ("the tier's address", "s3://me:swordfish@bucket", ""),
+        ("the tier's endpoint", "s3://bucket", "http://me:swordfish@host:9000"),
+    ):
+        with pytest.raises(DeniedError) as told:
+            parse_address(url, endpoint)
+        assert str(told.value) == (
+            f"{told_of} has a user or a password in it; take it out, and put credentials into the"
+            " environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
+def test_which_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_address("s3://b", "http://h:9000/").endpoint == "http://h:9000"
+    monkeypatch.setenv("AWS_ENDPOINT", "https://third")
+    assert parse_address("s3://b").endpoint == "https://third"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://second")
+    assert parse_address("s3://b").endpoint == "https://second"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://first")
+    address = parse_address("s3://b/p")
+    assert str(address) == "s3://b/p at https://first"
+    assert parse_address("s3://b", "http://given").endpoint == "http://given"
+    assert parse_address("gs://b").endpoint == ""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://me:swordfish@first")
+    with pytest.raises(DeniedError, match="the tier's endpoint has a user or a password") as told:
+        parse_address("s3://b")
+    assert "swordfish" not in str(told.value)

@@ -315,7 +315,6 @@ class TestLostAnswers:
     def test_no_answer_in_time(
         self, store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(remote_store, "_ONCE", {**remote_store._ONCE})
         monkeypatch.setattr(remote_store, "_DEADLINE", timedelta(seconds=0.5))
         hasty = open_store(repr(store).partition(" ")[0], proxy.endpoint)
         proxy.decide = first(Spoil.SILENCE, "PUT")
@@ -379,13 +378,32 @@ class TestLostAnswers:
     def test_a_part_that_is_lost_is_sent_again(
         self, store: ObjectStore, proxy: StoreProxy, tmp_path: Path
     ) -> None:
-        path, size = tmp_path / "file", MOST_IN_REQUEST + 100
-        with path.open("wb") as file:
-            file.truncate(size)
-        for spoil in (Spoil.LOST, Spoil.UNREACHED, Spoil.FAILED):
-            proxy.decide = first(spoil, "PUT")
-            store.put_file("v1/x", str(path), size)
-            assert next(iter(store.listing("v1"))).size == size
+        path, content = tmp_path / "file", bytes(range(256)) * (MOST_IN_REQUEST // 256) + b"the end"
+        path.write_bytes(content)
+        proxy.decide = first(Spoil.LOST, "PUT")
+        store.put_file("v1/x", str(path), len(content))
+        assert store.get("v1/x").content == content
+
+    def test_what_is_sent_again_is_the_same(
+        self, alone: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each part is lost once, while others are read into memory that is used again."""
+        size = 100_000
+        monkeypatch.setattr(remote_store, "MOST_IN_REQUEST", size)
+        path, parts = tmp_path / "file", [bytes([n]) * size for n in range(40)]
+        path.write_bytes(b"".join(parts))
+        sent: dict[str, list[bytes]] = {}
+
+        def decide(request: Request) -> Spoil | Answer:
+            if request.method != "PUT":
+                return upload(request)
+            bodies = sent.setdefault(request.path, [])
+            bodies.append(request.body)
+            return Spoil.UNREACHED if len(bodies) == 1 else Answer(200, {"etag": '"e"'}, b"")
+
+        alone.decide = decide
+        at(alone).put_file("v1/x", str(path), 40 * size)
+        assert sorted(sent.values()) == [[part, part] for part in parts]
 
     def test_a_part_that_never_arrives_leaves_nothing(
         self, store: ObjectStore, proxy: StoreProxy, tmp_path: Path
@@ -478,6 +496,15 @@ def deleted(body: bytes) -> Answer:
     names = re.findall(rb"<Key>(.*?)</Key>", body)
     each = b"".join(b"<Deleted><Key>%s</Key></Deleted>" % name for name in names)
     return Answer(200, {}, b"<DeleteResult>%s</DeleteResult>" % each)
+
+
+def upload(request: Request) -> Answer:
+    """The answers to the beginning and the end of an upload in parts."""
+    if request.path.endswith("uploads="):
+        begun = b"<InitiateMultipartUploadResult><UploadId>1</UploadId>"
+        return Answer(200, {}, begun + b"</InitiateMultipartUploadResult>")
+    done = b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+    return Answer(200, {}, done)
 
 
 class TestWhatIsSent:
