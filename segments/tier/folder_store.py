@@ -151,7 +151,6 @@ class FolderStore:
         path, rename = self._path(key), rename or os.rename
         temporary = os.path.join(self._root, _TEMPORARY, uuid4().hex)
         with self._refusals(f"write {key}"):
-            self._must_be_there()
             try:
                 _write_synced(temporary, write)
                 self._into_folder(path, lambda: rename(temporary, path))

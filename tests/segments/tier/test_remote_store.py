@@ -558,10 +558,7 @@ class TestWhatIsSent:
     def test_google_compares_generations(
         self, alone: StoreProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        account = {"gcs_base_url": alone.endpoint, "disable_oauth": True}
-        account |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
-        monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+        self.google(alone, monkeypatch)
         answer = Answer(200, {"etag": '"e"', "x-goog-generation": "78"}, b"")
         alone.decide = lambda _: answer
         store = open_store("gs://bucket/p")
@@ -569,8 +566,23 @@ class TestWhatIsSent:
         assert self.headers(alone)["x-goog-if-generation-match"] == "0"
         assert store.replace("v1/x", b"1", "77") == "78"
         assert self.headers(alone)["x-goog-if-generation-match"] == "77"
-        alone.decide = lambda _: Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
-        store.delete(["v1/x", "v1/y"])
+
+    def test_google_deletes_one_by_one_also_what_is_missing(
+        self, alone: StoreProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.google(alone, monkeypatch)
+        alone.decide = lambda request: (
+            refused(404, "NoSuchKey") if request.path.endswith("0") else Answer(204, {}, b"")
+        )
+        open_store("gs://bucket/p").delete([f"v1/{n}" for n in range(50)])
+        deleted = {request.path for request in alone.requests if request.method == "DELETE"}
+        assert deleted == {f"/bucket/p%2Fv1%2F{n}" for n in range(50)}
+
+    def google(self, alone: StoreProxy, patch: pytest.MonkeyPatch) -> None:
+        account = {"gcs_base_url": alone.endpoint, "disable_oauth": True}
+        account |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        patch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+        patch.setenv("GOOGLE_ALLOW_HTTP", "true")
 
     def test_azure_compares_etags(self, alone: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
