@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from segments.errors import StorageError
+from segments.tier.keys import StreamKey
 from segments.tier.object_store import (
     ConflictError,
     DeniedError,
@@ -53,6 +54,18 @@ def test_what_was_put_is_there(store: ObjectStore) -> None:
         store.put(key, b"content")
         assert store.get(key).content == b"content"
         assert bytes(store.get_range(key, 2, 3)) == b"nte"
+
+
+@pytest.mark.parametrize("length", [1, 39, 40, 41, 42, 66, 67, 255])
+def test_the_longest_names_of_streams(store: ObjectStore, length: int) -> None:
+    """Where keys become files, no part is too long for one; cut escapes are no trouble."""
+    for name in ("ü" * length, "x" + "/" * length, "%" * length, "." * length):
+        stream = StreamKey(name, name, "f" * 24)
+        key = stream.object(2**63 - 1, 2**32, "0123456789abcdef", ".tracking")
+        store.put(key, name.encode())
+        assert store.get(key).content == name.encode()
+        assert keys(store, stream.folder) == [key]
+        store.delete([key])
 
 
 def test_any_buffer_can_be_put_also_an_empty_one_and_again(store: ObjectStore) -> None:
