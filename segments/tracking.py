@@ -142,6 +142,30 @@ class Tracking:
         _trim(self._offsets, MAX_OFFSETS)
 
 
+def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
+    """What was known at an offset, where chunks after it are known, too.
+
+    Args:
+        next_offset: the offset.
+        before: what chunks before it say, as far as they were looked at.
+        now: a snapshot of what is known now: stored offsets, and sequences of publishers that have
+            sent nothing since.
+    """
+    found: dict[bytes, Block] = {}
+    offsets = []
+    for block in (*before.snapshot_blocks(), *now):
+        if block.kind == OFFSET:
+            continue
+        known = found.get(block.id)
+        if block.chunk_id is None or block.chunk_id >= next_offset:
+            continue
+        if known is None or (known.chunk_id or 0) <= block.chunk_id:
+            found[block.id] = block
+    offsets = [block for block in now if block.kind == OFFSET]
+    sequences = sorted(found.values(), key=lambda block: block.chunk_id or 0)
+    return Tracking.from_snapshot([*(b for b in sequences if b.kind == SEQUENCE), *offsets])
+
+
 def _trim(references: dict[bytes, _Value], limit: int) -> None:
     while len(references) > limit:
         del references[next(iter(references))]

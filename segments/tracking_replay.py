@@ -124,7 +124,7 @@ class _Restorer:
     def _replay_chunk(self, path: str, file: Readable, position: int, header: ChunkHeader) -> None:
         """Apply what one chunk says of tracking, also a chunk that osiris wrote."""
         try:
-            blocks = _tracking_of(file, position, header)
+            blocks = tracking_of(file, position, header)
         except FormatError as error:
             self.notes.append(f"left out tracking in {path} at byte {position}: {error}")
             return
@@ -134,7 +134,13 @@ class _Restorer:
             self.tracking.apply(blocks, header.chunk_id)
 
 
-def _tracking_of(file: Readable, position: int, header: ChunkHeader) -> list[Block]:
+def tracking_of(file: Readable, position: int, header: ChunkHeader) -> list[Block]:
+    """What one chunk says of publishers and consumers, also a chunk that osiris wrote.
+
+    Raises:
+        FormatError: it cannot be read.
+        StorageError: the system refused.
+    """
     data_start = position + header.data_start
     if header.chunk_type in (TRACKING_DELTA, TRACKING_SNAPSHOT):
         raw = file.read(header.data_size, data_start)[_ENTRY_HEAD_SIZE:]

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -29,8 +30,11 @@ from streamd.broker.errors import Refused
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
+from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity, begin_epoch
-from streamd.broker.tier.restore import RestoreError, check_is_ours, check_whole, restore
+from streamd.broker.tier.restore import RestoreError, check_is_ours, check_whole, is_used, restore
+from streamd.broker.tier.tier import Tier
 from streamd.config import (
     DRAIN_SECONDS,
     MAX_METRICS_CONNECTIONS,
@@ -56,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 # Descriptors: catalog, listeners, the event loop, threads; and what asks for metrics.
 _OTHER_FILES = 64 + MAX_METRICS_CONNECTIONS
+_CACHE_SHARE = 10
 METRICS = "metrics"  # a name of listeners
 
 
@@ -355,7 +360,7 @@ async def _prepare_folder(config: Config) -> None:
         StartError: it cannot.
     """
     try:
-        if config.tier:
+        if config.tier and (config.restore or not is_used(config.data)):
             store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
             await (restore if config.restore else check_is_ours)(config.data, store)
         check_whole(config.data)
@@ -383,7 +388,8 @@ async def _open_broker(
                 *(config.data, writer, tasks, now_ms, config.max_streams, flusher),
                 has_tier=bool(config.tier),
                 identity=identity,
-                cache_bytes=config.tier_cache_bytes,
+                cache_bytes=_cache_bytes(config),
+                make_tier=_tier_maker(config, identity, now_ms),
             )
             try:
                 yield broker
@@ -393,6 +399,23 @@ async def _open_broker(
         if broker is not None:
             with trio.CancelScope(shield=True):
                 await broker.close()
+
+
+def _tier_maker(
+    config: Config, identity: Identity, now_ms: Callable[[], int]
+) -> Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None:
+    if not config.tier or config.read_only:
+        return None
+    return partial(Tier, config, identity, now_ms)
+
+
+def _cache_bytes(config: Config) -> int:
+    """Of what was read from the tier: a tenth of the disk at most."""
+    try:
+        most = shutil.disk_usage(config.data).total // _CACHE_SHARE
+    except OSError:
+        return config.tier_cache_bytes
+    return min(config.tier_cache_bytes, most)
 
 
 def _connection_budget(config: Config) -> int:

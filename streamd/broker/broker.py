@@ -30,6 +30,7 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierReports
+from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
@@ -58,6 +59,7 @@ class Broker:
         has_tier: sealed segments go to a tier.
         identity: who this server is; None where nobody asks.
         cache_bytes: of what was read from the tier, on the disk.
+        make_tier: makes what uploads to the tier; None where nothing does.
 
     Attributes:
         virtual_hosts: by name.
@@ -88,12 +90,12 @@ class Broker:
         has_tier: bool = False,
         identity: Identity | None = None,
         cache_bytes: int = 1 << 30,
+        make_tier: Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self._identity = identity
         self.now_ms = now_ms
         self.data = data
-        self.tier: TierReports | None = None
         self.has_looked = False
         self.catalog = catalog
         self.supervisor = Supervisor(nursery)
@@ -101,6 +103,9 @@ class Broker:
         self.poller = open_poller(self.rounds)
         cache = TierCache(str(Path(data, "tier-cache")), cache_bytes)
         self.fetcher = Fetcher(cache, self.supervisor)
+        parts = self.supervisor, self.fetcher, catalog
+        tier = None if make_tier is None else make_tier(*parts)
+        self.tier: TierReports | None = tier
         self.searches = Searches(now_ms, self.rounds)
         self.traffic = Traffic()
         self.history = History(self.traffic, self.streams, now_ms)
@@ -119,13 +124,20 @@ class Broker:
             self.fetcher,
             has_tier,
             self._epoch,
+            tier,
         )
 
     def _epoch(self) -> int | None:
+        tier = self._resources.tier
+        if tier is not None:
+            return tier.identity.epoch
         return None if self._identity is None else self._identity.epoch
 
     async def open(self, contents: Contents) -> None:
         """Take what the catalog knows, and begin; logs are opened when they are wanted."""
+        tier = self._resources.tier
+        if tier is not None:
+            await tier.open()
         trash = await threads.in_thread(_clean_up, self.data, contents.streams)
         await threads.in_thread(self.fetcher.cache.clear)
         for name in contents.virtual_hosts:
@@ -139,6 +151,8 @@ class Broker:
             standing = contents.selectors.get((row.virtual_host, row.name), ())
             self.virtual_hosts[row.virtual_host].load_stream(row, standing)
         start, resources = self.supervisor.start, self._resources
+        if tier is not None:
+            await tier.start()
         start("expiring segments", self._expire_now_and_then)
         start("building filter indexes", resources.indexer.run)
         start("indexing keys", resources.keys.run)
@@ -185,8 +199,10 @@ class Broker:
             Refused: it does not exist, or the catalog cannot be written.
         """
         self.check_virtual_host(name)
-        await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
-        await self.virtual_hosts.pop(name).remove()
+        host = self.virtual_hosts[name]
+        async with host.deleting(host.names()):
+            await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
+            await self.virtual_hosts.pop(name).remove()
 
     async def _expire_now_and_then(self) -> None:
         while True:

@@ -28,6 +28,8 @@ from segments.flush import Flush
 from segments.offset_lookup import Position
 from segments.segment import Segment
 from segments.tier.cache import ColdError
+from segments.tier.local_copy import write_copy
+from segments.tier.manifest import Manifest
 from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
@@ -306,6 +308,36 @@ class LogMaintenance:
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
         return log.first_offset, parts
+
+    async def keep_manifest(self, manifest: Manifest) -> bool:
+        """Write the copy of what a store has down, and let the log go by it.
+
+        Returns:
+            Whether it is on the device; False also when the log is closed.
+        """
+        log = self._log
+        async with self._turn:
+            if self.is_stopped or log.is_closed:
+                return False
+            disk, folder = log.segments[-1].disk, log.folder
+            is_written = await self._carry_out(
+                lambda: write_copy(disk, folder, manifest), logging.WARNING
+            )
+            if is_written and not log.is_closed:
+                log.is_stored(manifest)
+            return is_written
+
+    async def evict(self, segments: Collection[Segment]) -> None:
+        """Remove files of segments that a store has, and that nobody works on; oldest first."""
+        log = self._log
+        async with self._turn:
+            for segment in segments:
+                if self.is_stopped or log.is_closed or segment in self._busy:
+                    return
+                if not log.keeps(segment) or segment.stored is None or segment.cold is not None:
+                    continue
+                log.make_cold(segment)
+                await self._carry_out(segment.remove_file, logging.WARNING)
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index, built or opened in a thread.

@@ -11,6 +11,7 @@ from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Fetcher
+from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
 
@@ -66,6 +67,7 @@ class ServerResources(NamedTuple):
         traffic: counts what goes through the server.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         has_tier: sealed segments go to a tier.
+        tier: where those go; None without one.
         epoch: of what is appended to logs from now on; None for one that no chunk has.
     """
 
@@ -83,3 +85,4 @@ class ServerResources(NamedTuple):
     fetcher: Fetcher | None = None
     has_tier: bool = False
     epoch: Callable[[], int | None] = _no_epoch
+    tier: Tier | None = None

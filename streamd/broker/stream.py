@@ -34,7 +34,7 @@ import errno
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
@@ -46,6 +46,7 @@ from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
 from segments.segment import Segment
 from segments.tier.cache import ColdError
+from segments.tier.manifest import Manifest
 from streamd.broker import threads
 from streamd.broker.catalog_writer import Check, permitted
 from streamd.broker.errors import Reason, Refused
@@ -125,6 +126,26 @@ class KeySchedule(Protocol):
         """A stream, whose log is open, has keys to index."""
 
 
+class TierUse(Protocol):
+    """What becomes of the stream's sealed segments in an object store."""
+
+    @property
+    def fence(self) -> str:
+        """Why the stream takes no messages; empty while it does."""
+
+    def policy_changed(self, policy: LogPolicy) -> None:
+        """The stream has these limits from now on."""
+
+    def log_opened(self, log: Log) -> None:
+        """Its log is open."""
+
+    def log_closes(self) -> None:
+        """Its log is about to be closed, or the stream is gone."""
+
+    def changed(self) -> None:
+        """A segment was sealed, or some were dropped."""
+
+
 class StreamServices(NamedTuple):
     """The parts of a server that its streams work with.
 
@@ -138,6 +159,7 @@ class StreamServices(NamedTuple):
         keys: has keys indexed; None where nobody does.
         traffic: of the server; None where nobody asks for it.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
+        tier: has sealed segments uploaded; None where nobody does.
     """
 
     now_ms: Callable[[], int]
@@ -149,6 +171,7 @@ class StreamServices(NamedTuple):
     keys: KeySchedule | None = None
     traffic: Traffic | None = None
     fetcher: Fetcher | None = None
+    tier: TierUse | None = None
 
 
 class Stream:
@@ -182,6 +205,7 @@ class Stream:
         self.waiters = Waiters()
         self.traffic = StreamTraffic(services.traffic or Traffic())
         self._services = services
+        self._tier = services.tier
         self._log: Log | None = None
         self._writer: LogWriter | None = None
         self._maintenance: LogMaintenance | None = None
@@ -354,6 +378,8 @@ class Stream:
             self.publish(pending)
         if services.keeper is not None:
             services.keeper.opened(self)
+        if self._tier is not None:
+            self._tier.log_opened(log)
         self.want_keys()
         self._changed.unpark_all()
 
@@ -382,6 +408,8 @@ class Stream:
         maintenance, writer, log = self._maintenance, self._writer, self.log
         assert maintenance is not None and writer is not None  # noqa: S101, PT018 - it is open
         self.state = StreamState.CLOSING
+        if self._tier is not None:
+            self._tier.log_closes()
         with trio.CancelScope(shield=True):
             await maintenance.stop()
             self._running.cancel()
@@ -437,7 +465,14 @@ class Stream:
             return self._reason
         if self.state is StreamState.GONE:
             return "it was deleted"
+        if self._fence:
+            return self._fence
         return self._writer.failure if self._writer is not None else None
+
+    @property
+    def _fence(self) -> str:
+        """Another server writes it now; empty while this one does."""
+        return "" if self._tier is None else self._tier.fence
 
     @property
     def unavailable(self) -> str | None:
@@ -493,6 +528,8 @@ class Stream:
 
     def set_policy(self, policy: LogPolicy) -> None:
         """Keep to other limits from the next chunk on."""
+        if self._tier is not None:
+            self._tier.policy_changed(policy)
         if self._writer is None or self._upkeep is None:
             self._keys_changed = True  # perhaps: it is looked at when the log is opened
             return
@@ -514,7 +551,9 @@ class Stream:
     def publish(self, pending: PendingEntries) -> None:
         """Queue entries; their publisher is told when they are stored."""
         writer = self._writer
-        if writer is None or self.state is not StreamState.OPEN:
+        if self._tier is not None and self._tier.fence:
+            pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
+        elif writer is None or self.state is not StreamState.OPEN:
             self._publish_early(pending)
         elif writer.publish(pending) and not self._services.rounds.at_end(self._write_in_round):
             self._work.set()
@@ -616,6 +655,8 @@ class Stream:
             if self._waits_for_flush:
                 await self.flush()
             if writer.take_rolled():
+                if self._tier is not None:
+                    self._tier.changed()
                 await self._expire_beside()
             if writer.is_waiting:
                 await trio.sleep(FULL_DISK_SECONDS)
@@ -705,8 +746,12 @@ class Stream:
 
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
-        if self._maintenance is not None:
+        if self._maintenance is not None and self._log is not None:
+            before = self._log.first_offset
             await self._maintenance.expire()
+            has_dropped = self._log is not None and self._log.first_offset != before
+            if self._tier is not None and has_dropped:
+                self._tier.changed()
 
     async def truncate(self, spec: OffsetSpec, check: Check = permitted) -> int:
         """Let the log begin at the chunk that `spec` leads to; returns its first offset then.
@@ -727,7 +772,10 @@ class Stream:
             raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
         await self.settled()
         try:
-            return await maintenance.truncate(spec, check)
+            first = await maintenance.truncate(spec, check)
+            if self._tier is not None:
+                self._tier.changed()
+            return first
         except Stopped:
             raise Refused(Reason.NOT_FOUND, self.name) from None
         except StorageError as error:
@@ -765,6 +813,23 @@ class Stream:
         except ColdError:
             assert self._services.fetcher is not None  # noqa: S101 - as above
             return await self._services.fetcher.patiently(self, work, *arguments)
+
+    # -- the tier, see tier/stream_tier.py
+
+    async def keep_manifest(self, manifest: Manifest) -> bool:
+        """Write the copy of what a store has down; whether it is on the device."""
+        return self._maintenance is not None and await self._maintenance.keep_manifest(manifest)
+
+    async def evict(self, segments: Collection[Segment]) -> None:
+        """Remove files of segments that a store has."""
+        if self._maintenance is not None:
+            await self._maintenance.evict(segments)
+
+    async def seal(self) -> None:
+        """Begin a new segment, unless the newest one is empty."""
+        if self._maintenance is not None:
+            await self._maintenance.flush(seals=True)
+            self._work.set()
 
     # -- keys, see key_upkeep.py
 
@@ -831,6 +896,8 @@ class Stream:
     def remove(self) -> None:
         """The stream is deleted: nobody waits for it any longer, its files are released."""
         self.state = StreamState.GONE
+        if self._tier is not None:
+            self._tier.log_closes()
         self.traffic.server.stream_is_gone(self.traffic)
         self._running.cancel()
         if self._writer is not None:

@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -56,6 +57,16 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
 def use(limiter: trio.CapacityLimiter) -> None:
     """Do the work of this task in threads that others do not wait for; see `_limiter`."""
     _limiter.set(limiter)
+
+
+@contextmanager
+def using(limiter: trio.CapacityLimiter) -> Iterator[None]:
+    """The same for the work in a block."""
+    token = _limiter.set(limiter)
+    try:
+        yield
+    finally:
+        _limiter.reset(token)
 
 
 async def compute(work: Callable[..., Result], *arguments: object) -> Result:

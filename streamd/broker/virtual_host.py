@@ -2,12 +2,14 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
+
+import trio
 
 from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
@@ -108,6 +110,10 @@ class VirtualHost:
     def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
         shared = self._resources
+        tiered = None
+        if shared.tier is not None:
+            name = row.name
+            tiered = shared.tier.add_stream(self.name, name, lambda: self._streams.find_row(name))
         services = StreamServices(
             shared.now_ms,
             shared.rounds,
@@ -118,8 +124,12 @@ class VirtualHost:
             shared.keys,
             shared.traffic,
             shared.fetcher,
+            tiered,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
+        if tiered is not None:
+            tiered.belongs_to(stream)
+            tiered.policy_changed(self._policy(row))
         if not row.has_files:
             stream.know_empty()
         self._streams.add(row, stream)
@@ -426,16 +436,38 @@ class VirtualHost:
             catalog.remove_streams(self.name, names)
             self.exchanges.remove_rows(catalog, exchanges)
 
-        await turn.commit(remove)
-        gone = await self._end_all(names)
-        self.exchanges.forget(exchanges)
-        self.exchanges.forget_streams(names)
-        logger.info("deleted stream %s", super_stream or ", ".join(names))
+        async with self.deleting(names):
+            await turn.commit(remove)
+            gone = await self._end_all(names)
+            self.exchanges.forget(exchanges)
+            self.exchanges.forget_streams(names)
+            logger.info("deleted stream %s", super_stream or ", ".join(names))
+            try:
+                answer()
+            finally:  # others have to know even if the peer that asked can get no answer
+                await self._tell(gone)
+                await self._take_away(names)
+
+    @asynccontextmanager
+    async def deleting(self, names: Sequence[Name]) -> AsyncIterator[None]:
+        """Streams are deleted in the block: what is in the tier of them will be removed there.
+
+        That is written down before, as the catalog will not know them any more.
+        """
+        tier = self._resources.tier
+        if tier is None:
+            yield
+            return
+        deletion = await tier.will_delete({name: self.folder(name) for name in names}, self.name)
         try:
-            answer()
-        finally:  # others have to know even if the peer that asked can get no answer
-            await self._tell(gone)
-            await self._take_away(names)
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                gone = [name for name in names if name not in self._streams]
+                if gone:
+                    await tier.is_deleted(deletion, self.name, gone)
+                else:
+                    await tier.is_kept(deletion)
 
     async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""

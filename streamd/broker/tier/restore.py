@@ -132,7 +132,7 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
     Raises:
         RestoreError: the folder is new, and the tier is not.
     """
-    if _is_used(data):
+    if is_used(data):
         return
     try:
         found = await threads.in_thread(claims.look, store)
@@ -147,7 +147,8 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
         )
 
 
-def _is_used(data: str) -> bool:
+def is_used(data: str) -> bool:
+    """A server has run on this folder."""
     return any(Path(data, name).exists() for name in (CATALOG_FILE, RESTORING))
 
 

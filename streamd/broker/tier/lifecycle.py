@@ -1,0 +1,254 @@
+"""What becomes of objects: whole streams are removed, what nothing names is found, all is verified.
+
+A stream is deleted so: its manifest says that it is, then its objects go, the manifest last. So a
+stop in between is finished by whoever finds the manifest, and until the last object is gone nobody
+takes what is left for a stream.
+
+An object that no manifest names is an orphan if nobody is about to name it: it is of an earlier
+epoch than that of this server, or more than a day old, and not of an upload that is under way. The
+manifest is read after the objects were listed, so what was named in between is not taken for one.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+from segments.checksum import crc32
+from segments.errors import FormatError
+from segments.tier.keys import (
+    CATALOG_FOLDER,
+    MANIFEST_NAME,
+    VERSION,
+    StreamKey,
+    parse_object,
+)
+from segments.tier.manifest import Manifest, StoredFile, decode_manifest
+from segments.tier.manifest_store import look_up, put_manifest
+from segments.tier.object_store import Listed, MissingError, ObjectStore
+from streamd.broker.tier import claims
+from streamd.broker.tier.identity import Identity
+from streamd.broker.tier.reports import MOST_TOLD, Collected, Fault, Orphan, Verification
+from streamd.broker.tier.requests import ask
+
+_DAY_MS = 24 * 3_600_000
+_AT_ONCE = 1_000  # objects that are deleted in a request
+_RANGE_BYTES = 4 << 20
+
+
+def delete_stream(store: ObjectStore, key: StreamKey, me: Identity) -> None:
+    """Remove everything of one life of a stream; in a thread, as often as it takes.
+
+    Raises:
+        TierError: the store did not answer; some of it may be gone.
+    """
+    kept = look_up(store, key)
+    if kept is not None and not kept.manifest.is_deleted:
+        manifest = kept.manifest
+        if manifest.epoch > me.epoch:
+            return  # it is another server's now
+        put_manifest(
+            store,
+            kept,
+            replace(
+                manifest,
+                revision=manifest.revision + 1,
+                epoch=me.epoch,
+                writer=me.name,
+                is_deleted=True,
+            ),
+        )
+    _remove(store, [one.key for one in store.listing(key.folder) if one.key != key.manifest])
+    if kept is not None:
+        store.delete([key.manifest])
+
+
+def _remove(store: ObjectStore, keys: list[str]) -> None:
+    for start in range(0, len(keys), _AT_ONCE):
+        store.delete(keys[start : start + _AT_ONCE])
+
+
+# -- verify
+
+
+async def verify(store: ObjectStore, key: StreamKey) -> Verification:
+    """Read all objects of a stream, and compare sizes and checksums.
+
+    Raises:
+        TierError: the store cannot be asked.
+    """
+    found = _Findings()
+    manifest = await ask(_manifest_of, store, key, found)
+    if manifest is not None:
+        sizes = await ask(_sizes, store, key)
+        for name, file in _files(manifest).items():
+            await _verify(store, name, file, sizes.get(name), found)
+    return Verification(
+        num_objects=found.num_objects,
+        num_bytes=found.num_bytes,
+        num_faults=found.num_faults,
+        faults=tuple(found.faults),
+    )
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.num_objects = self.num_bytes = self.num_faults = 0
+        self.faults: list[Fault] = []
+
+    def add(self, key: str, sentence: str) -> None:
+        self.num_faults += 1
+        if len(self.faults) < MOST_TOLD:
+            self.faults.append(Fault(key, sentence))
+
+
+def _manifest_of(store: ObjectStore, key: StreamKey, found: _Findings) -> Manifest | None:
+    try:
+        content = store.get(key.manifest).content
+        found.num_objects, found.num_bytes = 1, len(content)
+        return decode_manifest(content, key)
+    except MissingError:
+        found.add(key.manifest, "it is not there")
+    except FormatError as error:
+        found.add(key.manifest, str(error))
+    return None
+
+
+def _sizes(store: ObjectStore, key: StreamKey) -> dict[str, int]:
+    return {one.key: one.size for one in store.listing(key.folder)}
+
+
+def _files(manifest: Manifest) -> dict[str, StoredFile]:
+    files = {
+        segment.key(manifest.stream, suffix): file
+        for segment in manifest.segments
+        for suffix, file in segment.files.items()
+    }
+    if manifest.tracking is not None:
+        files[manifest.tracking_key] = manifest.tracking.file
+    return files
+
+
+async def _verify(
+    store: ObjectStore, key: str, file: StoredFile, size: int | None, found: _Findings
+) -> None:
+    if size is None:
+        found.add(key, "it is not there")
+        return
+    found.num_objects += 1
+    if size != file.size:
+        found.add(key, f"it has {size} bytes, expected {file.size}")
+        return
+    crc = 0
+    for start in range(0, size, _RANGE_BYTES):
+        wanted = min(_RANGE_BYTES, size - start)
+        try:
+            crc = crc32(await ask(store.get_range, key, start, wanted, size=wanted), crc)
+        except MissingError:
+            found.add(key, "it is not there")
+            return
+        found.num_bytes += wanted
+    if crc != file.crc:
+        found.add(key, "its checksum is wrong")
+
+
+# -- orphans
+
+
+class Known(NamedTuple):
+    """What the server knows of its streams.
+
+    Attributes:
+        is_orphan: a stream that is in the store is not in the catalog, or was deleted since.
+        in_work: keys of objects of uploads that are under way.
+    """
+
+    is_orphan: Callable[[StreamKey], bool]
+    in_work: Callable[[], Collection[str]]
+
+
+async def collect(
+    store: ObjectStore, me: Identity, now_ms: int, known: Known, *, is_dry: bool
+) -> Collected:
+    """Look for orphans, and remove them unless it is a dry run.
+
+    Raises:
+        TierError: the store cannot be asked; some may be removed.
+    """
+    search = _Search(store, me, now_ms, known, is_dry)
+    await ask(search.look_at_catalogs)
+    for host in await ask(store.folders, VERSION):
+        if host == CATALOG_FOLDER:
+            continue
+        for folder in await ask(store.folders, host):
+            await ask(search.look_at, folder)
+    return Collected(
+        num_orphans=search.num_orphans,
+        num_bytes=search.num_bytes,
+        is_removed=not is_dry,
+        orphans=tuple(search.orphans),
+    )
+
+
+class _Search:
+    """A search for orphans; all methods block."""
+
+    def __init__(
+        self, store: ObjectStore, me: Identity, now_ms: int, known: Known, is_dry: bool
+    ) -> None:
+        self.num_orphans = self.num_bytes = 0
+        self.orphans: list[Orphan] = []
+        self._store, self._me, self._known = store, me, known
+        self._old_ms = now_ms - _DAY_MS
+        self._is_dry = is_dry
+
+    def look_at(self, folder: str) -> None:
+        """Find the orphans in the folder of one life of a stream."""
+        listed = list(self._store.listing(folder))
+        manifest_key = f"{folder}/{MANIFEST_NAME}"
+        try:
+            manifest = decode_manifest(self._store.get(manifest_key).content)
+        except MissingError:
+            self._take([one for one in listed if one.key != manifest_key and self._is_old(one)])
+            return
+        except FormatError:
+            return  # of a later version, or damaged: nothing is certain
+        if manifest.epoch > self._me.epoch:
+            return
+        if manifest.is_deleted or self._known.is_orphan(manifest.stream):
+            self._take(listed, manifest.stream)
+            return
+        named = manifest.keys() | {manifest_key}
+        self._take([one for one in listed if one.key not in named and self._is_old(one)])
+
+    def look_at_catalogs(self) -> None:
+        """Find copies of the catalog that are not the newest."""
+        held = claims.look(self._store)
+        newest = held.cluster.catalog if held is not None else None
+        key = "" if newest is None else newest.key
+        old = [
+            one
+            for one in self._store.listing(CATALOG_FOLDER)
+            if one.key != key and one.modified_ms < self._old_ms
+        ]
+        self._take(old)
+
+    def _is_old(self, one: Listed) -> bool:
+        """Nobody is about to name it."""
+        name = parse_object(one.key.rpartition("/")[2])
+        if name is None:
+            return False  # not ours
+        return name.epoch < self._me.epoch or one.modified_ms < self._old_ms
+
+    def _take(self, found: list[Listed], stream: StreamKey | None = None) -> None:
+        in_work = self._known.in_work()
+        found = [one for one in found if one.key not in in_work]
+        self.num_orphans += len(found)
+        self.num_bytes += sum(one.size for one in found)
+        room = MOST_TOLD - len(self.orphans)
+        self.orphans += [Orphan(one.key, one.size) for one in found[:room]]
+        if self._is_dry or not found:
+            return
+        if stream is None:
+            _remove(self._store, [one.key for one in found])
+        else:
+            delete_stream(self._store, stream, self._me)

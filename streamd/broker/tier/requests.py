@@ -1,0 +1,149 @@
+"""Requests to the store: in threads of their own, counted, and with an end.
+
+A request may hang for as long as the store's time limits allow. So it does not use up the threads
+that others need for the disk, and whoever waits for it can be cancelled, when the server stops for
+one: the thread is left alone then, and what it does is of no harm, as every write may be repeated,
+or is a compare-and-set.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+
+from segments.disk import Buffer
+from segments.tier.object_store import (
+    ConflictError,
+    Listed,
+    MissingError,
+    ObjectStore,
+    StoredObject,
+    TierError,
+)
+from streamd.broker import threads
+from streamd.broker.tier.reports import Kind
+
+Result = TypeVar("Result")
+
+_MOST_THREADS = 16
+_DEADLINE_SECONDS = 120.0  # of a request without a body
+_SLOWEST = 1_000_000.0  # bytes in a second
+
+
+_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("asking the store")
+
+
+def _threads() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(_MOST_THREADS)
+        _limiter.set(limiter)
+        return limiter
+
+
+class CountedStore:
+    """A store that counts what is asked of it; see ObjectStore.
+
+    Args:
+        inner: the store.
+
+    Attributes:
+        requests: so far, by kind.
+        transferred: bytes of those that were answered, by kind.
+        errors: requests that failed; what is missing, or was changed meanwhile, is no failure.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.requests: Counter[str] = Counter()
+        self.transferred: Counter[str] = Counter()
+        self.errors = 0
+        self._inner = inner
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @contextmanager
+    def _counted(self, kind: Kind) -> Iterator[None]:
+        with self._lock:
+            self.requests[kind] += 1
+        try:
+            yield
+        except (MissingError, ConflictError):
+            raise
+        except TierError:
+            with self._lock:
+                self.errors += 1
+            raise
+
+    def _add(self, kind: Kind, size: int) -> None:
+        with self._lock:
+            self.transferred[kind] += size
+
+    def get(self, key: str) -> StoredObject:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.GET):
+            found = self._inner.get(key)
+        self._add(Kind.GET, len(found.content))
+        return found
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.GET):
+            found = self._inner.get_range(key, start, size)
+        self._add(Kind.GET, size)
+        return found
+
+    def put(self, key: str, content: Buffer) -> None:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.PUT):
+            self._inner.put(key, content)
+        self._add(Kind.PUT, len(content))
+
+    def put_file(self, key: str, path: str, size: int) -> None:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.PUT):
+            self._inner.put_file(key, path, size)
+        self._add(Kind.PUT, size)
+
+    def create(self, key: str, content: bytes) -> str:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.PUT):
+            etag = self._inner.create(key, content)
+        self._add(Kind.PUT, len(content))
+        return etag
+
+    def replace(self, key: str, content: bytes, etag: str) -> str:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.PUT):
+            found = self._inner.replace(key, content, etag)
+        self._add(Kind.PUT, len(content))
+        return found
+
+    def listing(self, folder: str) -> Iterator[Listed]:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.LIST):
+            yield from self._inner.listing(folder)
+
+    def folders(self, folder: str) -> list[str]:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.LIST):
+            return self._inner.folders(folder)
+
+    def delete(self, keys: list[str]) -> None:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.DELETE):
+            self._inner.delete(keys)
+
+
+async def ask(work: Callable[..., Result], *arguments: object, size: int = 0) -> Result:
+    """Ask the store for something, in a thread.
+
+    Args:
+        work: calls the store; what it does may go on when this is cancelled.
+        arguments: of it.
+        size: bytes that are sent or received.
+
+    Raises:
+        TierError: it did not answer in time; and what `work` raises.
+    """
+    seconds = _DEADLINE_SECONDS + size / _SLOWEST
+    with trio.move_on_after(seconds):
+        with threads.using(_threads()):
+            return await threads.in_thread(work, *arguments)
+    raise TierError(f"the store has not answered for {seconds:.0f} seconds")

@@ -1,0 +1,493 @@
+"""The tier of a server: the store, whose it is, and everything that is done with it.
+
+Theory of operation. The server starts whether the store answers or not. A task takes the tier when
+the store does: it opens the store, tries whether it can compare-and-set, and claims it (claims.py);
+until then nothing is written. From then on it looks now and then whether the tier is still ours,
+and at once when a stream's request has failed:
+
+    state                leaves it
+    AWAY                 the store answers: OK, FENCED, NO_COMPARE_AND_SET
+    OK                   a look fails: AWAY; another server is named: FENCED
+    NO_COMPARE_AND_SET   the store can, when it is tried again after a while
+    FENCED               never: another server has it
+
+Another task gives streams their turns (uploader.py), one more removes what is not needed in the
+store. None of them touches publishing; what a stream takes part with is TieredStream.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import trio
+
+from segments import SegmentsError
+from segments.disk import Disk, OsDisk
+from segments.tier.keys import StreamKey
+from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.object_store import TierError
+from segments.tier.stores import open_store, probe
+from streamd.broker import threads
+from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name, stream_folder
+from streamd.broker.steps import in_turns
+from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier import claims, lifecycle
+from streamd.broker.tier.catalog_copy import CatalogCopies
+from streamd.broker.tier.claims import FencedError, Held
+from streamd.broker.tier.deletions import Deletion, Deletions
+from streamd.broker.tier.fetcher import Fetcher
+from streamd.broker.tier.identity import Identity, keep_epoch
+from streamd.broker.tier.reports import (
+    Collected,
+    StreamTier,
+    TierState,
+    TierStatus,
+    Verification,
+)
+from streamd.broker.tier.requests import CountedStore, ask
+from streamd.broker.tier.stream_tier import TieredStream
+from streamd.broker.tier.uploader import UPLOADING, Uploader, next_pause, shortened
+from streamd.config import Config
+
+logger = logging.getLogger(__name__)
+
+CLAIMING, REMOVING = "taking the tier", "removing from the tier"
+_BUSY_SECONDS, _IDLE_SECONDS = 10.0, 60.0  # between two looks at whose the tier is
+_UNFIT_SECONDS = 600.0  # until a store that cannot compare-and-set is tried again
+_LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
+_STREAMS_A_TURN = 500  # whose ages are looked at
+_DELETED_AT_ONCE = 1_000  # objects
+
+
+class Tier:
+    """The tier of a server.
+
+    Args:
+        config: its settings.
+        identity: who it is.
+        now_ms: the wall clock.
+        supervisor: runs its tasks.
+        fetcher: reads from the store, once that is known.
+        catalog: of which there is to be a copy in the store.
+
+    Attributes:
+        identity: see above; its epoch is higher once the store has seen that one.
+        state: see TierState.
+        sentence: what is wrong and what to do; empty when nothing is.
+        now_ms, roll_ms, delay_ms: for streams.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        now_ms: Callable[[], int],
+        supervisor: Supervisor,
+        fetcher: Fetcher,
+        catalog: CatalogWriter,
+    ) -> None:
+        self.identity = identity
+        self.state, self.sentence = TierState.AWAY, ""
+        self.now_ms = now_ms
+        self.roll_ms = config.tier_roll_seconds * 1_000
+        self.delay_ms = config.tier_delete_delay_seconds * 1_000
+        self._url, self._data = config.tier, config.data
+        self._disk = OsDisk()
+        self._fetcher = fetcher
+        self._catalog = catalog
+        self._open_store = partial(open_store, config.tier, config.tier_endpoint)
+        self._store: CountedStore | None = None
+        self._held: Held | None = None
+        self._fence = ""
+        self._is_fit = False
+        self._supervisor = supervisor
+        self._uploader = Uploader(supervisor, lambda: self.may_write, self._store_failed)
+        self._streams: dict[tuple[Name, Name], TieredStream] = {}
+        self._open: dict[TieredStream, None] = {}
+        self._deletions = Deletions(config.data, self._disk)
+        self._pending: list[Deletion] = []
+        self._look = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._has_pending = trio.Event()
+
+    async def open(self) -> None:
+        """Prepare what is on the disk, before logs are opened.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        self._pending = await threads.in_thread(self._deletions.load)
+
+    async def start(self) -> None:
+        """Begin with its tasks; all streams of the catalog are known.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        await self._forget_stale()
+        start = self._supervisor.start
+        start(CLAIMING, self._claim)
+        start(UPLOADING, self._uploader.run)
+        start("looking at ages in the tier", self._sweep)
+        start(REMOVING, self._remove)
+        start("copying the catalog to the tier", self._copy_catalog)
+
+    # -- for streams
+
+    def stream(self, virtual_host: Name, name: Name) -> StreamTier | None:
+        """See TierReports."""
+        found = self._streams.get((virtual_host, name))
+        return None if found is None else found.report()
+
+    def add_stream(
+        self, virtual_host: Name, name: Name, row: Callable[[], StreamRow | None]
+    ) -> TieredStream:
+        """A stream of the catalog."""
+        stream = TieredStream(self, virtual_host, name, row)
+        self._streams[virtual_host, name] = stream
+        return stream
+
+    @property
+    def store(self) -> CountedStore:
+        """The store, once it could be opened.
+
+        Raises:
+            TierError: it could not yet.
+        """
+        if self._store is None:
+            raise TierError(self.sentence or "the tier was not reached yet")
+        return self._store
+
+    @property
+    def fence(self) -> str:
+        """Why nothing may be written any more; empty while this server has the tier."""
+        return self._fence
+
+    @property
+    def may_write(self) -> bool:
+        """This server has the tier, as far as is known."""
+        return self.state is TierState.OK and self._held is not None
+
+    def wants(self, stream: TieredStream) -> None:
+        """A stream has something to do."""
+        self._uploader.wants(stream)
+
+    def wants_at(self, stream: TieredStream, seconds: float) -> None:
+        """A stream will have something to do in a while."""
+        self._uploader.wants_at(stream, seconds)
+
+    def note_open(self, stream: TieredStream, *, is_open: bool) -> None:
+        """The log of a stream was opened, or is closed."""
+        if is_open:
+            self._open[stream] = None
+        else:
+            self._open.pop(stream, None)
+
+    async def is_overtaken(self) -> None:
+        """A manifest is another's: ask the store whose the tier is."""
+        if not self._fence and self._held is not None:
+            await self._check()
+
+    async def delete_later(self, keys: set[str]) -> None:
+        """Remove objects that no manifest names any more, after the grace time."""
+        try:
+            await self._add_deletion(self.now_ms() + self.delay_ms, keys=sorted(keys))
+        except SegmentsError as error:
+            logger.warning("%s objects are left in the tier, see `tier gc`: %s", len(keys), error)
+
+    # -- whose it is
+
+    async def _claim(self) -> None:
+        """Take the tier, and look whether it is still ours."""
+        pause = 0.0
+        while not self._fence:
+            try:
+                await self._look_once()
+                pause = 0.0
+            except TierError as error:
+                self._is_away(error)
+                pause = next_pause(pause)
+            seconds = shortened(pause) if pause else self._seconds_to_look()
+            self._look = trio.Event()
+            with trio.move_on_after(seconds):
+                await self._look.wait()
+                if pause:
+                    await trio.sleep(shortened(pause))
+
+    def _seconds_to_look(self) -> float:
+        if self.state is TierState.NO_COMPARE_AND_SET:
+            return _UNFIT_SECONDS
+        return _BUSY_SECONDS if self._uploader.is_busy else _IDLE_SECONDS
+
+    async def _look_once(self) -> None:
+        if self._store is None:
+            self._store = CountedStore(await ask(self._open_store))
+            self._fetcher.use(self._store)
+        if not self._is_fit:
+            told = await ask(probe, self._store)
+            if told:
+                self._set_state(TierState.NO_COMPARE_AND_SET, f"{told}; nothing is uploaded")
+                return
+            self._is_fit = True
+        if self._held is None:
+            await self._take()
+        else:
+            await self._check()
+
+    async def _take(self) -> None:
+        try:
+            held = await ask(claims.claim, self.store, self.identity)
+        except FencedError as error:
+            self._is_fenced(error)
+            return
+        if held.cluster.epoch != self.identity.epoch:
+            self.identity = self.identity._replace(epoch=held.cluster.epoch)
+            await threads.in_thread(keep_epoch, self._data, self.identity, self._disk)
+        self._held = held
+        self._set_state(TierState.OK, "")
+
+    async def _check(self) -> None:
+        try:
+            found = await ask(claims.check, self.store, self.identity)
+        except FencedError as error:
+            self._is_fenced(error)
+            return
+        self._held = found
+        if found is None:  # somebody has emptied the store
+            await self._take()
+        else:
+            self._set_state(TierState.OK, "")
+
+    def _is_fenced(self, error: FencedError) -> None:
+        epoch = error.cluster.epoch
+        self._fence = (
+            f"another server, epoch {epoch}, has taken over the tier; this one, epoch "
+            f"{self.identity.epoch}, takes no more messages for streams in it"
+        )
+        self._set_state(TierState.FENCED, self._fence)
+
+    def _is_away(self, error: TierError) -> None:
+        self._set_state(TierState.AWAY, str(error))
+
+    def _set_state(self, state: TierState, sentence: str) -> None:
+        before, self.state = self.state, state
+        has_news = state is not before or sentence != self.sentence
+        self.sentence = sentence
+        if state is TierState.OK:
+            if before is not TierState.OK:
+                logger.info("the tier %s is used, epoch %s", self._store, self.identity.epoch)
+        elif has_news:
+            level = logging.ERROR if state is TierState.FENCED else logging.WARNING
+            logger.log(level, "tier: %s", sentence)
+        self._uploader.look()
+        self._has_pending.set()
+        self._changed.unpark_all()
+
+    def _store_failed(self, _error: TierError) -> None:
+        """A stream's request has failed: is it the store, or that stream alone?"""
+        self._look.set()
+
+    async def taken(self) -> None:
+        """Return when this server has the tier."""
+        while not self.may_write:
+            await self._changed.park()
+
+    async def _copy_catalog(self) -> None:
+        """Keep a copy of the catalog in the store."""
+        await self.taken()
+        copies = CatalogCopies(self._data, self.store, lambda: self.identity, self._is_fenced)
+        self._catalog.tell(copies.changed)
+        await copies.run()
+
+    # -- ages
+
+    async def _sweep(self) -> None:
+        """Find segments that have become old, of logs that are open."""
+        seconds = min(max(self.roll_ms / 10_000, _SHORTEST_SWEEP), _LONGEST_SWEEP)
+        while True:
+            await trio.sleep(seconds)
+            async for stream in in_turns(list(self._open), _STREAMS_A_TURN):
+                if stream.is_old:
+                    self.wants(stream)
+
+    # -- removing
+
+    async def _add_deletion(
+        self, due_ms: int, keys: Iterable[str] = (), streams: Iterable[StreamKey] = ()
+    ) -> Deletion:
+        add = partial(self._deletions.add, keys=tuple(keys), streams=tuple(streams))
+        deletion = await threads.in_thread(add, due_ms)
+        self._pending.append(deletion)
+        self._has_pending.set()
+        return deletion
+
+    async def will_delete(self, folders: dict[Name, str], virtual_host: Name) -> Deletion | None:
+        """Streams are about to be deleted: write down what is in the store of them.
+
+        Args:
+            folders: of the streams, by name.
+            virtual_host: where they are.
+        """
+        keys = []
+        for name, folder in folders.items():
+            stream = self._streams.get((virtual_host, name))
+            key = stream.key if stream is not None else None
+            if key is None:
+                key = await threads.in_thread(_key_in, self._disk, folder)
+            if key is not None:
+                keys.append(key)
+        if not keys:
+            return None
+        add = partial(self._deletions.add, streams=tuple(keys))
+        return await threads.in_thread(add, self.now_ms())
+
+    async def is_deleted(
+        self, deletion: Deletion | None, virtual_host: Name, names: Iterable[Name]
+    ) -> None:
+        """They are."""
+        gone = [self._streams.pop((virtual_host, name), None) for name in names]
+        keys = {key for stream in gone if stream is not None and (key := stream.key) is not None}
+        if deletion is not None:
+            self._pending.append(deletion)
+            self._has_pending.set()
+            keys -= set(deletion.streams)
+        if keys:  # their first upload has begun meanwhile
+            await self._add_deletion(self.now_ms(), streams=sorted(keys))
+
+    async def is_kept(self, deletion: Deletion | None) -> None:
+        """They were not deleted after all."""
+        if deletion is not None:
+            await threads.in_thread(self._deletions.done, deletion)
+
+    async def _forget_stale(self) -> None:
+        """Streams that were to be deleted, and were not: the server was killed before."""
+        for deletion in [one for one in self._pending if one.streams]:
+            streams = [key for key in deletion.streams if not await self._is_there(key)]
+            self._pending.remove(deletion)
+            if streams:
+                self._pending.append(deletion._replace(streams=tuple(streams)))
+            else:
+                await threads.in_thread(self._deletions.done, deletion)
+
+    async def _is_there(self, key: StreamKey) -> bool:
+        host, name = Name(key.virtual_host), Name(key.stream)
+        if (host, name) not in self._streams:
+            return False
+        folder = stream_folder(self._data, host, name)
+        return await threads.in_thread(_key_in, self._disk, folder) == key
+
+    async def _remove(self) -> None:
+        pause = 0.0
+        while True:
+            self._has_pending = trio.Event()
+            try:
+                while self.may_write and (deletion := self._due()) is not None:
+                    await self._carry_out(deletion)
+                pause = 0.0
+            except SegmentsError as error:
+                if not pause:
+                    logger.warning("what is not needed is removed from the tier later: %s", error)
+                pause = next_pause(pause)
+            seconds = shortened(pause) if pause else self._seconds_to_remove()
+            with trio.move_on_after(seconds):
+                if pause:
+                    await trio.sleep_forever()
+                await self._has_pending.wait()
+
+    def _due(self) -> Deletion | None:
+        now_ms = self.now_ms()
+        return next((one for one in self._pending if one.due_ms <= now_ms), None)
+
+    def _seconds_to_remove(self) -> float:
+        if not self._pending or not self.may_write:
+            return float("inf")
+        first_ms = min(deletion.due_ms for deletion in self._pending)
+        return max(0.0, (first_ms - self.now_ms()) / 1_000)
+
+    async def _carry_out(self, deletion: Deletion) -> None:
+        store = self.store
+        for start in range(0, len(deletion.keys), _DELETED_AT_ONCE):
+            await ask(store.delete, list(deletion.keys[start : start + _DELETED_AT_ONCE]))
+        for key in deletion.streams:
+            for stream in list(self._uploader.streams):
+                if stream.key == key:
+                    await self._uploader.left(stream)
+            await ask(lifecycle.delete_stream, store, key, self.identity)
+        await threads.in_thread(self._deletions.done, deletion)
+        self._pending.remove(deletion)
+
+    # -- reports
+
+    async def status(self) -> TierStatus:
+        """See TierReports."""
+        reports = [found for one in self._streams.values() if (found := one.report()) is not None]
+        waits = [r.oldest_waiting_seconds for r in reports if r.oldest_waiting_seconds is not None]
+        store = self._store
+        none = TierStatus()
+        return TierStatus(
+            url=self._url,
+            state=self.state,
+            sentence=self.sentence,
+            epoch=self.identity.epoch,
+            writer=self.identity.name,
+            num_streams=len(reports),
+            bytes_local=sum(report.bytes_local for report in reports),
+            bytes_remote=sum(report.bytes_remote for report in reports),
+            bytes_waiting=sum(report.bytes_waiting for report in reports),
+            oldest_waiting_seconds=max(waits, default=None),
+            cache_bytes=self._fetcher.cache.num_bytes,
+            requests={**none.requests, **(store.requests if store else {})},
+            transferred={**none.transferred, **(store.transferred if store else {})},
+            errors=store.errors if store else 0,
+        )
+
+    async def verify(self, virtual_host: Name, name: Name) -> Verification:
+        """See TierReports."""
+        stream = self._streams.get((virtual_host, name))
+        if stream is None:
+            raise Refused(Reason.NOT_FOUND, name)
+        key = stream.key or await threads.in_thread(
+            _key_in, self._disk, stream_folder(self._data, virtual_host, name)
+        )
+        if key is None:
+            raise Refused(Reason.PRECONDITION_FAILED, f"{name} is not in the tier")
+        return await lifecycle.verify(self.store, key)
+
+    async def collect(self, *, dry_run: bool) -> Collected:
+        """See TierReports."""
+        if self._fence:
+            raise Refused(Reason.PRECONDITION_FAILED, self._fence)
+        if not self.may_write:
+            raise TierError(self.sentence or "the tier was not taken yet")
+        await self._check()
+        if self._fence:
+            raise Refused(Reason.PRECONDITION_FAILED, self._fence)
+
+        known = lifecycle.Known(self._is_orphan, self._in_work)
+        return await lifecycle.collect(
+            self.store, self.identity, self.now_ms(), known, is_dry=dry_run
+        )
+
+    def _is_orphan(self, key: StreamKey) -> bool:
+        """A stream in the store is not in the catalog, or is an earlier one of the same name."""
+        stream = self._streams.get((Name(key.virtual_host), Name(key.stream)))
+        if stream is None:
+            return True
+        return stream.key is not None and key.creation < stream.key.creation
+
+    def _in_work(self) -> set[str]:
+        """Objects that are about to be named."""
+        return {key for stream in list(self._streams.values()) for key in stream.keys_in_work}
+
+
+def _key_in(disk: Disk, folder: str) -> StreamKey | None:
+    """Where a stream is in the store, by its folder."""
+    try:
+        if MANIFEST_FILE not in disk.list(folder):
+            return None
+        return read_copy(disk, folder).stream
+    except SegmentsError:
+        return None

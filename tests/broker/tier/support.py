@@ -1,0 +1,84 @@
+"""A server in memory with a tier in memory, at virtual time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from segments.tier import stores
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import Manifest, decode_manifest
+from streamd.broker.tier import tier as tier_module
+from streamd.broker.tier.tier import Tier
+from tests.support.fake_store import FakeStore
+from tests.support.server import Harness, Peer, harness
+
+SEGMENT_BYTES = "2000"
+A_FRAME = 20  # messages
+
+
+def bodies(first: int, count: int = A_FRAME) -> list[bytes]:
+    """Messages of which each says its offset."""
+    return [b"message %08d" % number for number in range(first, first + count)]
+
+
+async def publish(peer: Peer, first: int, frames: int) -> int:
+    """Publish messages from an offset on; the one behind the last."""
+    for at in range(first, first + frames * A_FRAME, A_FRAME):
+        await peer.store(bodies(at), first_id=at + 1)
+    return first + frames * A_FRAME
+
+
+@asynccontextmanager
+async def tiered(folder: Path, store: FakeStore, **settings: Any) -> AsyncIterator[Harness]:
+    """A server over `folder` whose tier is `store`."""
+    original, opened = tier_module.open_store, stores.open_store
+    tier_module.open_store = stores.open_store = lambda *_: store  # type: ignore[assignment]
+    settings = {"tier": "s3://bucket/tier", "tier_delete_delay_seconds": 0} | settings
+    try:
+        async with harness(folder, **settings) as server:
+            yield server
+    finally:
+        tier_module.open_store, stores.open_store = original, opened
+
+
+def tier_of(server: Harness) -> Tier:
+    tier = server.server.broker.tier
+    assert isinstance(tier, Tier)
+    return tier
+
+
+def manifests(store: FakeStore) -> list[Manifest]:
+    """All of a store, the newest lives last."""
+    keys = sorted(key for key in store.objects if key.endswith("/manifest"))
+    return [decode_manifest(store.objects[key].content) for key in keys]
+
+
+def manifest_of(store: FakeStore, name: str) -> Manifest:
+    """The newest of a stream that is not deleted."""
+    found = [one for one in manifests(store) if one.stream.stream == name and not one.is_deleted]
+    assert found, f"nothing is stored of {name}"
+    return max(found, key=lambda one: one.stream.creation)
+
+
+def orphans(store: FakeStore) -> set[str]:
+    """Objects that nothing names."""
+    named = {"v1/cluster"}
+    for manifest in manifests(store):
+        named |= manifest.keys() | {manifest.stream.manifest}
+    return {key for key in store.objects if key not in named and "/catalog/" not in key}
+
+
+def stored_bytes(store: FakeStore, manifest: Manifest) -> bytes:
+    """Chunks of all segments, one behind the other."""
+    stream: StreamKey = manifest.stream
+    return b"".join(
+        store.objects[one.key(stream, ".segment")].content[8:] for one in manifest.segments
+    )
+
+
+async def passes(seconds: float = 2) -> None:
+    """Virtual time goes by."""
+    await trio.sleep(seconds)
