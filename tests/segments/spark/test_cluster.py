@@ -28,13 +28,22 @@ from segments.spark.session import _java_for
 from segments.tier.stores import open_store
 from tests.support.logs import append
 from tests.support.pages import ROOT
+from tests.support.stored_streams import put_stream
 from tests.support.stores import KINDS, Tier
-from tests.support.tier import put_stream
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPARK = Path(pyspark.__file__).parent
 _START_SECONDS = 60
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_SHORT_LIFE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # compiling would take most of it
+SETTINGS = LOOPBACK | {
+    "spark.driver.defaultJavaOptions": _SHORT_LIFE,
+    "spark.executor.defaultJavaOptions": _SHORT_LIFE,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
 SHOWN = """\
 +-------+-----+
 |carrier|count|
@@ -73,7 +82,14 @@ def bare(folder: Path) -> dict[str, str]:
     found = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
     if "JAVA_HOME" in os.environ:
         found["JAVA_HOME"] = os.environ["JAVA_HOME"]
-    return found | _java_for(str(folder)) | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    return (
+        found
+        | _java_for(str(folder))
+        | {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": _SHORT_LIFE,
+        }
+    )
 
 
 def started(
@@ -156,7 +172,7 @@ def test_a_cluster_that_shares_nothing_but_the_store(
     tmp_path: Path, tier: Tier, cluster: Cluster, code: str
 ) -> None:
     path = publish(tmp_path / "flights", tier)
-    settings = [f"--conf={name}={value}" for name, value in LOOPBACK.items()]
+    settings = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
 
     command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master]
     program = str(ROOT / "examples" / "late_flights_in_spark.py")
@@ -168,8 +184,8 @@ def test_a_cluster_that_shares_nothing_but_the_store(
 
     del cluster.environment["AWS_ENDPOINT_URL"]
     command = [sys.executable, "-m", "streamd", "tune", path, "--tier-endpoint", tier.endpoint]
-    command += ["--json", "--master", cluster.master, f"--conf=spark.submit.pyFiles={code}"]
-    done = cluster.run(*command, *settings)
+    command += ["--json", "--keep-limit", "--master", cluster.master]
+    done = cluster.run(*command, *settings, f"--conf=spark.submit.pyFiles={code}")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["chunks"] == 60
     for line in (done.stdout, done.stderr):
