@@ -9,6 +9,13 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from segments.spark import local_session
+from tests.support.stores import KEY_ID, SECRET
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,5 +34,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
-    with local_session(cores=2, memory="1g", settings=settings) as session:
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():  # for its workers, which begin in a moment
+            patch.setenv(name, value)
+        with local_session(cores=2, memory="1g", settings=settings) as session:
+            yield session

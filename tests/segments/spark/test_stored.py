@@ -1,7 +1,11 @@
 """A stream in a store is read as its folder is: the same messages, no more bytes than needed."""
 
+import contextlib
+import io
 import pickle
 import random
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
+from py4j.protocol import Py4JError
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
 
 from segments import CorruptError, Log, LogPolicy
 from segments.checksum import crc32
@@ -18,7 +26,7 @@ from segments.disk import Buffer
 from segments.errors import FormatError
 from segments.message import Message
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX
-from segments.spark import history, ranges, stored
+from segments.spark import history, ranges, scan, stored
 from segments.spark.columns import columns_of
 from segments.spark.history import History, read_history
 from segments.spark.inventory import Bounds, NotAStream
@@ -27,6 +35,7 @@ from segments.spark.options import read_options
 from segments.spark.plan import Piece, pieces
 from segments.spark.ranges import AT_ONCE, MOST_BYTES, MOST_GAP, ask_in_order, merged
 from segments.spark.replay import Workload
+from segments.spark.session import trouble_of
 from segments.spark.source import StreamdReader
 from segments.spark.stored import StorePlace, find_stored
 from segments.spark.streaming import DataLost, StreamdStreamReader
@@ -36,9 +45,12 @@ from segments.tier.keys import StreamKey
 from segments.tier.lookup import find_stream
 from segments.tier.manifest import Manifest, StoredFile, encode_manifest
 from segments.tier.object_store import MissingError, TierError
+from segments.tier.stores import open_store
+from streamd.cli import main
 from tests.segments.spark.test_decoding import rows
 from tests.support.logs import append
 from tests.support.stored_streams import put_stream
+from tests.support.stores import KINDS, SECRET, Tier
 
 
 class Counted(FolderStore):
@@ -353,6 +365,78 @@ def test_what_is_gone_is_named(tmp_path: Path, store: Counted) -> None:
     store.replace(manifest.stream.manifest, deleted, etag)
     with pytest.raises(NotAStream, match=r"flights~.* was deleted while it was read"):
         made.latestOffset({"offset": 0}, made.getDefaultReadLimit())
+
+
+# -- through Spark
+
+
+@pytest.mark.parametrize("tier", [KINDS[-1]], indirect=True)
+def test_workers_read_a_real_store(spark: SparkSession, tmp_path: Path, tier: Tier) -> None:
+    """Spark forks them, after the library was used in this process and in those that plan."""
+    folder = written(tmp_path / "flights")
+    put_stream(open_store(tier.url, tier.endpoint), folder, "/", "flights")
+    path = f"{tier.url}/%2F/flights"
+
+    def read(name: str, **given: str) -> DataFrame:
+        return spark.read.format("streamd").options(**given).load(name)
+
+    there = read(path, endpoint=tier.endpoint, columns="offset,body")
+    here = read(str(folder), columns="offset,body")
+    assert there.sort("offset").collect() == here.sort("offset").collect()
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            there.explain(mode=mode)
+        assert SECRET not in told.getvalue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = {"values": ["HA"], "value_property": "carrier"}
+        found = scan(spark, path, columns=["offset"], endpoint=tier.endpoint, **asked)
+    assert (
+        sorted(row.offset // 10 for row in found.collect())
+        == [3] * 10 + [13] * 10 + [23] * 10 + [33] * 10
+    )
+    source = spark.readStream.format("streamd").options(endpoint=tier.endpoint, columns="offset")
+    query = source.load(path).writeStream.format("memory").queryName("seen")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert spark.table("seen").count() == 400
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["s3://u:geheim@b/p/%2F/s"], 1, "^Error: the path is not a stream in a store, expected"),
+        (["s3://bucket"], 1, "^Error: s3://bucket is not a stream in a store, expected a path"),
+        (["ftp://b/p/%2F/s"], 1, "^Error: 'ftp://b/p' is no address of a tier"),
+        (["file:///none/%2F/s"], 1, "^Error: cannot use file:///none: there is no such folder"),
+        (["s3://b/p/%2F/s", "--workload", "recorded"], 2, "recorded is not in the object store"),
+        (["s3://b/p/%2F/s", "--conf", "geheim"], 2, "--conf expects a setting of Spark, such as"),
+        (["s3://b/p/%2F/s", "--conf", "x=geheim"], 2, "--conf expects a setting of Spark"),
+    ],
+)
+def test_the_command_says_what_is_wrong(words: list[str], code: int, reason: str) -> None:
+    result = CliRunner().invoke(main, ["tune", *words])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert re.search(reason, result.stderr)
+    assert "geheim" not in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_failures_of_spark_in_a_line() -> None:
+    assert trouble_of(ValueError("x")) is None
+    task = (
+        "[PYTHON_EXCEPTION] An exception was thrown: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n'
+        "ModuleNotFoundError: No module named 'segments'\n\tat org.apache.spark.X(X.scala:1)\n"
+    )
+    said = "Spark has failed: ModuleNotFoundError: No module named 'segments'"
+    assert trouble_of(PythonException(task)) == said
+    master = "An error occurred.\n: java.lang.IllegalStateException: stopped.\nat X\n"
+    assert (
+        trouble_of(Py4JError(master))
+        == "Spark has failed: java.lang.IllegalStateException: stopped."
+    )
+    assert trouble_of(Py4JError("gone")) == "Spark has failed: gone"
 
 
 # -- what is wrong in a store
