@@ -4,11 +4,13 @@
 `python` blocks are parts of files in `examples/`, or programs that are run; one whose first line is
 a comment with a file name, `# late.py`, is saved under that name instead, to be typed later. Behind
 a line `<!-- figures vary -->` other figures may be printed than the page shows. Where a page names
-the ports 5552, 5672, 15672 and 15692, those of the server beside it are meant.
+the ports 5552, 5672, 15672 and 15692, those of the server beside it are meant. A line
+`streamd serve --tier …` ends that server and starts it anew with these options.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -111,11 +113,23 @@ class Reader:
             if step.command == ". .venv/bin/activate":
                 continue
             if step.command.startswith("streamd serve"):  # one is running
+                if "--tier" in step.command:
+                    self._start_anew(step.command)
                 printed = [self._server.ready_line]
             else:
                 printed = self.type(step.command)
             if not is_as_shown(printed, step.output, varies=block.varies):
                 raise Wrong(step.command, printed, step.output)
+
+    def _start_anew(self, command: str) -> None:
+        """Start the server with the options of a command, in place of the one that runs."""
+        _, _, *options = shlex.split(command.replace("$PWD", str(self._folder)))
+        self._server.end()
+        if "--data" in options:
+            at = options.index("--data")
+            self._server.data = self._folder / options[at + 1]
+            del options[at : at + 2]
+        self._server.start(*options)
 
     def type(self, command: str) -> list[str]:
         """What a command prints; `export` holds for those after it."""

@@ -1,0 +1,1 @@
+"""What an object store costs a server, and what it is good for; see `__main__`."""
