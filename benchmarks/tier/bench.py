@@ -149,13 +149,13 @@ def folder_of(data: Path, stream: str = STREAM) -> Path:
     return data / "streams" / "%2F" / stream
 
 
-def stored(data: Path) -> Manifest:
+def stored(data: Path, stream: str = STREAM) -> Manifest:
     """What the store has of a stream, as the server knows it.
 
     Raises:
         SegmentsError: nothing, so far.
     """
-    return read_copy(OsDisk(), str(folder_of(data)))
+    return read_copy(OsDisk(), str(folder_of(data, stream)))
 
 
 # -- asking a server
