@@ -8,6 +8,7 @@ the user's cache. Tests that need one which is not there are skipped, and say ho
 """
 
 import os
+import random
 import re
 import shutil
 import socket
@@ -25,6 +26,7 @@ KEY_ID, SECRET, BUCKET = "streamd", "a-secret-of-tests", "tier"
 KINDS = ("file", "gofakes3", "versitygw")
 _START_SECONDS = 30
 _BUILD_SECONDS = 1_200
+_RANDOM = random.SystemRandom()  # the same for no two test processes
 
 
 class Program(NamedTuple):
@@ -205,8 +207,13 @@ def tier_in(server: StoreServer, patch: pytest.MonkeyPatch) -> Tier:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    """A port that is free, and that the system gives nobody who asks for any, before it is used."""
+    while True:
+        port = _RANDOM.randrange(15_000, 32_000)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
         return port
 
 
