@@ -4,11 +4,11 @@ Theory of operation. An object is a file under its key. It is written to `.tmp` 
 tree, synced, and renamed to its place: nobody sees a part of it, and what was reported as stored is
 on the device, with the folders that lead to it. Reading takes no lock.
 
-Compare-and-set looks at the object and renames under a lock (flock) that all processes take which
-share the folder: one of 256 files in `.locks`, by the key. All the slow work is done before it is
-taken. Ends the process, the system gives the lock back, and what it had written stays in `.tmp`,
-where the next one to open the store finds it when it is a day old. The etag is a hash of the
-content: the same content is the same state.
+Compare-and-set looks at the object and renames under a lock (flock) that every process sharing the
+folder takes: one of 256 files in `.locks`, chosen by the key. All the slow work is done before it
+is taken. When a process ends, the system gives its lock back, and what it had written stays in
+`.tmp`, where whoever opens the store next removes it once it is a day old. The etag is a hash of
+the content: the same content is the same state.
 
 Names that begin with a dot are ours, so no part of a key does. A file system without flock, or one
 that keeps it from other machines, is no place for two servers; no probe can see the latter.
@@ -157,6 +157,7 @@ class FolderStore:
             except BaseException:
                 with suppress(OSError):
                     os.unlink(temporary)
+                self._remove_empty_folders(os.path.dirname(path))
                 raise
             self._sync_folders(os.path.dirname(path))
 

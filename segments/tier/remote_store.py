@@ -2,11 +2,11 @@
 
 Two clients of the same store, for the library repeats requests by itself:
 
-* Compare-and-set is sent once. A repeated one whose first answer was lost would meet its own write
+* Compare-and-set is sent once. Sent again because its answer was lost, it would meet its own write
   and report a conflict. The body is signed.
 * Everything else may be repeated. Bodies are not signed but have a checksum that the store compares
-  (CRC-64/NVME), which costs a tenth of the CPU; AWS_CHECKSUM_ALGORITHM names another for a store
-  that does not know it.
+  (CRC-64/NVME), so that an upload takes a quarter of the CPU; AWS_CHECKSUM_ALGORITHM names another
+  one for a store that does not know it.
 
 A request has a deadline that leaves 60 s and a second for each MB; so none has more than a part of
 an upload in it, and none that reads should ask for more than `MOST_IN_REQUEST`. Files are uploaded

@@ -96,6 +96,7 @@ class StoreServer:
     Args:
         kind: one of KINDS.
         folder: for all that it writes.
+        options: more words for its command line.
         is_lasting: it has its objects when it is started again; gofakes3 takes longer then.
 
     Attributes:
@@ -104,12 +105,12 @@ class StoreServer:
         environment: what a process needs to use it.
     """
 
-    def __init__(self, kind: str, folder: Path, *, is_lasting: bool = True) -> None:
+    def __init__(self, kind: str, folder: Path, *options: str, is_lasting: bool = True) -> None:
         self.kind = kind
         self.endpoint = ""
         self.environment: dict[str, str] = {}
         self._folder = folder
-        self._is_lasting = is_lasting
+        self._options, self._is_lasting = options, is_lasting
         self._process: subprocess.Popen[str] | None = None
 
     def url(self, prefix: str) -> str:
@@ -144,11 +145,11 @@ class StoreServer:
         if self.kind == "gofakes3":
             lasting = ["bolt", "-bolt.db", str(self._folder / "bolt")]
             kept = ["-backend", *(lasting if self._is_lasting else ["memory"])]
-            return [*kept, "-host", address, "-initialbucket", BUCKET, "-quiet"]
+            return [*kept, "-host", address, "-initialbucket", BUCKET, "-quiet", *self._options]
         buckets = self._folder / "buckets"
         (buckets / BUCKET).mkdir(parents=True, exist_ok=True)
         users = ["--access", KEY_ID, "--secret", SECRET]
-        return ["--port", address, *users, "--quiet", "posix", str(buckets)]
+        return ["--port", address, *users, "--quiet", *self._options, "posix", str(buckets)]
 
     def _wait_until_ready(self, port: int) -> None:
         assert self._process is not None
@@ -187,9 +188,9 @@ class Tier(NamedTuple):
     server: StoreServer
 
 
-def started(kind: str, folder: Path) -> Iterator[StoreServer]:
+def started(kind: str, folder: Path, *options: str) -> Iterator[StoreServer]:
     """A store, ended at last; for fixtures that want one of their own."""
-    server = StoreServer(kind, folder).start()
+    server = StoreServer(kind, folder, *options).start()
     try:
         yield server
     finally:

@@ -448,6 +448,20 @@ class TestVersitygw:
         with pytest.raises(DeniedError):
             probe(store)
 
+    def test_one_that_may_only_be_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for server in started("versitygw", tmp_path, "--readonly"):
+            tier = tier_in(server, monkeypatch)
+            store = open_store(tier.url, tier.endpoint)
+            for write, arguments in ((store.put, ("v1/x", b"1")), (store.delete, (["v1/x"],))):
+                with pytest.raises(DeniedError) as told:
+                    write(*arguments)
+                assert str(told.value).endswith(f" at {tier.endpoint}: {NO_RIGHT}")
+            with pytest.raises(DeniedError, match="cannot write probe-"):
+                probe(store)
+            assert list(store.listing("v1")) == []
+
     def test_no_such_bucket(self, endpoint: str) -> None:
         store = open_store("s3://not-there/x", endpoint)
         for _, do in OPERATIONS.values():

@@ -143,7 +143,10 @@ def test_creating_and_replacing(store: ObjectStore) -> None:
     store.delete(["v1/x"])
     with pytest.raises(ConflictError):
         store.replace("v1/x", b"3", second)
+    with pytest.raises(ConflictError):
+        store.replace("v1/none/x", b"3", second)
     assert keys(store, "v1") == []
+    assert store.folders("v1") == []
     store.create("v1/x", b"4")
 
 
