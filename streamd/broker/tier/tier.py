@@ -23,10 +23,11 @@ import trio
 
 from segments import SegmentsError
 from segments.disk import Disk, OsDisk
+from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import MANIFEST_FILE, read_copy
 from segments.tier.object_store import TierError
-from segments.tier.stores import open_store, probe
+from segments.tier.stores import probe
 from streamd.broker import threads
 from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_writer import CatalogWriter
@@ -98,7 +99,7 @@ class Tier:
         self._disk = OsDisk()
         self._fetcher = fetcher
         self._catalog = catalog
-        self._open_store = partial(open_store, config.tier, config.tier_endpoint)
+        self._open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
         self._store: CountedStore | None = None
         self._held: Held | None = None
         self._fence = ""

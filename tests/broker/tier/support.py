@@ -10,7 +10,6 @@ import trio
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import Manifest, decode_manifest
-from streamd.broker.tier import tier as tier_module
 from streamd.broker.tier.tier import Tier
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer, harness
@@ -34,14 +33,13 @@ async def publish(peer: Peer, first: int, frames: int) -> int:
 @asynccontextmanager
 async def tiered(folder: Path, store: FakeStore, **settings: Any) -> AsyncIterator[Harness]:
     """A server over `folder` whose tier is `store`."""
-    original, opened = tier_module.open_store, stores.open_store
-    tier_module.open_store = stores.open_store = lambda *_: store  # type: ignore[assignment]
+    opened, stores.open_store = stores.open_store, lambda *_: store
     settings = {"tier": "s3://bucket/tier", "tier_delete_delay_seconds": 0} | settings
     try:
         async with harness(folder, **settings) as server:
             yield server
     finally:
-        tier_module.open_store, stores.open_store = original, opened
+        stores.open_store = opened
 
 
 def tier_of(server: Harness) -> Tier:
