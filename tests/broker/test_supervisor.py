@@ -10,7 +10,9 @@ import trio
 
 from streamd.broker.supervisor import Supervisor
 from streamd.wire.stream import commands as c
-from tests.support.server import FIRST, OK, Harness, harness
+from tests.broker.tier.support import tiered
+from tests.support.fake_store import FakeStore
+from tests.support.server import FIRST, OK, Harness
 
 ROOT = Path(__file__).parents[2]
 # Where tasks may be started without the supervisor, and what contains their faults.
@@ -18,6 +20,8 @@ CONTAINED = {
     "streamd/broker/supervisor.py": "the supervisor itself",
     "streamd/broker/flusher.py": "in a supervised task; Stream.flush raises nothing",
     "streamd/broker/log_keeper.py": "in a supervised task",
+    "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
+    "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/http_api/found_messages.py": "within a request",
     "streamd/http_api/queues.py": "within a request",
@@ -78,6 +82,7 @@ async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.N
 
 # These have tests of their own.
 ELSEWHERE = {
+    "fetching from the tier",  # needs cold segments: tests/broker/tier
     "opening a log",  # is the fault of its stream: test_lifecycle.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py
     "serving metrics",  # the same
@@ -137,10 +142,10 @@ async def test_a_fault_in_any_task_leaves_the_rest_alone(
 
     monkeypatch.setattr(Supervisor, "_keep_running", keep_running)
     monkeypatch.setattr(Supervisor, "_run_once", once)
-    async with harness(tmp_path / "whole") as server:
+    async with tiered(tmp_path / "whole", FakeStore()) as server:
         await use(server)
     assert set(kinds) | ELSEWHERE == kinds_in_source(), "a task that nothing here gives work to"
     for failing in [kind for kind in kinds if kind not in ELSEWHERE]:
-        async with harness(tmp_path / failing.replace(" ", "-")) as server:
+        async with tiered(tmp_path / failing.replace(" ", "-"), FakeStore()) as server:
             await use(server)
             assert set(+server.server.broker.supervisor.faults) == {failing}

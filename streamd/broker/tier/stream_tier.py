@@ -236,6 +236,11 @@ class TieredStream:
         return self._parts.fence or (self.fault if self._is_split else "")
 
     @property
+    def is_fenced(self) -> bool:
+        """Another server has the tier."""
+        return bool(self._parts.fence)
+
+    @property
     def is_gone(self) -> bool:
         """The stream was deleted."""
         return self._stream is None or self._stream.state is StreamState.GONE

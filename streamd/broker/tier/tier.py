@@ -17,6 +17,7 @@ store. None of them touches publishing; what a stream takes part with is TieredS
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -26,6 +27,7 @@ from segments.disk import Disk, OsDisk
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.manifest_store import OvertakenError
 from segments.tier.object_store import TierError
 from segments.tier.stores import probe
 from streamd.broker import threads
@@ -50,12 +52,11 @@ from streamd.broker.tier.reports import (
 )
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.stream_tier import TieredStream
-from streamd.broker.tier.uploader import UPLOADING, Uploader, next_pause, shortened
+from streamd.broker.tier.uploader import Uploader, next_pause, shortened
 from streamd.config import Config
 
 logger = logging.getLogger(__name__)
 
-CLAIMING, REMOVING = "taking the tier", "removing from the tier"
 _BUSY_SECONDS, _IDLE_SECONDS = 10.0, 60.0  # between two looks at whose the tier is
 _UNFIT_SECONDS = 600.0  # until a store that cannot compare-and-set is tried again
 _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
@@ -130,10 +131,10 @@ class Tier:
         """
         await self._forget_stale()
         start = self._supervisor.start
-        start(CLAIMING, self._claim)
-        start(UPLOADING, self._uploader.run)
+        start("taking the tier", self._claim)
+        start("uploading to the tier", self._uploader.run)
         start("looking at ages in the tier", self._sweep)
-        start(REMOVING, self._remove)
+        start("removing from the tier", self._remove)
         start("copying the catalog to the tier", self._copy_catalog)
 
     # -- for streams
@@ -190,7 +191,8 @@ class Tier:
     async def is_overtaken(self) -> None:
         """A manifest is another's: ask the store whose the tier is."""
         if not self._fence and self._held is not None:
-            await self._check()
+            with suppress(TierError):  # then it is looked at later
+                await self._check()
 
     async def delete_later(self, keys: set[str]) -> None:
         """Remove objects that no manifest names any more, after the grace time."""
@@ -389,7 +391,9 @@ class Tier:
                     await self._carry_out(deletion)
                 pause = 0.0
             except SegmentsError as error:
-                if not pause:
+                if isinstance(error, OvertakenError):
+                    await self.is_overtaken()
+                if not (pause or self._fence):
                     logger.warning("what is not needed is removed from the tier later: %s", error)
                 pause = next_pause(pause)
             seconds = shortened(pause) if pause else self._seconds_to_remove()

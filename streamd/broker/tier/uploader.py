@@ -175,5 +175,5 @@ class Uploader:
 
     def _say(self, stream: TieredStream, error: SegmentsError) -> None:
         stream.fault = str(error)
-        if stream.pause == FIRST_PAUSE:
+        if not stream.is_fenced and stream.pause == FIRST_PAUSE:
             logger.warning("stream %s is uploaded to the tier later: %s", stream.name, error)

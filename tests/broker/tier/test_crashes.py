@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
+from segments import at_offset
 from segments.disk import OsDisk
 from streamd.broker.stream import Stream
 from streamd.wire.stream import commands as c
@@ -32,7 +33,6 @@ from tests.broker.tier.support import (
 )
 from tests.support.fake_store import Call, FakeStore, Kept
 from tests.support.server import Harness, Peer
-
 
 _TOLD = ("manifest", "checkpoint")
 
@@ -145,15 +145,9 @@ async def truncate(server: Harness, peer: Peer, recorder: Recorder) -> None:
     stream = server.host.find("s")
     recorder.first = (0, 240)
     async with stream.opened():
-        assert await stream.truncate(_offset(240)) == 240
+        assert await stream.truncate(at_offset(240)) == 240
     recorder.first = (240, 240)
     await passes(3)
-
-
-def _offset(at: int) -> Any:
-    from segments import at_offset
-
-    return at_offset(at)
 
 
 async def retention(server: Harness, peer: Peer, recorder: Recorder) -> None:
@@ -169,7 +163,7 @@ async def retention(server: Harness, peer: Peer, recorder: Recorder) -> None:
 
 
 async def delete(server: Harness, peer: Peer, recorder: Recorder) -> None:
-    """The stream is deleted, and one of the same name is made at once."""
+    """The stream is deleted."""
     await more(peer, recorder, 11)
     await passes(3)
     recorder.is_on = True
@@ -177,6 +171,7 @@ async def delete(server: Harness, peer: Peer, recorder: Recorder) -> None:
     assert await peer.code(c.Delete, "s") == 1
     recorder.is_there = False
     await passes(3)
+    assert not server.host.names()
 
 
 Scenario = Callable[[Harness, Peer, Recorder], Awaitable[None]]

@@ -1,30 +1,305 @@
 """Sealed segments reach the store, in order, once, whatever becomes of requests."""
 
+import logging
+from collections import Counter
 from pathlib import Path
 
+import pytest
+import trio
+
+from segments.journal import tracking_in
+from segments.segment import KEYS_SUFFIX
+from segments.tier.object_store import ConflictError, DeniedError, TierError
+from streamd.broker.tier.reports import TierState
+from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (
+    A_FRAME,
     SEGMENT_BYTES,
+    bodies,
     manifest_of,
+    manifests,
     orphans,
     passes,
     publish,
+    stored_bytes,
+    tier_of,
     tiered,
 )
-from tests.support.fake_store import FakeStore
+from tests.broker.tier.test_fight import take_over
+from tests.support.fake_store import Call, FakeStore
+from tests.support.server import Harness, Peer
+
+SEGMENT = A_FRAME * 5  # messages in one
+
+
+async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
+    """A stream with small segments, and a peer that publishes to it."""
+    peer = await server.peer()
+    await peer.create(name, stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
+    await peer.declare(name, reference="p")
+    return peer
+
+
+def has_all(store: FakeStore, name: str, end: int) -> None:
+    """The store has each message before `end` once, in order, and nothing that nobody names."""
+    manifest = manifest_of(store, name)
+    assert manifest.next_offset == end
+    content = stored_bytes(store, manifest)
+    at = -1
+    for body in bodies(0, end):
+        assert content.count(body) == 1
+        assert content.index(body) > at
+        at = content.index(body)
+    assert content.count(b"message") == end
+    assert not orphans(store)
 
 
 async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
+        peer = await a_stream(server, max_age="7D")
         await publish(peer, 0, 30)
         await passes(5)
-        stream = server.host.find("s")
-        log = stream.log
-        manifest = manifest_of(store, "s")
-        assert len(log.segments) > 3
-        assert manifest.next_offset == log.segments[-1].base_offset
+        log = server.host.find("s").log
+        has_all(store, "s", 5 * SEGMENT)
         assert all(segment.stored for segment in log.segments[:-1])
-        assert not orphans(store)
+        manifest = manifest_of(store, "s")
+        assert manifest.revision == len(manifest.segments) == 5
+        assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
+        assert manifest.arguments["max-age"] == "7D"
+        assert log.manifest == manifest
+        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
+        assert report is not None
+        assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
+
+
+async def test_a_stream_that_is_not_in_the_tier(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server, stream_tier="false")
+        await publish(peer, 0, 30)
+        await passes(5)
+        assert not manifests(store)
+        await server.host.settings.set_arguments("s", [("stream-tier", "true")])
+        await passes(5)
+        has_all(store, "s", 5 * SEGMENT)
+        await server.host.settings.set_arguments("s", [("stream-tier", "false")])
+        await publish(peer, 30 * A_FRAME, 10)
+        await passes(5)
+        has_all(store, "s", 5 * SEGMENT)
+
+
+async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(5)
+    before = store.count("put_file")
+    async with tiered(tmp_path, store) as server:
+        await passes(60)
+        assert store.count("put_file") == before
+        peer = await server.peer()
+        await peer.declare("s", reference="p")
+        await publish(peer, 30 * A_FRAME, 10)
+        await passes(5)
+        has_all(store, "s", 7 * SEGMENT)
+        assert {one.epoch for one in manifest_of(store, "s").segments} == {1, 2}
+
+
+async def test_what_publishers_are_known_by_is_stored_as_of_the_last_segment(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await peer.declare("s", 2, "once")
+        await peer.store([b"x" * 20], 77, publisher_id=2)
+        await publish(peer, 0, 30)
+        await peer.send(c.StoreOffset("app", "s", 3))
+        await publish(peer, 30 * A_FRAME, 10)
+        await passes(5)
+        manifest = manifest_of(store, "s")
+        assert manifest.tracking is not None
+        content = store.objects[manifest.tracking_key].content
+        tracking = tracking_in(content, manifest.next_offset)
+        assert tracking.sequences() == {b"once": 77, b"p": manifest.next_offset - 1}
+        assert tracking.offsets() == {b"app": 3}
+
+
+@pytest.mark.parametrize("order", ["before", "after", "conflict"])
+async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str) -> None:
+    store, seen = FakeStore(), Counter[tuple[str, str]]()
+
+    def fails(call: Call) -> bool:
+        if call.key.startswith("probe"):
+            return False
+        what = call.name, call.key
+        seen[what] += 1
+        return seen[what] % 2 == 1
+
+    def before(call: Call) -> None:
+        if order == "before" and fails(call):
+            raise TierError("it is away")
+        if order == "conflict" and call.name in ("create", "replace") and fails(call):
+            raise ConflictError("409")
+
+    def after(call: Call) -> None:
+        if order == "after" and fails(call):
+            raise TierError("the answer is lost")
+
+    store.before, store.after = before, after
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(600)
+        has_all(store, "s", 5 * SEGMENT)
+        assert tier_of(server).state is TierState.OK
+
+
+async def test_a_store_that_is_away_for_hours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = FakeStore()
+    store.fail(times=-1)
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        for hour in range(3):
+            with trio.fail_after(1):
+                await publish(peer, hour * 30 * A_FRAME, 30)
+            await passes(3_600)
+        status = await tier_of(server).status()
+        assert status.state == TierState.AWAY
+        assert status.bytes_waiting > 17 * 2_000
+        assert (status.oldest_waiting_seconds or 0) >= 3 * 3_600
+        assert not store.objects
+        assert len([line for line in caplog.messages if line.startswith("tier: ")]) == 1
+        store.heal()
+        await passes(60)
+        has_all(store, "s", 18 * SEGMENT)
+        assert (await tier_of(server).status()).bytes_waiting == 0
+
+
+async def test_a_store_that_goes_away_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 10)
+        await passes(5)
+        caplog.clear()
+        store.fail(times=-1)
+        await publish(peer, 10 * A_FRAME, 20)
+        await passes(3_600)
+        assert tier_of(server).state is TierState.AWAY
+        assert len([m for m in caplog.messages if "tier" in m]) <= 2
+        store.heal()
+        await passes(60)
+        has_all(store, "s", 6 * SEGMENT)
+
+
+async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.fail(DeniedError("no right"), key="/bad~", times=-1)
+    async with tiered(tmp_path, store) as server:
+        bad, good = await a_stream(server, "bad"), await a_stream(server, "good")
+        await publish(bad, 0, 30)
+        await publish(good, 0, 30)
+        await passes(5)
+        has_all(store, "good", 5 * SEGMENT)
+        report = tier_of(server).stream(server.host.name, server.host.find("bad").name)
+        assert report is not None
+        assert report.sentence == "no right"
+        assert report.segments_waiting == 5
+
+
+async def test_a_store_that_cannot_compare_and_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore()
+    store.create = lambda key, content: (store.put(key, content), "etag")[1]  # type: ignore[method-assign]
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(600)
+        assert tier_of(server).state is TierState.NO_COMPARE_AND_SET
+        assert len([m for m in caplog.messages if "compare-and-set" in m]) == 1
+        assert not manifests(store)
+
+
+class TestAge:
+    async def test_a_segment_is_sealed_when_something_in_it_is_old(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 1)
+            await passes(3_590)
+            assert not manifests(store)
+            await passes(40)
+            has_all(store, "s", A_FRAME)
+            await passes(20_000)
+            assert manifest_of(store, "s").revision == 1  # nothing new came
+            await publish(peer, A_FRAME, 1)
+            await passes(3_640)
+            has_all(store, "s", 2 * A_FRAME)
+
+    async def test_also_in_a_log_that_is_closed(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 1)
+            await passes(300)
+            assert not server.host.find("s").is_open
+            await passes(3_400)
+            has_all(store, "s", A_FRAME)
+
+    async def test_also_after_a_restart(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
+            await publish(await a_stream(server), 0, 1)
+        async with tiered(tmp_path, store, tier_roll_seconds=3_600):
+            await passes(3_700)
+            has_all(store, "s", A_FRAME)
+
+
+class TestKeys:
+    async def test_they_are_waited_for_for_a_while(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            server.server.broker._resources.keys.keys_requested = lambda _stream: None  # type: ignore[method-assign]
+            peer = await a_stream(server, stream_key_properties="key")
+            await publish(peer, 0, 6)
+            await passes(50)
+            assert not manifests(store)
+            await passes(20)
+            has_all(store, "s", SEGMENT)
+            assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
+
+
+class TestFenced:
+    async def test_a_server_that_was_overtaken_takes_no_more(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path / "a", store) as server:
+            peer = await a_stream(server)
+            other = await server.peer()
+            await other.create("local", stream_tier="false")
+            await other.declare("local", reference="q")
+            await publish(peer, 0, 8)
+            await passes(5)
+            take_over(store)
+            after = dict(store.objects)
+            await passes(70)
+            assert tier_of(server).state is TierState.FENCED
+            await peer.publish([b"late"], 1_000)
+            refused = await peer.expect(c.PublishError)
+            assert {fault.code for fault in refused.faults} == {ResponseCode.STREAM_NOT_AVAILABLE}
+            reader = await server.peer()
+            await reader.subscribe("s", credit=100)
+            assert await reader.bodies(160) == bodies(0, 160)
+            await other.store([b"goes on"])
+            alarm = server.host.alarms()["s"]
+            assert "another server, epoch 2, has taken over" in alarm
+            assert len([m for m in caplog.messages if "taken over" in m]) == 1
+            assert store.objects == after
