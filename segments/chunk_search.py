@@ -85,6 +85,31 @@ def first_chunk_at_or_after(
     return _search(segment, find, walks=walks)
 
 
+def time_of(segment: Segment, place: Place) -> int | None:
+    """When a chunk was written, in ms since 1970; None where that cannot be read.
+
+    Nothing is fetched of a cold segment but its index.
+
+    Raises:
+        ColdError: the index has to be fetched.
+        StorageError: the system refused to read.
+    """
+    if segment.cold is not None:
+        try:
+            with segment.index() as index:
+                numbers = range(index.num_records)
+                at = bisect_left(numbers, place.position, key=lambda n: index.record(n).position)
+                return index.record(at).timestamp_ms if at < len(numbers) else None
+        except FormatError:
+            return None
+    file = segment.acquire()
+    try:
+        header = read_header(file, *place)
+    finally:
+        segment.release()
+    return None if header is None else header.timestamp_ms
+
+
 def last_user_chunk(segment: Segment) -> Place | None:
     """The last chunk that holds messages rather than tracking.
 
@@ -139,9 +164,14 @@ def correct_index(segment: Segment, content: bytes) -> None:
 def index_content(segment: Segment, file: File) -> bytes:
     """What the index file of a segment should hold, from the headers of its chunks.
 
+    That of a cold segment is what was stored, but for chunks that are damaged.
+
     Raises:
+        ColdError: the index has to be fetched.
         StorageError: the system refused to read.
     """
+    if segment.cold is not None:
+        return _stored_index(segment)
     size = segment.size
     content = bytearray(codec.INDEX_HEADER)
     for position, header in walk_headers(segment, file):
@@ -150,6 +180,16 @@ def index_content(segment: Segment, file: File) -> bytes:
         chunk_id, timestamp_ms, epoch = header.chunk_id, header.timestamp_ms, header.epoch
         record = IndexRecord(chunk_id, timestamp_ms, epoch, position, header.chunk_type)
         content += codec.encode_index_record(record)
+    return bytes(content)
+
+
+def _stored_index(segment: Segment) -> bytes:
+    content = bytearray(codec.INDEX_HEADER)
+    with segment.index() as index:
+        for record in map(index.record, range(index.num_records)):
+            damaged = (d.position <= record.position < d.end for d in segment.damage.values())
+            if not any(damaged):
+                content += codec.encode_index_record(record)
     return bytes(content)
 
 

@@ -14,7 +14,7 @@ of the log, whatever the checkpoint says, and an opening removes them. It stays 
 segment does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from segments import codec
@@ -55,20 +55,26 @@ class Rest:
         self.segment.size = segment.size - self._shift
         self.segment.next_offset = segment.next_offset
         self._temporary = self.segment.path() + TEMPORARY_SUFFIX
+        self._next = place.position  # what is before it is copied
 
     def copy(self, check_running: Callable[[], None]) -> None:
         """Write the new files, as yet without effect. In a thread: it reads and writes it all.
+
+        Of a cold segment the next bytes may have to be fetched: then it is to be called again, and
+        goes on.
 
         Args:
             check_running: called for each MiB; what it raises ends the work.
 
         Raises:
+            ColdError: the next bytes have to be fetched.
             FormatError: the file was cut, or the device cannot read a part of it.
             StorageError: the system refused.
         """
         disk = self.segment.disk
-        self.discard()  # an attempt before this one
-        source = disk.open(self._from.path(), writable=False)
+        if self._next == self._start:
+            self.discard()  # an attempt before this one
+        source = self._from.open()
         try:
             self._copy_data(source, check_running)
             index = self._index(source)
@@ -83,17 +89,23 @@ class Rest:
         disk.sync_folder(self.segment.folder)
 
     def _copy_data(self, source: File, check_running: Callable[[], None]) -> None:
-        copy = self.segment.disk.create(self._temporary)
+        disk = self.segment.disk
+        if self._next == self._start:
+            copy = disk.create(self._temporary)
+        else:
+            copy = disk.open(self._temporary, writable=True)
         try:
             copy.write([codec.SEGMENT_HEADER], 0)
             end = self._from.size
-            for position in range(self._start, end, _COPY_BYTES):
+            for position in range(self._next, end, _COPY_BYTES):
+                self._next = position
                 check_running()
                 wanted = min(_COPY_BYTES, end - position)
                 data = source.read(wanted, position)
                 if len(data) < wanted:
                     raise FormatError(f"{source.path} ends before byte {end}")
                 copy.write([data], position - self._shift)
+            self._next = end
             copy.sync()
         finally:
             copy.close()
@@ -101,24 +113,40 @@ class Rest:
     def _index(self, source: File) -> bytes:
         """The content of the new index; what the new segment holds becomes known on the way."""
         content, segment = bytearray(codec.INDEX_HEADER), self.segment
-        start = (self._start, segment.base_offset)
-        for position, header in walk_headers(self._from, source, start):
-            if position >= self._from.size:
-                break
-            chunk_id, time_ms = header.chunk_id, header.timestamp_ms
-            at = position - self._shift
-            record = IndexRecord(chunk_id, time_ms, header.epoch, at, header.chunk_type)
-            content += codec.encode_index_record(record)
+        segment.num_chunks, segment.first_timestamp_ms = 0, None
+        for record in self._records(source):
+            content += codec.encode_index_record(
+                record._replace(position=record.position - self._shift)
+            )
             segment.num_chunks += 1
-            segment.last_chunk_id, segment.last_timestamp_ms = chunk_id, time_ms
+            segment.last_chunk_id = record.chunk_id
+            segment.last_timestamp_ms = record.timestamp_ms
             if segment.first_timestamp_ms is None:
-                segment.first_timestamp_ms = time_ms
+                segment.first_timestamp_ms = record.timestamp_ms
         segment.damage = {
             at - self._shift: Damage(at - self._shift, known.end - self._shift, *known[2:])
             for at, known in self._from.damage.items()
             if at >= self._start
         }
         return bytes(content)
+
+    def _records(self, source: File) -> Iterator[IndexRecord]:
+        """Of the chunks that are copied, with their places in the old segment."""
+        if self._from.cold is not None:  # its headers may be gone from the cache by now
+            with self._from.index() as index:
+                for record in map(index.record, range(index.num_records)):
+                    if record.position >= self._start and not self._is_damaged(record.position):
+                        yield record
+            return
+        start = (self._start, self.segment.base_offset)
+        for position, header in walk_headers(self._from, source, start):
+            if position >= self._from.size:
+                break
+            chunk_id, time_ms = header.chunk_id, header.timestamp_ms
+            yield IndexRecord(chunk_id, time_ms, header.epoch, position, header.chunk_type)
+
+    def _is_damaged(self, position: int) -> bool:
+        return any(d.position <= position < d.end for d in self._from.damage.values())
 
     def finish(self) -> None:
         """Let the log begin with it: on the device when this returns.

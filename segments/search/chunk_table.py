@@ -106,12 +106,19 @@ class ChunkTable:
 
     @classmethod
     def of_file(
-        cls, segment: Segment, file: Readable, num_records: int, *, is_walked: bool = False
+        cls,
+        segment: Segment,
+        file: Readable,
+        num_records: int,
+        *,
+        is_walked: bool = False,
+        is_certain: bool = False,
     ) -> "ChunkTable":
         """From the index file; or what it should hold, as the headers say, if `is_walked`."""
         records = _Records(file, num_records)
         positions, chunk_ids = _Column(records, "position"), _Column(records, "chunk_id")
-        return cls(segment, positions, chunk_ids, is_certain=is_walked, is_sparse=is_walked)
+        is_certain = is_certain or is_walked
+        return cls(segment, positions, chunk_ids, is_certain=is_certain, is_sparse=is_walked)
 
     def end(self, ordinal: int) -> int:
         """Where a chunk ends in the file, if there is no damage behind it."""

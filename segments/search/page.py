@@ -1,12 +1,14 @@
 """What a search gives, step by step and at its end, and what it may cost."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from segments.errors import SegmentsError
 from segments.segment import Segment
+from segments.tier.cache import ColdError
+from segments.tier.plan import Request
 
 
 class TooLarge(SegmentsError):
@@ -28,6 +30,22 @@ class KeysUnknown(NamedTuple):
     """Nobody has looked at the key index of a segment yet; nothing is to be sent back."""
 
     segment: Segment
+
+
+class Missing(NamedTuple):
+    """Something of a cold segment has to be fetched; True is to be sent back if it was.
+
+    False, when there is no time for that, ends the page.
+
+    Attributes:
+        error: what is needed.
+        requests: that bring it, and what will be needed soon.
+        is_more: what was fetched before is still needed.
+    """
+
+    error: ColdError
+    requests: Sequence[Request] = ()
+    is_more: bool = False
 
 
 class Cut(StrEnum):
@@ -121,4 +139,5 @@ class Page(NamedTuple):
     end: int
 
 
-Steps: TypeAlias = Generator[Work | KeysUnknown | None, Any, None]
+Step: TypeAlias = Work | KeysUnknown | Missing | None
+Steps: TypeAlias = Generator[Step, Any, None]

@@ -19,7 +19,9 @@ instead, and what cannot be read then is damage, which readers step over as well
 
 `steps` yields often: None after a piece of work of some 0.3 ms, so that others have their turn;
 `Work` that may take long, which is to be done somewhere and its result sent back; `KeysUnknown`
-where a file is to be looked at, which `keys_of` would do as well, and block. Between two steps
+where a file is to be looked at, which `keys_of` would do as well, and block; `Missing` where
+something of a cold segment has to be fetched: its indexes first, then the chunks that they leave,
+several at once. Between two steps
 the log may grow, lose segments, or be deleted; the segment that is searched is kept open.
 """
 
@@ -59,7 +61,9 @@ from segments.search.page import (
     KeysUnknown,
     Limits,
     LookedAt,
+    Missing,
     Page,
+    Step,
     Steps,
     StreamIsGone,
     TooLarge,
@@ -68,9 +72,11 @@ from segments.search.page import (
 from segments.search.request import SearchRequest
 from segments.search.span_reader import SpanReader, WrongIndex
 from segments.search.token import NO_CHUNK, BadToken, Token, read_token
-from segments.segment import INDEX_SUFFIX, KeyState, Segment, read_header
+from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KeyState, Segment, read_header
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
+from segments.tier.cache import ColdError, ColdFile, Range
+from segments.tier.plan import Request, merged
 
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
 _LARGE = 32 << 10  # bytes of a message that is tested in a thread: it may have many properties
@@ -79,6 +85,7 @@ _STEP_RECORDS = 5_000  # whose lengths are read in a step; usual chunks have no 
 _STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
 _BLOCK = 256  # chunks that are chosen at once
 _SEGMENTS_A_STEP = 100
+_AHEAD_BYTES = 8 << 20  # of a cold segment that are fetched together
 _MESSAGE_BYTES = 128  # counted for each that is found besides its own
 
 
@@ -96,9 +103,11 @@ class Search:
     Attributes:
         looked_at: see LookedAt.
         is_over: set it to end the page soon: the budget of its caller is used up.
+        is_away: the page has ended as something could not be fetched in time.
 
     Raises:
         BadToken: `after` is no token, or is of another search or stream.
+        ColdError: something has to be fetched before.
         StorageError: the system refused to read.
     """
 
@@ -112,7 +121,7 @@ class Search:
         limits: Limits | None = None,
     ) -> None:
         self.looked_at = LookedAt()
-        self.is_over = False
+        self.is_over = self.is_away = False
         self._log = log
         self._request = request
         self._identity = identity
@@ -193,6 +202,11 @@ class Search:
         return Page(found, self._cut, self._token(), looked_at, left, end)
 
     @property
+    def has_progressed(self) -> bool:
+        """Something was searched."""
+        return (self._low, self._high) != self._began
+
+    @property
     def _is_all(self) -> bool:
         """Nothing is left to be searched."""
         return self._cut is None or self._low >= self._high or self._test.is_done
@@ -203,7 +217,7 @@ class Search:
             raise StreamIsGone("the stream was deleted while it was searched")
         is_over = self.is_over or self.looked_at.bytes_read >= self._limits.read_bytes
         # Each page gets further, or those who ask for the next would never come to an end.
-        if is_over and self._cut is None and (self._low, self._high) != self._began:
+        if is_over and self._cut is None and self.has_progressed:
             self._cut = Cut.BUDGET
         return self._is_cut
 
@@ -235,8 +249,13 @@ class Search:
                     yield None
             else:
                 yield from self._search_segment(segment)
-        if not self._is_all and self._chunk[0] == NO_CHUNK:
-            self._chunk = self._last_chunk()
+        while not self._is_all and self._chunk[0] == NO_CHUNK:
+            try:
+                self._chunk = self._last_chunk()
+                return
+            except ColdError as error:
+                if not (yield Missing(error)):
+                    return  # the next page fixes it
 
     def _next_segment(self) -> Segment | None:
         """The next segment of the range; None when there is none any more."""
@@ -288,8 +307,7 @@ class Search:
                 raise
             if self._log.keeps(segment):  # else retention has removed it just now
                 segment.mark_all_damaged()
-                self.looked_at.messages_lost += segment.next_offset - segment.base_offset
-            self._pass(segment)
+            self._lose(segment)
             return
         try:
             self.looked_at.segments += 1
@@ -298,6 +316,17 @@ class Search:
         finally:
             segment.release()
         self._count_damage(segment, low, high)
+
+    def _lose(self, segment: Segment) -> None:
+        """The file of a segment is gone: it is lost, or retention has removed it just now."""
+        if self._log.keeps(segment):
+            self.looked_at.messages_lost += segment.next_offset - segment.base_offset
+        self._pass(segment)
+
+    def _lacks_filters(self, segment: Segment) -> bool:
+        """Whether its filter index tells, once it is here, which chunks are not wanted."""
+        is_certain = segment.is_indexable and not segment.damage
+        return bool(self._chunk_test.matchers) and segment.filters is None and is_certain
 
     def _count_damage(self, segment: Segment, low: int, high: int) -> None:
         """Count the damage in what was done of a segment since it was left from `low` to `high`."""
@@ -310,19 +339,26 @@ class Search:
     def _search_file(self, segment: Segment, file: File) -> Steps:
         if self._request.keys and segment.key_state is KeyState.UNKNOWN:
             yield KeysUnknown(segment)
-        while True:
-            # Anew each time: damage that is found takes chunks out of the table, and the key index
-            # counts them.
-            index = self._key_index(segment)
+        if self._lacks_filters(segment) and isinstance(file, ColdFile):
+            yield from self._fetch(Missing(ColdError(file.cached, suffix=FILTER_SUFFIX)))
+        while not self._is_cut:
             with ExitStack() as opened:
                 try:
+                    # Anew each time: damage that is found takes chunks out of the table, and the
+                    # key index counts them.
+                    index = self._key_index(segment)
                     table = yield from self._table(segment, file, opened)
                     yield from self._walk(segment, file, table, index)
                     self.looked_at.segments_indexed += index is not None
                     return
                 except WrongIndex:
                     self._distrusted.add(segment)
+                except ColdError as error:
+                    yield from self._fetch(Missing(error, is_more=True))
                 except (FormatError, StorageError) as error:
+                    if isinstance(file, ColdFile) and file.cached.is_gone:
+                        self._lose(segment)
+                        return
                     is_index = isinstance(error, FormatError) or error.is_missing
                     if not is_index or segment in self._distrusted:
                         raise
@@ -338,7 +374,7 @@ class Search:
 
     def _table(
         self, segment: Segment, file: File, opened: ExitStack
-    ) -> Generator[Work | KeysUnknown | None, Any, ChunkTable]:
+    ) -> Generator[Step, Any, ChunkTable]:
         """Where the chunks of the segment are."""
         filters = segment.filters
         if segment.damage or segment in self._distrusted:
@@ -349,9 +385,10 @@ class Search:
             return ChunkTable.of_file(segment, _Content(content), number, is_walked=True)
         if filters is not None:
             return ChunkTable(segment, filters.positions, filters.chunk_ids, is_certain=True)
-        index = segment.disk.open(segment.path(INDEX_SUFFIX), writable=False)
+        index = segment.open_beside(INDEX_SUFFIX)
         opened.callback(index.close)
-        return ChunkTable.of_file(segment, index, segment.num_chunks)
+        is_stored = segment.cold is not None  # then it is compared with what was stored
+        return ChunkTable.of_file(segment, index, segment.num_chunks, is_certain=is_stored)
 
     def _walk(
         self, segment: Segment, file: File, table: ChunkTable, index: KeyIndex | None
@@ -363,13 +400,18 @@ class Search:
         blocks = self._blocks(first, last, index, held)
         for block in reversed(blocks) if self._request.newest else blocks:
             chosen = self._choose(segment, block)
-            for span in reader.spans(chosen, is_backward=self._request.newest):
+            spans = list(reader.spans(chosen, is_backward=self._request.newest))
+            for number, span in enumerate(spans):
                 if not self._may_hold(span, held):
                     self.looked_at.chunks_skipped_by_keys += len(span)
                     continue
                 yield None
                 if self._must_stop:
                     return
+                if isinstance(file, ColdFile):
+                    yield from self._bring(file, table, spans[number:], held)
+                    if self._is_cut:
+                        return
                 yield from self._search_span(segment, reader, span, held)
             if self._must_stop:
                 return
@@ -377,6 +419,41 @@ class Search:
             if not chosen:
                 yield None
         self._pass(segment)
+
+    def _bring(
+        self,
+        file: ColdFile,
+        table: ChunkTable,
+        spans: Sequence[range],
+        held: dict[int, int] | None,
+    ) -> Steps:
+        """Have the chunks of the first span fetched, and some that follow, where they are not here.
+
+        Nothing may be yielded between this and reading them, or they may be gone.
+        """
+        wanted = _range_of(table, spans[0])
+        size = wanted.end - wanted.start
+        while file.length_there(size, wanted.start) < size and not file.cached.is_gone:
+            ranges: list[Range] = []
+            left = _AHEAD_BYTES
+            for span in spans:
+                if left <= 0:
+                    break
+                if self._may_hold(span, held):
+                    ranges.append(_range_of(table, span))
+                    left -= ranges[-1].end - ranges[-1].start
+            requests = [Request(file.cached, where) for where in merged(sorted(ranges))]
+            if self._request.newest:
+                requests.reverse()
+            yield from self._fetch(Missing(ColdError(file.cached, wanted), requests))
+            if self._is_cut:
+                return
+
+    def _fetch(self, missing: Missing) -> Steps:
+        """Have something fetched; where there is no time for that, the page ends."""
+        if not (yield missing):
+            self._cut = Cut.BUDGET
+            self.is_away = True
 
     def _bounds(self, segment: Segment, table: ChunkTable) -> tuple[int, int]:
         """Numbers of the first chunk to be searched, and of the one behind the last."""
@@ -540,7 +617,7 @@ class Search:
         self.looked_at.messages_screened += last - first - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
 
-    def _keys_in(self, data: bytes) -> Generator[Work | KeysUnknown | None, Any, int | None]:
+    def _keys_in(self, data: bytes) -> Generator[Step, Any, int | None]:
         """Which of many keys a chunk may have; None where that is not known."""
         if self._extractor is None:
             self._extractor = KeyExtractor(self._request.properties)
@@ -680,7 +757,7 @@ def run(search: Search) -> Page:
         result = work.do(*work.arguments) if isinstance(work, Work) else None
 
 
-def _done(do: Callable[..., Any], *arguments: Any) -> Generator[Work, Any, Any]:  # noqa: ANN401
+def _done(do: Callable[..., Any], *arguments: Any) -> Generator[Step, Any, Any]:  # noqa: ANN401
     """The result of work that may take long.
 
     Raises:
@@ -726,6 +803,11 @@ def _chunk_at(segment: Segment, offset: int) -> tuple[Place, ChunkHeader | None]
         return place, read_header(file, place.position, place.offset)
     finally:
         segment.release()
+
+
+def _range_of(table: ChunkTable, span: range) -> Range:
+    """Where the chunks of a span are."""
+    return Range(table.positions[span[0]], table.end(span[-1]))
 
 
 def _check_of(header: ChunkHeader) -> int:

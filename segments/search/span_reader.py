@@ -150,8 +150,9 @@ class SpanReader:
 
     def _read_large(self, ordinal: int, matchers: ChunkTest) -> bytes | None:
         position = self._table.positions[ordinal]
+        most = self._table.end(ordinal) - position
         try:
-            raw = self._read_bytes(position, CHUNK_HEADER_SIZE + 255)
+            raw = self._read_bytes(position, min(CHUNK_HEADER_SIZE + 255, most))
         except UnreadableError:  # what follows it, perhaps
             raw = self._read_bytes(position, CHUNK_HEADER_SIZE)
             return self._read_bytes(position, self._header(raw, 0, ordinal).total_size)

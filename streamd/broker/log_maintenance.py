@@ -12,11 +12,13 @@ again, as the system may have dropped what it could not write, and would report 
 time: the stream fails. Only one that found no descriptor, say, is: its publishers wait meanwhile.
 """
 
+import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import trio
 
@@ -34,10 +36,15 @@ from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
 from streamd.broker.log_writer import LogWriter
+from streamd.broker.tier.fetcher import Demand, NoTierError
 from streamd.broker.traffic import Histogram
 from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
+
+_FETCH_SECONDS = 30.0  # that the tier may take when something of it is needed for a truncation
+
+Result = TypeVar("Result")
 
 
 class Stopped(Exception):
@@ -54,6 +61,7 @@ class LogMaintenance:
         rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.
         flush_seconds: gets the time that each flush takes.
+        demand: for what it reads of cold segments; None where nothing is cold.
 
     Attributes:
         is_stopped: nothing is begun any more.
@@ -67,6 +75,7 @@ class LogMaintenance:
         rounds: Rounds,
         now_ms: Callable[[], int],
         flush_seconds: Histogram,
+        demand: Callable[[], Demand] | None = None,
     ) -> None:
         self._name = name
         self._log = log
@@ -74,6 +83,7 @@ class LogMaintenance:
         self._rounds = rounds
         self._now_ms = now_ms
         self._flush_seconds = flush_seconds
+        self._demand = demand
         self.is_stopped = self._expires_again = False
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
@@ -234,10 +244,10 @@ class LogMaintenance:
 
     async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
         log = self._log
-        offset = log.find(spec).offset
+        offset = (await self._patiently(log.find, spec)).offset
         await self.flush(with_checkpoint=True, seals=offset > log.segments[-1].base_offset)
         self._check_open()
-        start = log.find(at_offset(offset))
+        start = await self._patiently(log.find, at_offset(offset))
         if start.offset <= log.first_offset:
             return log.first_offset
         rest = None
@@ -278,7 +288,7 @@ class LogMaintenance:
         rest = Rest(segment, Place(start.position, start.offset))
         self._copied = segment
         try:
-            await threads.in_thread(rest.copy, self._check_running)
+            await self._patiently_in_thread(rest.copy, self._check_running)
         except SegmentsError as error:
             logger.warning("stream %s is cut before a whole segment: %s", self._name, error)
             await self._carry_out(rest.discard, logging.WARNING)
@@ -287,6 +297,57 @@ class LogMaintenance:
             self._copied = None
             self._has_worked.unpark_all()
         return rest
+
+    async def _patiently(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """What some work gives, which is done again when what it needs is fetched.
+
+        Raises:
+            StorageError: that takes too long.
+            Stopped: see `truncate`.
+        """
+
+        async def do(work: Callable[..., Result], *arguments: object) -> Result:
+            return work(*arguments)
+
+        return await self._done_patiently(do, work, *arguments)
+
+    async def _patiently_in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """The same, in a thread."""
+        return await self._done_patiently(threads.in_thread, work, *arguments)
+
+    async def _done_patiently(
+        self,
+        do: Callable[..., Awaitable[Result]],
+        work: Callable[..., Result],
+        *arguments: object,
+    ) -> Result:
+        demand: Demand | None = None
+        try:
+            while True:
+                try:
+                    return await do(work, *arguments)
+                except ColdError as error:
+                    assert self._demand is not None  # noqa: S101 - see above
+                    demand = demand or self._demand()
+                    demand.release()
+                    await self._fetch(demand, error)
+        finally:
+            if demand is not None:
+                demand.stop()
+
+    async def _fetch(self, demand: Demand, error: ColdError) -> None:
+        """Fetch something, but not for ever: others wait for their turn, and nobody can cancel."""
+        ends_at = trio.current_time() + _FETCH_SECONDS
+        try:
+            while trio.current_time() < ends_at:
+                self._check_running()
+                with trio.move_on_after(1):
+                    return await demand.fetch(error)
+        except NoTierError as refusal:
+            cause = OSError(errno.ENOENT, str(refusal))
+            raise StorageError("read", self._name, cause) from error
+        cause = OSError(errno.ETIMEDOUT, "the tier does not answer; try again later")
+        raise StorageError("read", self._name, cause) from error
 
     async def _begin_at(
         self, offset: int, rest: Rest | None

@@ -23,6 +23,7 @@ from segments.search import (
     BadToken,
     KeysUnknown,
     Limits,
+    Missing,
     Page,
     Search,
     SearchRequest,
@@ -31,7 +32,7 @@ from segments.search import (
     Work,
 )
 from segments.search.request import MAX_LIMIT
-from segments.segment import MAX_OFFSET
+from segments.segment import MAX_OFFSET, Segment
 from segments.selector import (
     TAGS,
     Dialect,
@@ -53,6 +54,7 @@ from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import AwayError, Demand, NoTierError
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.rounds import Rounds
 
@@ -70,6 +72,7 @@ READ_BYTES = 1 << 30
 _WORK_A_REST = 512 << 10
 _REST_SECONDS = 0.0005
 _QUIET_STEPS = 16
+_FETCH_SECONDS = 5.0  # that the first thing of a page may take to be fetched
 _TEST_WORK = 256  # of a message that is tested
 
 _MANY = frozenset(("key", "property", "filter"))
@@ -174,12 +177,18 @@ class Searches:
             check()
             try:
                 limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
-                search = Search(log, asked.request, identity, self._now_ms(), asked.after, limits)
-                await self._go_through(search, stream, seconds)
+                arguments = log, asked.request, identity, self._now_ms(), asked.after, limits
+                ends_at = trio.current_time() + seconds
+                search = await stream.patiently(Search, *arguments, seconds=_FETCH_SECONDS)
+                await self._go_through(search, stream, ends_at)
+                if search.is_away and not search.has_progressed:
+                    raise AwayError(_FETCH_SECONDS)
                 if asked.request.keys:  # it may have found a file that is wrong
                     stream.want_keys()
             except (BadToken, TooLarge) as error:
                 raise _wrong(str(error)) from None
+            except (NoTierError, AwayError) as error:
+                raise Refused(Reason.NOT_AVAILABLE, str(error)) from None
             except StreamIsGone:
                 raise Refused(Reason.NOT_FOUND, name) from None
             except StorageError as error:
@@ -195,12 +204,14 @@ class Searches:
             logger.error(text, name, lost, chunks)
         return page
 
-    async def _go_through(self, search: Search, stream: Stream, seconds: float) -> None:
+    async def _go_through(self, search: Search, stream: Stream, ends_at: float) -> None:
         """Do all steps of a search; others have their turn between two."""
-        ends_at = trio.current_time() + seconds
         result: object = None
         pace = _Pace(search, self._rounds)
-        with closing(search.steps()) as steps:
+        with (
+            closing(search.steps()) as steps,
+            closing(_Missing(stream, search, ends_at)) as missing,
+        ):
             while True:
                 async with self._turn:  # over a turn of the loop: so there is one step in each
                     try:
@@ -212,7 +223,9 @@ class Searches:
                 if isinstance(work, Work):
                     result = await threads.compute(work.do, *work.arguments)
                 elif isinstance(work, KeysUnknown):
-                    await stream.load_keys(work.segment)
+                    await missing.load_keys(work.segment)
+                elif isinstance(work, Missing):
+                    result = await missing.fetch(work)
                 search.is_over = trio.current_time() >= ends_at
 
     async def enter(self) -> None:
@@ -288,6 +301,48 @@ class _Pace:
             await trio.sleep(_REST_SECONDS)
         else:
             await trio.lowlevel.checkpoint()
+
+
+class _Missing:
+    """Fetches what a search needs of cold segments.
+
+    Args:
+        stream: where.
+        search: that it is for.
+        ends_at: when the page should end.
+    """
+
+    def __init__(self, stream: Stream, search: Search, ends_at: float) -> None:
+        self._stream = stream
+        self._search = search
+        self._ends_at = ends_at
+        self._demand: Demand | None = None
+
+    async def fetch(self, missing: Missing) -> bool:
+        """Whether it is here in time."""
+        if self._demand is None:
+            self._demand = self._stream.demand()
+        if not missing.is_more:
+            self._demand.release()
+        with trio.move_on_at(self._deadline) as scope:
+            await self._demand.fetch(missing.error, missing.requests)
+        return not scope.cancelled_caught
+
+    async def load_keys(self, segment: Segment) -> None:
+        """Look at the key file of a segment; without it the segment is searched in whole."""
+        with trio.move_on_at(self._deadline):
+            await self._stream.load_keys(segment)
+
+    @property
+    def _deadline(self) -> float:
+        if self._search.has_progressed:
+            return self._ends_at
+        return max(self._ends_at, trio.current_time() + _FETCH_SECONDS)
+
+    def close(self) -> None:
+        """The page has ended."""
+        if self._demand is not None:
+            self._demand.stop()
 
 
 class _Place:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from segments import Log, StorageError, at_offset
-from segments.segment import read_header
+from segments.chunk_search import Place, time_of
+from segments.tier.cache import ColdError
 from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 
@@ -51,11 +52,7 @@ def _seconds_behind(log: Log, offset: int, now_ms: int) -> float | None:
     """Since the chunk with `offset`, or the first after it, was written."""
     try:
         segment, position, chunk_id = log.find(at_offset(offset))
-        file = segment.acquire()
-        try:
-            header = read_header(file, position, chunk_id)
-        finally:
-            segment.release()
-    except StorageError:
+        written_ms = time_of(segment, Place(position, chunk_id))
+    except (StorageError, ColdError):
         return None
-    return None if header is None else max(0, now_ms - header.timestamp_ms) / 1000
+    return None if written_ms is None else max(0, now_ms - written_ms) / 1000

@@ -366,6 +366,7 @@ class Stream:
             services.rounds,
             services.now_ms,
             self.traffic.server.flush_seconds,
+            self.demand,
         )
         self._upkeep = KeyUpkeep(self.name, log, self._maintenance)
         if self._keys_changed:
@@ -802,17 +803,21 @@ class Stream:
         assert self._services.fetcher is not None  # noqa: S101 - or nothing would be cold
         return self._services.fetcher.demand(self)
 
-    async def patiently(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def patiently(
+        self, work: Callable[..., Result], *arguments: object, seconds: float = math.inf
+    ) -> Result:
         """What some work on its log gives that does not wait; see `Fetcher.patiently`.
 
         Raises:
+            AwayError: it takes longer.
             NoTierError: it needs a cold segment, and this server knows no store.
         """
         try:
             return work(*arguments)
         except ColdError:
             assert self._services.fetcher is not None  # noqa: S101 - as above
-            return await self._services.fetcher.patiently(self, work, *arguments)
+            fetcher = self._services.fetcher
+            return await fetcher.patiently(self, work, *arguments, seconds=seconds)
 
     # -- the tier, see tier/stream_tier.py
 

@@ -357,7 +357,13 @@ class MessagePages:
         header = None
         async with host.find(name).opened() as log:
             is_last = offset == log.committed_offset - 1
-            header = _chunk_of(log, message.chunk)
+            try:
+                header = await host.find(name).patiently(
+                    _chunk_of, log, message.chunk, seconds=PATIENT_SECONDS
+                )
+            except SegmentsError as error:
+                logger.warning("the header of chunk %d cannot be read: %s", message.chunk, error)
+                header = None
         return await self._site.show(
             request,
             "message.html",
@@ -513,20 +519,20 @@ def _offset(text: str) -> int:
 
 
 def _chunk_of(log: Log, chunk: int) -> ChunkHeader | None:
-    """The header of a chunk; None where it cannot be read, or is gone by now."""
+    """The header of a chunk; None where it is gone by now, or no header.
+
+    Raises:
+        SegmentsError: it cannot be read.
+    """
     if not log.first_offset <= chunk < log.committed_offset:
         return None
     segment = log.segment_holding(chunk)
+    place = chunk_holding(segment, chunk)
+    file = segment.acquire()
     try:
-        place = chunk_holding(segment, chunk)
-        file = segment.acquire()
-        try:
-            return read_header(file, place.position, place.offset)
-        finally:
-            segment.release()
-    except SegmentsError as error:
-        logger.warning("the header of chunk %d cannot be read: %s", chunk, error)
-        return None
+        return read_header(file, place.position, place.offset)
+    finally:
+        segment.release()
 
 
 def _body_of(raw: bytes) -> bytes:

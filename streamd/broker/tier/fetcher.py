@@ -22,6 +22,7 @@ somebody who needs bytes of several places gets them all.
 """
 
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,15 @@ Result = TypeVar("Result")
 
 class NoTierError(SegmentsError):
     """What is to be read is in the object store, and this server does not know that."""
+
+
+class AwayError(SegmentsError):
+    """The tier has not answered in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"this is in the tier, which has not answered within {seconds:g} s; try again later"
+        )
 
 
 class ColdStream(Protocol):
@@ -156,7 +166,7 @@ class Demand:
             self._add(request)
         self._fetcher.schedule()
 
-    async def fetch(self, error: ColdError) -> None:
+    async def fetch(self, error: ColdError, requests: Iterable[Request] = ()) -> None:
         """Return when what an error asks for is here, or never will be; see `want`.
 
         Raises:
@@ -164,7 +174,7 @@ class Demand:
         """
         done = trio.Event()
         try:
-            self.want(error, done.set)
+            self.want(error, done.set, requests)
             await done.wait()
         except BaseException:
             self._callback = None
@@ -297,7 +307,11 @@ class Fetcher:
         return Demand(self, stream)
 
     async def patiently(
-        self, stream: ColdStream, work: Callable[..., Result], *arguments: object
+        self,
+        stream: ColdStream,
+        work: Callable[..., Result],
+        *arguments: object,
+        seconds: float = math.inf,
     ) -> Result:
         """What some work gives that does not wait: all that it needs is fetched, as it comes to it.
 
@@ -305,16 +319,19 @@ class Fetcher:
             stream: whose log it reads; it is held open.
             work: is done anew from its beginning each time.
             arguments: of the work.
+            seconds: how long it may take.
 
         Raises:
+            AwayError: it takes longer.
             NoTierError: the server knows no store.
         """
-        with self.demanded(stream) as demand:
+        with self.demanded(stream) as demand, trio.move_on_after(seconds):
             while True:
                 try:
                     return work(*arguments)
                 except ColdError as error:
                     await demand.fetch(error)
+        raise AwayError(seconds)
 
     @contextmanager
     def demanded(self, stream: ColdStream) -> Iterator[Demand]:

@@ -31,6 +31,8 @@ from streamd.wire.stream.fields import (
 
 logger = logging.getLogger(__name__)
 
+FETCH_SECONDS = 5.0  # that the tier may take: other commands of the connection wait
+
 _NO_CHUNK = -1
 _MOST_FILTERS = 1000  # chunks whose filters are looked at
 _MILLION = 1_000_000
@@ -191,15 +193,17 @@ class Streams:
     async def _resolve_offset_spec(self, command: c.ResolveOffsetSpec) -> None:
         corr, code, offset = command.correlation_id, OK, 0
         try:
-            async with self._context.readable(as_sent(command.stream)) as (_, log):
-                offset = log.find(offset_spec(command.offset)).offset
+            async with self._context.readable(as_sent(command.stream)) as (stream, log):
+                spec = offset_spec(command.offset)
+                found = await stream.patiently(log.find, spec, seconds=FETCH_SECONDS)
+                offset = found.offset
         except Refused as refused:
             code = code_of(refused)
         except SegmentsError as error:
             logger.error("stream %s cannot be read: %s", command.stream, error)
             code = ResponseCode.NO_OFFSET
-        found = OffsetSpecification(Start.OFFSET, offset)
-        self._context.answer(c.ResolveOffsetSpecResponse(corr, code, found))
+        resolved = OffsetSpecification(Start.OFFSET, offset)
+        self._context.answer(c.ResolveOffsetSpecResponse(corr, code, resolved))
 
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
