@@ -525,6 +525,12 @@ class Log:
                 segment.stored = one
                 segment.make_cold(self._cache.segment(manifest.stream, one, self.folder))
 
+    def forget_cold(self) -> None:
+        """It is deleted: nothing of it is to stay in the cache."""
+        for segment in self.segments:
+            if segment.cold is not None:
+                segment.cold.forget()
+
     @property
     def local_size(self) -> int:
         """Bytes of segment files that are on this disk, the cache not counted."""

@@ -260,6 +260,27 @@ class Segment:
                 raise
         return None
 
+    def mark_missing(self, start: int, end: int) -> None:
+        """Bytes of it are gone, whole chunks: readers step over them.
+
+        Raises:
+            SegmentsError: its index cannot be read; then nothing was noted.
+        """
+        with self.index() as index:
+            first = index.first_after_position(start - 1)
+            last = index.first_after_position(end - 1)
+            if first == last:
+                return
+            record = index.record(first)
+            behind = (self.size, self.next_offset)
+            if last < index.num_records:
+                following = index.record(last)
+                behind = (following.position, following.chunk_id)
+        damage = Damage(record.position, behind[0], record.chunk_id, behind[1])
+        if self.damage.get(damage.position) != damage:
+            self.damage[damage.position] = damage
+            self._report(self, damage)
+
     def mark_all_damaged(self) -> None:
         """Its file is gone: readers step over all of it."""
         damage = Damage(FILE_HEADER_SIZE, self.size, self.base_offset, self.next_offset)

@@ -29,6 +29,7 @@ from segments.disk import Buffer
 from segments.errors import FULL_DISK
 from segments.tier.object_store import (
     ConflictError,
+    CutError,
     DeniedError,
     Listed,
     MissingError,
@@ -81,7 +82,7 @@ class FolderStore:
         with self._refusals(f"read {key}"), open(self._path(key), "rb", buffering=0) as file:
             content = _read(file.fileno(), start, size)
         if len(content) < size:
-            raise TierError(f"cannot read {key} in {self}: the object ends before these bytes")
+            raise CutError(f"cannot read {key} in {self}: the object ends before these bytes")
         return content
 
     def put(self, key: str, content: Buffer) -> None:  # noqa: D102 - see ObjectStore

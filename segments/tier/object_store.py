@@ -25,6 +25,10 @@ class MissingError(TierError):
     """There is no such object."""
 
 
+class CutError(TierError):
+    """The object ends before the bytes that are asked for, or the connection broke off there."""
+
+
 class ConflictError(TierError):
     """Compare-and-set: the object is not what was expected. Nothing was written by this call.
 
@@ -58,7 +62,7 @@ class ObjectStore(Protocol):
         """A small object in whole."""
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
-        """Bytes of an object; TierError where it ends before."""
+        """Bytes of an object; CutError where it ends before."""
 
     def put(self, key: str, content: Buffer) -> None:
         """Write an object under a key that nobody else uses; repeating it does no harm."""

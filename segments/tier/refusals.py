@@ -9,6 +9,7 @@ import re
 
 from segments.tier.object_store import (
     ConflictError,
+    CutError,
     DeniedError,
     MissingError,
     TierError,
@@ -109,7 +110,8 @@ def _meaning(operation: str, error: Exception) -> tuple[type[TierError], str]:
     if kind in _BY_TYPE:
         return _BY_TYPE[kind]
     if code in _PASSING:
-        return TierError, f"{_PASSING[code]} ({code})"
+        is_cut = code == "InvalidRange"
+        return CutError if is_cut else TierError, f"{_PASSING[code]} ({code})"
     return _by_status(status, code) if status else (TierError, _connection(text))
 
 

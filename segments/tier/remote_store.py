@@ -28,11 +28,11 @@ from obstore import exceptions, store as kinds
 from segments.disk import Buffer
 from segments.tier.address import Address
 from segments.tier.object_store import (
+    CutError,
     DeniedError,
     Listed,
     MissingError,
     StoredObject,
-    TierError,
     UnsupportedError,
 )
 from segments.tier.pieces import IdleBuffers, file_pieces
@@ -88,7 +88,7 @@ class RemoteStore:
         with self._refusals(f"read {key}"):
             content = memoryview(obstore.get_range(self._repeated, key, start=start, length=size))
         if len(content) != size:
-            raise TierError(f"cannot read {key} in {self}: the object ends before these bytes")
+            raise CutError(f"cannot read {key} in {self}: the object ends before these bytes")
         return content
 
     def put(self, key: str, content: Buffer) -> None:  # noqa: D102 - see ObjectStore

@@ -911,6 +911,7 @@ class Stream:
         self.waiters.clear()
         if self._log is not None:
             self._log.abandon()
+            self._log.forget_cold()
         self._changed.unpark_all()
 
     async def shut_down(self) -> None:

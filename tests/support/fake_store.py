@@ -17,6 +17,7 @@ import trio
 from segments.disk import Buffer
 from segments.tier.object_store import (
     ConflictError,
+    CutError,
     Listed,
     MissingError,
     StoredObject,
@@ -191,7 +192,7 @@ class FakeStore:
         with self._call("get_range", key, size) as call:
             content = self._changed(call, self._kept(key).content[start : start + size])
         if len(content) < size:
-            raise TierError(f"cannot read {key} in {self}: the object ends before these bytes")
+            raise CutError(f"cannot read {key} in {self}: the object ends before these bytes")
         return content
 
     def put(self, key: str, content: Buffer) -> None:

@@ -26,7 +26,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
@@ -37,7 +37,7 @@ from segments import Log, SegmentsError, StorageError
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KEYS_SUFFIX, KeyState, Segment
 from segments.tier.cache import CachedSegment, ColdError, Pin, Range, TierCache
 from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
-from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.tier.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor
@@ -49,7 +49,7 @@ MAX_REQUESTS = 64
 MAX_BYTES = 256 << 20  # asked for at the same time, which are in memory when they come
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds, until a request that has failed is made again
 _INDEX_SECONDS = 1.0  # after which it is looked whether a filter index is still being loaded
-_CUT_ATTEMPTS = 3  # after which an object that is too short counts as cut
+_CUT_ATTEMPTS = 5  # after which an object that is too short counts as cut
 
 Result = TypeVar("Result")
 
@@ -524,10 +524,7 @@ class Fetcher:
         segment = self.segment_of(job.stream, job.cached)
         if not job.cached.is_gone and segment is not None:
             self.num_errors += 1
-            logger.error(
-                "stream %s: %s; offsets %d to %d are lost",
-                *(job.stream.name, error, segment.base_offset, segment.next_offset - 1),
-            )
+            logger.error("stream %s: %s", job.stream.name, error)
             segment.mark_all_damaged()
         job.cached.is_gone = True
         self._end(job, None)
@@ -562,7 +559,19 @@ class Fetcher:
             self._is_away = True
             logger.error("the tier cannot be read, what waits for it goes on waiting: %s", error)
         job.state = _State.RESTING
+        job.num_cut = job.num_cut + 1 if isinstance(error, CutError) else 0
+        if job.num_cut >= _CUT_ATTEMPTS:
+            self._is_cut(job, str(error))
         self.left(job)
+
+    def _is_cut(self, job: _Job, reason: str) -> None:
+        """The store has an object without the end that it had: what is missing is lost."""
+        segment = self.segment_of(job.stream, job.cached)
+        logger.error("stream %s: %s", job.stream.name, reason)
+        if segment is not None:
+            with suppress(SegmentsError):
+                segment.mark_missing(*job.where)
+        self._end(job, None)
 
     def _end(self, job: _Job, pin: Pin | None) -> None:
         job.state = _State.OVER
