@@ -206,6 +206,13 @@ class FlushState:
         self._counted_from = (FILE_HEADER_SIZE, 0)
         self._has_new_names = True
 
+    def replaced(self, new: SegmentWriter) -> None:
+        """The newest segment, which was empty, is gone, and another one is in its place."""
+        self._writer = new
+        self._flushed_size = self._begun_size = FILE_HEADER_SIZE
+        self._counted_from = (FILE_HEADER_SIZE, 0)
+        self._has_new_names = True
+
     @property
     def num_sealed(self) -> int:
         """Segments that are full and not on the device: each keeps its file open."""

@@ -36,6 +36,7 @@ from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
 from segments.tier.cache import TierCache
 from segments.tier.manifest import Manifest
+from segments.tracking import Tracking
 from segments.tracking_replay import restore_tracking
 
 # How far the newest chunk may be ahead of the clock before the clock is believed again: less is a
@@ -530,6 +531,63 @@ class Log:
         for segment in self.segments:
             if segment.cold is not None:
                 segment.cold.forget()
+
+    def follow(self, manifest: Manifest, tracking: Tracking) -> list[Segment]:
+        """Show readers what a store has of a log that somebody else writes.
+
+        Nothing is ever appended to it here: its newest segment is empty, and begins behind what is
+        stored. Readers of what is not stored any more go on where the log begins.
+
+        Args:
+            manifest: what the store has; not before what it had.
+            tracking: of publishers and consumers.
+
+        Returns:
+            Segments that are not part of it any more, whose files may be removed.
+
+        Raises:
+            StorageError: the system refused; it is as it was.
+        """
+        newest = self.segments[-1]
+        known = {s.stored.uid: s for s in self.segments if s.stored is not None}
+        if manifest.next_offset > newest.base_offset:
+            self._begin_at(manifest.next_offset)
+        segments: list[Segment] = []
+        for stored in manifest.segments:
+            segment = known.pop(stored.uid, None)
+            if segment is None:
+                segment = Segment.of_store(self._disk, self.folder, manifest.stream, stored)
+                segment.report_damage_to(self._observer.damage_found)
+                segment.make_cold(self._cache.segment(manifest.stream, stored, self.folder))
+            if segments:
+                segments[-1].reaches_to(segment.base_offset)
+            segments.append(segment)
+        self.segments = [*segments, self._writer.segment]
+        gone = list(known.values())
+        for segment in gone:
+            segment.drop_filters()
+            segment.drop_keys()
+            if segment.cold is not None:
+                segment.cold.forget()
+        if gone:
+            self.begins_at = self.first_offset
+        self.manifest, self.tracking = manifest, tracking
+        self.committed_offset = manifest.next_offset
+        used = {segment.base_offset for segment in self.segments}
+        return [segment for segment in gone if segment.base_offset not in used]
+
+    def _begin_at(self, offset: int) -> None:
+        """Let the newest segment, which is empty, begin at a later offset."""
+        old, new = self._writer, SegmentWriter.create(self._disk, self.folder, offset)
+        new.segment.report_damage_to(self._observer.damage_found)
+        self._state.replaced(new)
+        self._rolled = self._rolled._replace(
+            messages=self._rolled.messages - (new.next_offset - old.next_offset)
+        )
+        self._writer = self._shown = new
+        old.close()
+        with suppress(StorageError):  # they are in the way when the log is opened the next time
+            old.segment.remove()
 
     @property
     def local_size(self) -> int:

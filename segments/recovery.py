@@ -178,10 +178,8 @@ def _cold_segment(
     segment = Segment.of_store(disk, folder, plan.manifest.stream, stored)
     plan.last_epoch = max(plan.last_epoch, stored.epoch)
     plan.is_ended = next_base is None
-    if next_base is not None and next_base > segment.next_offset:
-        damage = Damage(segment.size, segment.size, segment.next_offset, next_base)
-        segment.damage[damage.position] = damage
-        segment.next_offset = next_base
+    if next_base is not None:
+        segment.reaches_to(next_base)
     return segment
 
 

@@ -191,7 +191,15 @@ class Segment:
         segment.last_timestamp_ms = stored.last_timestamp_ms
         segment.last_chunk_id = stored.last_chunk_id
         segment.damage = {damage.position: damage for damage in stored.damage}
+        segment.is_indexable = FILTER_SUFFIX in stored.files
         return segment
+
+    def reaches_to(self, next_base: int) -> None:
+        """The next segment begins here; offsets between its end and that are lost."""
+        if next_base > self.next_offset:
+            damage = Damage(self.size, self.size, self.next_offset, next_base)
+            self.damage[damage.position] = damage
+            self.next_offset = next_base
 
     def make_cold(self, cold: CachedSegment) -> None:
         """From now on it is read from the store; who reads it already keeps its file."""

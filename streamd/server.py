@@ -32,8 +32,16 @@ from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.names import as_sent
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Fetcher
+from streamd.broker.tier.follower import Follower
 from streamd.broker.tier.identity import Identity, begin_epoch
-from streamd.broker.tier.restore import RestoreError, check_is_ours, check_whole, is_used, restore
+from streamd.broker.tier.restore import (
+    RestoreError,
+    check_is_ours,
+    check_not_scratch,
+    check_whole,
+    is_used,
+    restore,
+)
 from streamd.broker.tier.tier import Tier
 from streamd.config import (
     DRAIN_SECONDS,
@@ -336,34 +344,46 @@ async def open_server(
         StartError: the data folder cannot be used.
     """
     with _data_folder(config.data):
-        await _prepare_folder(config)
+        follower = await _prepare_folder(config, now_ms)
         identity = await _begin_epoch(config.data)
         try:
             catalog = Catalog(config.data)
             contents = catalog.contents()
-            writer = CatalogWriter(catalog)
+            writer = CatalogWriter(catalog, is_read_only=follower is not None)
             directory = UserDirectory(writer)
             await directory.open(catalog, as_sent(config.user), config.password, DEFAULT_HOST)
         except CatalogError as error:
             raise StartError(str(error)) from error
         except Refused as refused:
             raise StartError(refused.details) from refused
-        async with _open_broker(config, writer, now_ms, identity) as broker:
+        async with _open_broker(config, writer, now_ms, identity, follower) as broker:
             await broker.open(contents)
+            if follower is not None:
+                follower.begin(broker, directory)
             yield Server(broker, directory, config)
 
 
-async def _prepare_folder(config: Config) -> None:
+async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower | None:
     """Restore a data folder where that is asked for, and see that one can be used.
 
+    Returns:
+        Who follows the server that writes, where this one only reads.
+
     Raises:
-        StartError: it cannot.
+        StartError: it cannot be used.
     """
     try:
+        if config.read_only:
+            store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
+            follower = Follower(config.data, store, config.tier, now_ms)
+            await follower.prepare()
+            return follower
+        check_not_scratch(config.data)
         if config.tier and (config.restore or not is_used(config.data)):
             store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
             await (restore if config.restore else check_is_ours)(config.data, store)
         check_whole(config.data)
+        return None
     except (RestoreError, TierError) as error:
         raise StartError(str(error)) from error
 
@@ -377,7 +397,11 @@ async def _begin_epoch(data: str) -> Identity:
 
 @asynccontextmanager
 async def _open_broker(
-    config: Config, writer: CatalogWriter, now_ms: Callable[[], int], identity: Identity
+    config: Config,
+    writer: CatalogWriter,
+    now_ms: Callable[[], int],
+    identity: Identity,
+    follower: Follower | None,
 ) -> AsyncIterator[Broker]:
     """A broker with its tasks; it is closed when the last of them, and its thread, has ended."""
     flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
@@ -390,6 +414,7 @@ async def _open_broker(
                 identity=identity,
                 cache_bytes=_cache_bytes(config),
                 make_tier=_tier_maker(config, identity, now_ms),
+                follower=follower,
             )
             try:
                 yield broker

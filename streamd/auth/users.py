@@ -244,6 +244,40 @@ class UserDirectory:
             except Refused as refused:  # the old one still works
                 logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
+    def follow(self, users: Sequence[UserRow], permissions: Sequence[PermissionRow]) -> None:
+        """Know what the catalog of the server says that writes, and nothing else."""
+        wanted = {user.name: user for user in users}
+        for name in [name for name in self._users if name not in wanted]:
+            self._forget(name)
+        for user in users:
+            known = self._users.get(user.name)
+            if known is None:
+                self._add(user)
+            elif known.password_hash != user.password_hash:
+                self._known.pop(user.name, None)
+                self._accounts[user.name].num_passwords += 1
+        self._users = wanted
+        before, self._permissions = (
+            self._permissions,
+            {(row.user, row.virtual_host): row for row in permissions},
+        )
+        changed = dict.fromkeys(
+            user
+            for user, host in (*before, *self._permissions)
+            if before.get((user, host)) != self._permissions.get((user, host))
+        )
+        for name in changed:
+            self._tell(self._accounts.get(name))
+
+    def _forget(self, name: Name) -> None:
+        """A user is not in the catalog any more."""
+        del self._users[name]
+        self._known.pop(name, None)
+        self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
+        account = self._accounts.pop(name)
+        account.exists = False
+        self._tell(account)
+
     def account(self, name: Name) -> Account | None:
         """The user of that name, as it is known until it is deleted."""
         return self._accounts.get(name)
@@ -339,12 +373,7 @@ class UserDirectory:
             self._check_stays_managed(name)
             self.check_user(name)
             await turn.commit(lambda catalog: catalog.remove_user(name))
-            del self._users[name]
-            self._known.pop(name, None)
-            self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
-            account = self._accounts.pop(name)
-            account.exists = False
-            self._tell(account)
+            self._forget(name)
 
     async def put_permission(self, row: PermissionRow, check: Check = permitted) -> bool:
         """Set what a user may do in a virtual host.

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import set_aside
-from streamd.broker.resources import ServerResources, StreamQuota
+from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
 from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
@@ -58,6 +58,7 @@ class Broker:
         max_open_logs: see LogKeeper.
         has_tier: sealed segments go to a tier.
         identity: who this server is; None where nobody asks.
+        follower: makes the folders of streams, where another server writes them.
         cache_bytes: of what was read from the tier, on the disk.
         make_tier: makes what uploads to the tier; None where nothing does.
 
@@ -89,6 +90,7 @@ class Broker:
         *,
         has_tier: bool = False,
         identity: Identity | None = None,
+        follower: FolderSource | None = None,
         cache_bytes: int = 1 << 30,
         make_tier: Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None = None,
     ) -> None:
@@ -125,6 +127,7 @@ class Broker:
             has_tier,
             self._epoch,
             tier,
+            follower,
         )
 
     def _epoch(self) -> int | None:
@@ -203,6 +206,28 @@ class Broker:
         async with host.deleting(host.names()):
             await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
             await self.virtual_hosts.pop(name).remove()
+
+    async def follow(self, contents: Contents, again: Collection[tuple[Name, Name]]) -> None:
+        """Have what the server has that writes; see tier/follower.py.
+
+        Args:
+            contents: of its catalog.
+            again: virtual host and name of streams that were created again.
+        """
+        for name in self.virtual_hosts.keys() - set(contents.virtual_hosts):
+            await self.virtual_hosts.pop(name).remove()
+        for name in contents.virtual_hosts:
+            if name not in self.virtual_hosts:
+                self.virtual_hosts[name] = VirtualHost(name, self._resources)
+        for host in list(self.virtual_hosts.values()):
+            rows = [row for row in contents.streams if row.virtual_host == host.name]
+            known = {row.name for row in rows}
+            gone = [n for n in host.names() if n not in known or (host.name, n) in again]
+            await host.follow(gone, rows, contents.selectors)
+            host.exchanges.follow(
+                (row for row in contents.exchanges if row.virtual_host == host.name),
+                (row for row in contents.bindings if row.virtual_host == host.name),
+            )
 
     async def _expire_now_and_then(self) -> None:
         while True:

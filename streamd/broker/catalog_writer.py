@@ -26,6 +26,7 @@ from segments import StorageError
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog, CatalogError, Change
 from streamd.broker.errors import Reason, Refused
+from streamd.broker.read_only import ReadOnlyError
 
 # Raises Refused unless whoever asks for a change may still make it.
 Check: TypeAlias = Callable[[], None]
@@ -38,9 +39,17 @@ def permitted() -> None:
 class Turn:
     """The turn of one change; see the module."""
 
-    def __init__(self, catalog: Catalog, committed: Callable[[], None]) -> None:
+    def __init__(
+        self, catalog: Catalog, committed: Callable[[], None], *, is_read_only: bool = False
+    ) -> None:
         self._catalog = catalog
         self._committed = committed
+        self._is_read_only = is_read_only
+
+    def check_writable(self) -> None:
+        """Raise Refused where nothing can be changed; `commit` does, too."""
+        if self._is_read_only:
+            raise ReadOnlyError
 
     async def commit(self, *changes: Change) -> None:
         """Write all of it; on return it is on the disk.
@@ -48,6 +57,7 @@ class Turn:
         Raises:
             Refused: the catalog cannot be written; nothing is changed in it.
         """
+        self.check_writable()
         try:
             await threads.in_thread(self._catalog.apply, *changes)
         except (CatalogError, StorageError) as error:
@@ -60,10 +70,12 @@ class CatalogWriter:
 
     Args:
         catalog: nobody else changes it.
+        is_read_only: every change is refused.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, is_read_only: bool = False) -> None:
         self._catalog = catalog
+        self._is_read_only = is_read_only
         self._told: list[Callable[[], None]] = []
         self._lock = trio.Lock()  # first come, first served
 
@@ -82,7 +94,7 @@ class CatalogWriter:
         async with self._lock:
             with trio.CancelScope(shield=True):
                 check()
-                yield Turn(self._catalog, self._committed)
+                yield Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
 
     def tell(self, told: Callable[[], None]) -> None:
         """From now on, call `told` whenever something was committed."""

@@ -32,6 +32,7 @@ from segments.segment import Segment
 from segments.tier.cache import ColdError
 from segments.tier.local_copy import write_copy
 from segments.tier.manifest import Manifest
+from segments.tracking import Tracking
 from segments.truncation import Rest
 from streamd.broker import threads
 from streamd.broker.errors import Reason
@@ -369,6 +370,31 @@ class LogMaintenance:
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
         return log.first_offset, parts
+
+    async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
+        """Show readers what a store has; see `Log.follow`.
+
+        Args:
+            manifest: what it has.
+            tracking: gives what is known then, of what is known now.
+
+        Returns:
+            Whether they see it; False when the log is closed, or the disk has no room.
+        """
+        log = self._log
+        async with self._turn:
+            if self.is_stopped or log.is_closed:
+                return False
+            try:
+                gone = log.follow(manifest, tracking(log.tracking))
+            except StorageError as error:
+                logger.warning("stream %s: %s", self._name, error)
+                return False
+            with self._rounds.open():
+                self._writer.followed()
+            for segment in gone:
+                await self._carry_out(segment.remove, logging.WARNING)
+            return True
 
     async def keep_manifest(self, manifest: Manifest) -> bool:
         """Write the copy of what a store has down, and let the log go by it.

@@ -329,6 +329,11 @@ class LogWriter:
         if self._settled:
             self._settled.unpark_all()
 
+    def followed(self) -> None:
+        """The log is written elsewhere, and has more, or less, than before."""
+        self._told_offset, self._newest = self._log.committed_offset, self._log.segments[-1]
+        self._waiters.wake_all()
+
     def _next_millisecond(self, now_ms: int, first: int) -> None:
         """It is the first turn of a millisecond that writes; `first` is its first offset."""
         if now_ms - self._last_write_ms > _PAUSE_MS:

@@ -1,7 +1,7 @@
 """What all virtual hosts of a server have in common."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from streamd.broker.catalog_writer import CatalogWriter
 from streamd.broker.errors import Reason, Refused
@@ -9,6 +9,7 @@ from streamd.broker.flusher import Flusher
 from streamd.broker.indexer import Indexer
 from streamd.broker.key_indexer import KeyIndexer
 from streamd.broker.log_keeper import LogKeeper
+from streamd.broker.names import Name
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.tier import Tier
@@ -50,6 +51,17 @@ def _no_epoch() -> None:
     """Nobody counts the starts of this server."""
 
 
+class FolderSource(Protocol):
+    """Makes the folders of streams that another server writes."""
+
+    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> None:
+        """Make a stream's folder, so that its log can be opened.
+
+        Raises:
+            SegmentsError: it cannot be done now.
+        """
+
+
 class ServerResources(NamedTuple):
     """What all virtual hosts of a server have in common.
 
@@ -65,6 +77,7 @@ class ServerResources(NamedTuple):
         rounds: streams write at the end of each.
         quota: limits the number of streams.
         traffic: counts what goes through the server.
+        follower: makes the folders of streams that another server writes; None where this one does.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         has_tier: sealed segments go to a tier.
         tier: where those go; None without one.
@@ -86,3 +99,4 @@ class ServerResources(NamedTuple):
     has_tier: bool = False
     epoch: Callable[[], int | None] = _no_epoch
     tier: Tier | None = None
+    follower: FolderSource | None = None

@@ -109,8 +109,17 @@ class StandingSelectors:
     """
 
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
-        self.matches: Counter[bytes] = Counter()
         self._users: Counter[str] = Counter()
+        self._take(rows)
+
+    def follow(self, rows: Iterable[StandingSelector]) -> None:
+        """What is registered on the server that writes."""
+        rows = list(rows)
+        if sorted(rows) != sorted(self._rows.values()):
+            self._take(rows)
+
+    def _take(self, rows: Iterable[StandingSelector]) -> None:
+        self.matches: Counter[bytes] = Counter()
         self._rows: dict[str, StandingSelector] = {}
         self._changing: dict[str, StandingSelector | None] = {}
         self._unreadable: set[bytes] = set()  # tokens that every chunk gets

@@ -47,6 +47,7 @@ from segments.policy import LogPolicy
 from segments.segment import Segment
 from segments.tier.cache import ColdError
 from segments.tier.manifest import Manifest
+from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.catalog_writer import Check, permitted
 from streamd.broker.errors import Reason, Refused
@@ -57,6 +58,7 @@ from streamd.broker.log_maintenance import LogMaintenance, Stopped
 from streamd.broker.log_writer import LogWriter, WriterState
 from streamd.broker.names import Name
 from streamd.broker.publication import PendingEntries, queued_size
+from streamd.broker.read_only import ReadOnlyError
 from streamd.broker.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Demand, Fetcher
@@ -160,6 +162,7 @@ class StreamServices(NamedTuple):
         traffic: of the server; None where nobody asks for it.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         tier: has sealed segments uploaded; None where nobody does.
+        is_read_only: another server writes it; nobody may change anything here.
     """
 
     now_ms: Callable[[], int]
@@ -172,6 +175,7 @@ class StreamServices(NamedTuple):
     traffic: Traffic | None = None
     fetcher: Fetcher | None = None
     tier: TierUse | None = None
+    is_read_only: bool = False
 
 
 class Stream:
@@ -206,6 +210,7 @@ class Stream:
         self.traffic = StreamTraffic(services.traffic or Traffic())
         self._services = services
         self._tier = services.tier
+        self._is_read_only = services.is_read_only
         self._log: Log | None = None
         self._writer: LogWriter | None = None
         self._maintenance: LogMaintenance | None = None
@@ -509,6 +514,10 @@ class Stream:
         """It is new: nothing was ever stored in it."""
         self._figures = NO_FIGURES
 
+    def know(self, figures: LogFigures) -> None:
+        """What it has while its log is not open."""
+        self._figures = figures
+
     @property
     def is_known(self) -> bool:
         """Somebody has looked at its log since the server's start, or it is new."""
@@ -544,6 +553,8 @@ class Stream:
 
     def check_writable(self) -> None:
         """Raise Refused when a publisher cannot be declared now."""
+        if self._is_read_only:
+            raise ReadOnlyError
         if self.failed is not None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed)
         if self.alarm:
@@ -552,7 +563,9 @@ class Stream:
     def publish(self, pending: PendingEntries) -> None:
         """Queue entries; their publisher is told when they are stored."""
         writer = self._writer
-        if self._tier is not None and self._tier.fence:
+        if self._is_read_only:
+            pending.publisher.refuse(pending.entries.publishing_ids, Reason.ACCESS_REFUSED)
+        elif self._tier is not None and self._tier.fence:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         elif writer is None or self.state is not StreamState.OPEN:
             self._publish_early(pending)
@@ -769,6 +782,8 @@ class Stream:
         """
         maintenance = self._maintenance
         self._check_there()
+        if self._is_read_only:
+            raise ReadOnlyError
         if self.failed is not None or maintenance is None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
         await self.settled()
@@ -835,6 +850,12 @@ class Stream:
         if self._maintenance is not None:
             await self._maintenance.flush(seals=True)
             self._work.set()
+
+    async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
+        """Show what a store has of it to readers; see `LogMaintenance.follow`."""
+        if self._maintenance is None:
+            return False
+        return await self._maintenance.follow(manifest, tracking)
 
     # -- keys, see key_upkeep.py
 

@@ -2,8 +2,9 @@
 
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -125,6 +126,7 @@ class VirtualHost:
             shared.traffic,
             shared.fetcher,
             tiered,
+            shared.follower is not None,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if tiered is not None:
@@ -139,7 +141,10 @@ class VirtualHost:
     async def open_log(self, stream: Stream) -> Log:
         """See stream.LogStore."""
         row = self._streams.row(stream.name)
-        if not row.has_files:
+        if self._resources.follower is not None:
+            await self._resources.follower.make_folder(self.name, row.name, self.folder(row.name))
+            log = await threads.in_thread(self._open_files, row, stream)
+        elif not row.has_files:
             log = await self._create_files(row, stream)
         else:
             log = await threads.in_thread(self._open_existing, row, stream)
@@ -151,7 +156,10 @@ class VirtualHost:
         return log
 
     def _policy(self, row: StreamRow) -> LogPolicy:
-        return policy_of(row.effective, has_tier=self._resources.has_tier)
+        policy = policy_of(row.effective, has_tier=self._resources.has_tier)
+        if self._resources.follower is not None:  # that server drops what is old
+            return replace(policy, max_length_bytes=None, max_age_ms=None)
+        return policy
 
     def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
         folder = self.folder(row.name)
@@ -532,6 +540,42 @@ class VirtualHost:
             with _reported(observer):
                 observer.host_is_gone()
         await self._take_away(names)
+
+    # -- following another server, see tier/follower.py
+
+    async def follow(
+        self,
+        gone: Sequence[Name],
+        rows: Iterable[StreamRow],
+        selectors: Mapping[tuple[str, str], Sequence[StandingSelector]],
+    ) -> None:
+        """Have the streams that the server has that writes.
+
+        Args:
+            gone: that it has no more, or that were created again.
+            rows: of all that it has.
+            selectors: standing ones, by virtual host and stream.
+        """
+        if gone:
+            ended = await self._end_all(gone)
+            self.exchanges.forget_streams(gone)
+            await self._tell(ended)
+            await self._take_away(gone)
+        async for row in in_turns(rows, _STREAMS_A_TURN):
+            standing = selectors.get((row.virtual_host, row.name), ())
+            stream = self._streams.get(row.name)
+            if stream is None:
+                self.load_stream(row, standing)
+                continue
+            stream.standing.follow(standing)
+            if self._streams.row(row.name) != row:
+                self._streams.replace_row(row)
+                stream.set_policy(self._policy(row))
+
+    @property
+    def is_read_only(self) -> bool:
+        """Another server writes it."""
+        return self._resources.follower is not None
 
     # -- all streams
 

@@ -105,6 +105,12 @@ class Waiters:
             waiters -= {w for w in waiters & self._for_several if _misses(w, keys)}
         self._wake(waiters)
 
+    def wake_all(self) -> None:
+        """Something is there of which nobody knows for whom: wake everybody."""
+        waiters = self._for_all.union(*self.by_key.values())
+        self._new_keys.clear()
+        self._wake(waiters)
+
     def leave_segment(self) -> Iterator[None]:
         """A new segment has begun: have waiters go there, a few at each step.
 

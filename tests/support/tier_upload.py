@@ -1,14 +1,16 @@
 """A store with what a data folder has, put there without an uploader."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from segments import Log
 from segments.checksum import crc32
+from segments.filter_files import load_or_build
 from segments.journal import journal_of
-from segments.segment import Segment
+from segments.segment import FILTER_SUFFIX, Segment
 from segments.tier.cluster import CatalogCopy, Cluster, encode_cluster
 from segments.tier.keys import CLUSTER, StreamKey
 from segments.tier.manifest import (
@@ -35,12 +37,14 @@ def upload_stream(
     revision: int = 1,
     epoch: int = 1,
     arguments: Mapping[str, Any] | None = None,
+    suffixes: Sequence[str] = SUFFIXES,
 ) -> Manifest:
     """Upload all of a stream, which nobody has open; its newest segment is sealed for that."""
     log = Log.open(stream_folder(str(data), host, name))
     log.seal()
     key = StreamKey(host, name, creation)
-    manifest = stored(store, log, key, revision=revision, epoch=epoch, arguments=arguments)
+    manifest = stored(store, log, key, suffixes)
+    manifest = replace(manifest, revision=revision, epoch=epoch, arguments=arguments or {})
     log.close()
     store.delete([key.manifest])
     store.create(key.manifest, encode_manifest(manifest))
@@ -51,13 +55,12 @@ def stored(
     store: ObjectStore,
     log: Log,
     key: StreamKey,
+    suffixes: Sequence[str] = SUFFIXES,
     *,
-    revision: int = 1,
     epoch: int = 1,
-    arguments: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Put the sealed segments of a log into a store, and its tracking; the manifest for them."""
-    segments = tuple(_put_segment(store, segment, key, epoch) for segment in log.segments[:-1])
+    segments = tuple(_put_segment(store, s, key, epoch, suffixes) for s in log.segments[:-1])
     next_offset = log.segments[-1].base_offset
     content = journal_of(log.tracking, next_offset)
     uid = f"{next_offset:016x}"
@@ -65,20 +68,23 @@ def stored(
     store.put(key.object(next_offset, epoch, uid, ".tracking"), content)
     return Manifest(
         stream=key,
-        revision=revision,
+        revision=1,
         epoch=epoch,
         writer="0123456789abcdef",
         next_offset=next_offset,
         segments=segments,
-        arguments=arguments or {},
         tracking=tracking,
     )
 
 
-def _put_segment(store: ObjectStore, segment: Segment, key: StreamKey, epoch: int) -> StoredSegment:
+def _put_segment(
+    store: ObjectStore, segment: Segment, key: StreamKey, epoch: int, suffixes: Sequence[str]
+) -> StoredSegment:
     uid = f"{segment.base_offset:016x}"
     files = {}
-    for suffix in SUFFIXES:
+    if FILTER_SUFFIX in suffixes:
+        load_or_build(segment, segment.size, is_sealed=True)
+    for suffix in suffixes:
         path = Path(segment.path(suffix))
         if path.exists():
             content = path.read_bytes()

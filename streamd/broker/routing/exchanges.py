@@ -73,10 +73,18 @@ class Exchanges:
         self._catalog = catalog
         self._bindings: dict[Name, dict[_Identity, Binding]] = {}
         self._indexes: dict[Name, BindingIndex] = {}  # of exchanges that messages came to
-        self._rows: dict[Name, ExchangeRow] = {
-            name: ExchangeRow(virtual_host, name, exchange_type, True, False, False, NO_ALTERNATE)
-            for name, exchange_type in _BUILT_IN
+        self._rows: dict[Name, ExchangeRow] = self._built_in()
+
+    def _built_in(self) -> dict[Name, ExchangeRow]:
+        return {
+            name: ExchangeRow(self._virtual_host, name, kind, True, False, False, NO_ALTERNATE)
+            for name, kind in _BUILT_IN
         }
+
+    def follow(self, rows: Iterable[ExchangeRow], bindings: Iterable[Binding]) -> None:
+        """Have what the server has that writes, and nothing else."""
+        self._rows, self._bindings = self._built_in(), {}
+        self.load(rows, bindings)
 
     def load(self, rows: Iterable[ExchangeRow], bindings: Iterable[Binding]) -> None:
         """Load what the catalog has; partitions in their order."""
@@ -220,6 +228,7 @@ class Exchanges:
             self.check_room()
             if is_super_stream:
                 check_stream_name(row.name)
+            turn.check_writable()
             if row.is_durable:
                 await turn.commit(lambda catalog: catalog.add_exchange(row))
             self.add(row)
@@ -340,6 +349,7 @@ class Exchanges:
                 binding = known or self._checked(wanted)
             if binding == known:
                 return binding
+            turn.check_writable()
             if self.is_kept(binding):
                 await turn.commit(lambda catalog: catalog.put_binding(binding))
             self._put(binding)

@@ -63,9 +63,10 @@ from streamd.broker.tier.patience import each, patiently
 
 logger = logging.getLogger(__name__)
 
-RESTORING = "restoring"  # a file of the data folder
-_STREAMS = "streams"
-_SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+RESTORING = "restoring"  # files of the data folder
+SCRATCH = "read-only"
+STREAMS = "streams"
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class RestoreError(Exception):
@@ -101,8 +102,18 @@ class _TakenOverError(SegmentsError):
         super().__init__(f"another server, epoch {epoch}, has taken over the tier meanwhile")
 
 
+def check_not_scratch(data: str) -> None:
+    """Raise RestoreError where a folder is that of a server that only reads."""
+    if Path(data, SCRATCH).exists():
+        raise RestoreError(
+            f"the data folder {data} is that of a read-only server, whose files are thrown away: "
+            "start with --read-only, or choose another folder with --data"
+        )
+
+
 def check_whole(data: str) -> None:
-    """Raise RestoreError where a folder is what an interrupted restore has left."""
+    """Raise RestoreError where a folder is not all that a server needs: see above."""
+    check_not_scratch(data)
     if Path(data, RESTORING).exists():
         raise RestoreError(
             f"the restore of the data folder {data} was interrupted: begin it again with --restore"
@@ -114,7 +125,7 @@ def check_empty(data: str) -> None:
     found = ""
     if Path(data, CATALOG_FILE).exists():
         found = "a catalog"
-    elif any(Path(data, _STREAMS).glob("*/*")):
+    elif any(Path(data, STREAMS).glob("*/*")):
         found = "streams"
     if found and not Path(data, RESTORING).exists():
         raise RestoreError(
@@ -209,9 +220,9 @@ class _Restore:
         """The folder is not to be used from here on, and empty."""
         disk, marker = OsDisk(), Path(self._data, RESTORING)
         if marker.exists():
-            if Path(self._data, _STREAMS).exists():
-                disk.remove_folder(str(Path(self._data, _STREAMS)))
-            for suffix in _SQLITE_SUFFIXES:
+            if Path(self._data, STREAMS).exists():
+                disk.remove_folder(str(Path(self._data, STREAMS)))
+            for suffix in SQLITE_SUFFIXES:
                 disk.remove(str(Path(self._data, CATALOG_FILE + suffix)))
         else:
             replace_file(disk, str(marker), b"").close()
@@ -220,7 +231,7 @@ class _Restore:
 
     def _end(self) -> None:
         disk = OsDisk()
-        streams = Path(self._data, _STREAMS)
+        streams = Path(self._data, STREAMS)
         for folder in (*streams.glob("*"), streams):
             if folder.is_dir():
                 disk.sync_folder(str(folder))
@@ -257,7 +268,7 @@ class _Restore:
             manifest = self._take(found)
         except MissingError:  # it was deleted meanwhile
             return None
-        content = tracking_file(self._store, manifest)
+        content = journal_of(tracking_of(self._store, manifest), manifest.next_offset)
         folder = self._folder_of(manifest)
         disk = OsDisk()
         disk.make_folder(folder)
@@ -361,23 +372,20 @@ def row_of(manifest: Manifest) -> StreamRow:
     )
 
 
-def tracking_file(store: ObjectStore, manifest: Manifest) -> bytes:
-    """The content of a stream's journal: what is known of its publishers and consumers.
-
-    A stream of which nothing is known gets one, too: its cold segments need not be searched.
+def tracking_of(store: ObjectStore, manifest: Manifest) -> Tracking:
+    """What the store knows of a stream's publishers and consumers.
 
     Raises:
         BadObjectError: the object is missing or damaged.
         TierError: the store refused.
     """
-    tracking = Tracking()
-    if manifest.tracking is not None:
-        content = read_object(store, manifest.tracking_key, manifest.tracking.file)
-        try:
-            tracking = tracking_in(content, manifest.next_offset)
-        except FormatError as error:
-            raise BadObjectError(manifest.tracking_key, error) from error
-    return journal_of(tracking, manifest.next_offset)
+    if manifest.tracking is None:
+        return Tracking()
+    content = read_object(store, manifest.tracking_key, manifest.tracking.file)
+    try:
+        return tracking_in(content, manifest.next_offset)
+    except FormatError as error:
+        raise BadObjectError(manifest.tracking_key, error) from error
 
 
 def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:

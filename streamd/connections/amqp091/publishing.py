@@ -17,6 +17,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import own_value_reader
 from streamd.broker.names import Name, as_sent
 from streamd.broker.publication import PendingEntries
+from streamd.broker.read_only import READ_ONLY
 from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import Steps, Stepwise
@@ -129,6 +130,7 @@ class Publishing:
         hears_of_blocking: bool,
     ) -> None:
         self._host = host
+        self._is_read_only = host.is_read_only
         self._rights = rights
         self._outbox = outbox
         self._frame_max = frame_max
@@ -158,6 +160,8 @@ class Publishing:
             raise not_implemented("immediate=true")
         exchange, key = as_sent(method.exchange), method.key
         self._require(exchange)
+        if self._is_read_only:
+            raise access_refused(READ_ONLY)
         if content.body is None:
             raise precondition_failed(
                 f"message size {content.size} is larger than the limit of {MAX_MESSAGE_BYTES} bytes"
