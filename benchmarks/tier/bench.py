@@ -15,7 +15,7 @@ from benchmarks.tier.stores import Place, Store
 from segments.disk import OsDisk
 from segments.tier.local_copy import read_copy
 from segments.tier.manifest import Manifest
-from streamd.broker.tier.reports import StreamTier, TierStatus, from_row
+from streamd.broker.tier.reports import StreamTier, TierState, TierStatus, from_row
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 
@@ -23,6 +23,7 @@ MIB, GB = 1 << 20, 1_000_000_000
 STREAM = "tiered"
 VALUES, RUN = 100, 256  # each chunk has one of a hundred filter values
 LOOK_SECONDS = 0.01
+_ASK_SECONDS = 0.1  # between two questions, which cost the server something
 _PATIENCE_SECONDS = 900
 _PART = 512_000  # messages whose frames are made at once
 _MESSAGE_BYTES = 105  # of 100 bytes, in a segment, with a part of its chunk's header
@@ -176,8 +177,13 @@ def _rows(connection: RawConnection, operation: str, *pairs: Pair) -> list[dict[
     return [{pair.key: pair.value for pair in row} for row in answer.rows]
 
 
-def wait_until(what: str, is_so: Callable[[], bool]) -> None:
+def wait_until(what: str, is_so: Callable[[], bool], *, pause: float = _ASK_SECONDS) -> None:
     """Return when something is so.
+
+    Args:
+        what: is awaited.
+        is_so: whether it is.
+        pause: seconds between two looks.
 
     Raises:
         TimeoutError: it takes too long; says what.
@@ -186,7 +192,12 @@ def wait_until(what: str, is_so: Callable[[], bool]) -> None:
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError(f"{_PATIENCE_SECONDS} s were too few until {what}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(pause)
+
+
+def wait_until_ready(connection: RawConnection) -> None:
+    """Return when the server has taken its tier."""
+    wait_until("the tier was taken", lambda: status(connection).state == TierState.OK)
 
 
 def wait_until_stored(connection: RawConnection) -> None:

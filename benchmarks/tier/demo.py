@@ -20,7 +20,13 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from benchmarks.target import Target
-from benchmarks.tier.bench import LOOK_SECONDS, folder_of, status, stored, wait_until
+from benchmarks.tier.bench import (
+    folder_of,
+    status,
+    stored,
+    wait_until,
+    wait_until_ready,
+)
 from benchmarks.tier.stores import Place, Proxy, Store, is_there, started
 from clients import ReceivedMessage, connect
 from segments.errors import SegmentsError
@@ -193,6 +199,8 @@ class _Demo:
 
     def _ask(self, target: Target, what: str, wanted: str | None) -> Answer:
         note(f"asking: {what}")
+        with target.connect() as connection:
+            wait_until_ready(connection)
         before = self._counter.count(target)
         flights, chunks, in_all, seconds = trio.run(self._read, target, wanted)
         expected = sum(wanted in (None, flight.dest) for flight in self._flights)
@@ -284,7 +292,6 @@ def _next_offset(data: Path) -> int:
     try:
         return stored(data, _STREAM).next_offset
     except SegmentsError:  # nothing is stored so far
-        time.sleep(LOOK_SECONDS)
         return 0
 
 

@@ -17,6 +17,7 @@ from benchmarks.reading import CREDIT, FIRST, FRAME, filters
 from benchmarks.target import Target
 from benchmarks.tier.bench import (
     GB,
+    LOOK_SECONDS,
     MIB,
     SEGMENT_BYTES,
     STREAM,
@@ -108,7 +109,7 @@ def _behind(connection: RawConnection, other: Target, data: Path) -> float:
         where = OffsetSpecification(_OFFSET, before)
         consumer.request(c.Subscribe, 0, STREAM, where, 1, ())
         publish_all(connection, 1)
-        wait_until("it was stored", lambda: _next_offset(data) > before)
+        wait_until("it was stored", lambda: _next_offset(data) > before, pause=LOOK_SECONDS)
         began = time.perf_counter()
         consumer.wait_for(c.Deliver)
         return time.perf_counter() - began

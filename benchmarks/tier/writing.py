@@ -14,6 +14,7 @@ from benchmarks.tier.bench import (
     GB,
     LOOK_SECONDS,
     STREAM,
+    VALUES,
     Bench,
     Row,
     at_least,
@@ -21,17 +22,21 @@ from benchmarks.tier.bench import (
     at_once,
     folder_of,
     messages_in,
+    of_stream,
     publish_all,
     status,
     stored,
     wait_until,
+    wait_until_ready,
     wait_until_stored,
 )
+from benchmarks.tier.stores import Proxy
 from segments.errors import SegmentsError
 from segments.tier.local_copy import MANIFEST_FILE
 from streamd.wire.stream import commands as c
 
 _IDLE_SECONDS = 1
+_COUNTED = 4  # segments, the newest one as well, of which requests are counted
 _NETWORK = 100e6  # bytes a second that an upload may take besides
 _BLOCK = 512  # bytes, in which the system counts what a file takes up
 
@@ -87,9 +92,29 @@ def uploading(bench: Bench) -> Iterator[Row]:
     yield Row("upload, alone", f"{size / seconds * 1e3:,.0f} MB/s", size / seconds)
     text = f"{cpu / size:.2f} s"
     yield Row("processor time for each GB", text, cpu / size, at_most(0.6), "s")
-    kinds = [f"{count / size:,.0f} {kind}" for kind, count in found.requests.items()]
-    text = ", ".join(kinds)
-    yield Row("requests for each GB", text, sum(found.requests.values()) / size)
+    yield from _requests(bench)
+
+
+def _requests(bench: Bench) -> Iterator[Row]:
+    """What a store is asked for, request by request: an upload of a segment is several."""
+    place = bench.place()
+    if not place.endpoint:
+        return
+    with (
+        Proxy(place.endpoint) as proxy,
+        Target(bench.data(), *place._replace(endpoint=proxy.endpoint).options) as target,
+        target.connect() as connection,
+    ):
+        connection.request(c.Create, STREAM, bench.arguments())
+        wait_until_ready(connection)
+        before = proxy.count()
+        publish_all(connection, messages_in(_COUNTED * bench.size.segment), values=VALUES)
+        wait_until("it was stored", lambda: of_stream(connection).segments_remote >= _COUNTED - 1)
+        found, size = proxy.count().since(before), status(connection).bytes_remote / GB
+    kinds = ", ".join(f"{number / size:,.0f} {kind}" for kind, number in found.requests.items())
+    more = found.sent / GB / size - 1
+    name = "requests for each GB; bytes besides the segments"
+    yield Row(name, f"{kinds}; {more:.1%}", found.requests.total() / size)
 
 
 def staying_small(bench: Bench) -> Iterator[Row]:
