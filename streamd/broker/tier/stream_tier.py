@@ -67,6 +67,7 @@ _SOON_SECONDS = 0.1  # until it is looked again whether an index is made
 _FAULT_SECONDS = 30.0  # until it is looked again whether somebody has mended what is wrong
 _SHORTAGE_SECONDS = 1.0
 _KEYS_SECONDS = 60.0  # that a key index is waited for
+_MOST_OVER = 2  # segments by which a stream may exceed its local limit while files have to stay
 _KEPT_TRACKING_BYTES = 16 << 10  # in memory; larger ones are read from the store
 
 
@@ -621,7 +622,10 @@ class TieredStream:
             if segment.stored is None or not self._is_ready(log, segment):
                 return going, None
             since_ms = self._stored_ms.setdefault(segment.base_offset, now_ms)
-            if since_ms + self._parts.delay_ms > now_ms:
+            is_much = (
+                over > _MOST_OVER * log.segment_bytes
+            )  # the limit is worth more than the delay
+            if since_ms + self._parts.delay_ms > now_ms and not is_much:
                 return going, since_ms + self._parts.delay_ms - now_ms
             going.append(segment)
             over -= segment.size

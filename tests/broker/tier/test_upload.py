@@ -73,6 +73,26 @@ async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
         assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
 
 
+async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path) -> None:
+    """Files stay for the delay, as long as there are not more than two segments too many."""
+    async with tiered(tmp_path, FakeStore(), tier_delete_delay_seconds=3_600) as server:
+        limit = 3 * int(SEGMENT_BYTES)
+        peer = await a_stream(server, stream_local_max_length_bytes=str(limit))
+        log = server.host.find("s").log
+        after = await publish(peer, 0, 20)
+        await passes(5)
+        assert limit < log.local_size
+        assert all(segment.cold is None for segment in log.segments)
+        for _ in range(4):
+            after = await publish(peer, after, 20)
+            await passes(5)
+            assert limit < log.local_size <= limit + 3 * log.segments[0].size
+        await passes(3_700)  # its log is closed meanwhile
+        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
+        assert report is not None
+        assert report.bytes_local <= limit
+
+
 async def test_a_stream_that_is_not_in_the_tier(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
@@ -166,7 +186,7 @@ async def test_a_store_that_is_away_for_hours(
         for hour in range(3):
             with trio.fail_after(1):
                 await publish(peer, hour * 30 * A_FRAME, 30)
-            await passes(3_600)
+            await passes(3_700)
         status = await tier_of(server).status()
         assert status.state == TierState.AWAY
         assert status.bytes_waiting > 17 * 2_000
@@ -191,7 +211,7 @@ async def test_a_store_that_goes_away_later(
         caplog.clear()
         store.fail(times=-1)
         await publish(peer, 10 * A_FRAME, 20)
-        await passes(3_600)
+        await passes(3_700)
         assert tier_of(server).state is TierState.AWAY
         assert len([m for m in caplog.messages if "tier" in m]) <= 2
         store.heal()
