@@ -137,7 +137,7 @@ def decode_chunk_header(raw: bytes | memoryview, position: int = 0) -> ChunkHead
     return header
 
 
-def plain_chunk_header(raw: bytes, position: int, chunk_id: int) -> ChunkHeader | None:
+def plain_chunk_header(raw: bytes | bytearray, position: int, chunk_id: int) -> ChunkHeader | None:
     """The header at `position` if it is that of a sound chunk of messages; faster, and no more.
 
     Args:

@@ -123,6 +123,24 @@ def _fallocate() -> Any:  # noqa: ANN401 - a function of C
     return ctypes.CDLL(None, use_errno=True).fallocate
 
 
+def read_into(file: File, buffer: memoryview, position: int) -> int:
+    """Fill a buffer with bytes of a file of the operating system; how many there were.
+
+    Raises:
+        StorageError: see Readable.read.
+    """
+    got = 0
+    try:
+        while got < len(buffer):
+            size = os.preadv(file.fileno(), [buffer[got:]], position + got)
+            if not size:
+                break
+            got += size
+    except OSError as error:
+        raise read_error(file.path, error) from error
+    return got
+
+
 class OsFile:
     """A file of the operating system; see File."""
 

@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 from segments import codec
 from segments.checksum import crc32
-from segments.codec import INDEX_HEADER, ChunkHeader, IndexRecord
-from segments.disk import File
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    INDEX_HEADER,
+    ChunkHeader,
+    IndexRecord,
+    plain_chunk_header,
+)
+from segments.disk import File, read_into
 from segments.errors import CorruptError, FormatError, StorageError
 from segments.format_constants import TRACKING_SNAPSHOT
 from segments.index import record_position
@@ -26,7 +33,7 @@ from segments.tier.manifest import StoredFile, StoredSegment
 from segments.tracking import Tracking
 from segments.tracking_replay import tracking_of
 
-_WINDOW_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 
 
 class Packed(NamedTuple):
@@ -45,53 +52,12 @@ class Packed(NamedTuple):
     tracking: Tracking
 
 
-class _Window:
-    """A file that is read in large pieces, from its beginning to its end; see disk.Readable.
+class _Found(NamedTuple):
+    """What a segment file holds: its CRC, an index that fits it, the tracking as of its end."""
 
-    Attributes:
-        crc: of all bytes so far.
-    """
-
-    def __init__(self, file: File, size: int) -> None:
-        self._file, self._size = file, size
-        self._start = self._end = self.crc = 0
-        self._content = b""
-
-    def read(self, size: int, position: int) -> bytes:
-        """Bytes of the file; none before those that were asked for last, but in the same piece."""
-        end = min(position + size, self._size)
-        if position < self._start:
-            return self._file.read(end - position, position)
-        if end > self._end:
-            self._advance(position, end)
-        return self._content[position - self._start : end - self._start]
-
-    def _advance(self, position: int, end: int) -> None:
-        parts = [self._content[position - self._start :]] if position < self._end else []
-        start = position if parts else self._end
-        while self._end < end:
-            part = self._file.read(min(_WINDOW_BYTES, self._size - self._end), self._end)
-            if not part:
-                break  # it was cut: whoever reads finds that
-            self.crc = crc32(part, self.crc)
-            self._end += len(part)
-            parts.append(part)
-        self._content, self._start = b"".join(parts), start
-
-    def finish(self) -> int:
-        """Read what is left; the CRC of the file, as far as it is there."""
-        self._content = b""
-        while self._end < self._size:
-            before = self._end
-            self._advance(self._end, min(self._end + _WINDOW_BYTES, self._size))
-            if self._end == before:
-                break
-        return self.crc
-
-    @property
-    def num_read(self) -> int:
-        """Bytes that were there."""
-        return self._end
+    crc: int
+    records: bytes
+    tracking: Tracking
 
 
 def pack(segment: Segment, epoch: int, uid: str, tracking: Tracking) -> Packed:
@@ -109,25 +75,20 @@ def pack(segment: Segment, epoch: int, uid: str, tracking: Tracking) -> Packed:
     """
     file = segment.open()
     try:
-        window = _Window(file, segment.size)
-        index, tracking = _look_through(segment, window, tracking)
-        crc = window.finish()
+        found = _quickly(segment, file, tracking) or _thoroughly(segment, file, tracking)
     finally:
         file.close()
-    if window.num_read < segment.size:
-        reason = f"it ends there, expected {segment.size} bytes"
-        raise CorruptError(segment.path(), window.num_read, reason)
-    contents = {INDEX_SUFFIX: _index(segment, index)}
+    contents = {INDEX_SUFFIX: found.records}
     filters = _content(segment, FILTER_SUFFIX)
     if filters is not None:
         contents[FILTER_SUFFIX] = filters
-    files = {SEGMENT_SUFFIX: StoredFile(segment.size, crc)}
+    files = {SEGMENT_SUFFIX: StoredFile(segment.size, found.crc)}
     files |= {name: StoredFile(len(what), crc32(what)) for name, what in contents.items()}
     paths = {SEGMENT_SUFFIX: segment.path()}
     keys = _keys(segment)
     if keys is not None:
         files[KEYS_SUFFIX], paths[KEYS_SUFFIX] = keys, segment.path(KEYS_SUFFIX)
-    return Packed(_stored(segment, epoch, uid, files), contents, paths, tracking)
+    return Packed(_stored(segment, epoch, uid, files), contents, paths, found.tracking)
 
 
 def _stored(segment: Segment, epoch: int, uid: str, files: dict[str, StoredFile]) -> StoredSegment:
@@ -145,20 +106,109 @@ def _stored(segment: Segment, epoch: int, uid: str, files: dict[str, StoredFile]
     )
 
 
-def _look_through(
-    segment: Segment, window: _Window, tracking: Tracking
-) -> tuple[list[bytes], Tracking]:
-    """Test each chunk; gives the records of an index that fits, and the tracking as of the end."""
+class _Pieces:
+    """A file that is read from its beginning to its end, into one buffer.
+
+    Attributes:
+        buffer: bytes of the file from `start` on, as many as `num_bytes`.
+        crc: of all bytes that were read.
+    """
+
+    def __init__(self, file: File, size: int) -> None:
+        self.buffer = bytearray(_PIECE_BYTES)
+        self.start = self.num_bytes = self.crc = 0
+        self._file, self._size = file, size
+
+    def hold(self, position: int, size: int) -> bool:
+        """Have these bytes in the buffer, and none before them; False where the file is shorter."""
+        kept = self.start + self.num_bytes - position
+        wanted = max(size, _PIECE_BYTES)
+        buffer = self.buffer if wanted <= len(self.buffer) else bytearray(wanted)
+        at = position - self.start
+        buffer[:kept] = self.buffer[at : at + kept]
+        self.buffer, self.start, self.num_bytes = buffer, position, kept
+        room = min(len(buffer) - kept, self._size - position - kept)
+        with memoryview(buffer) as view:
+            more = view[kept : kept + room]
+            got = read_into(self._file, more, position + kept)
+            self.crc = crc32(more[:got], self.crc)
+        self.num_bytes += got
+        return self.num_bytes >= size
+
+
+def _quickly(segment: Segment, file: File, tracking: Tracking) -> _Found | None:
+    """Look through a segment of messages in which nothing is damaged; None for any other.
+
+    All is read once, and little is copied.
+    """
+    size, position, offset = segment.size, FILE_HEADER_SIZE, segment.base_offset
+    pieces = _Pieces(file, size)
+    pieces.hold(0, 0)
+    index, trailers = [INDEX_HEADER], []
+    while position < size and not segment.damage:
+        at, have = position - pieces.start, pieces.num_bytes
+        if at + CHUNK_HEADER_SIZE > have:
+            if not pieces.hold(position, CHUNK_HEADER_SIZE):
+                return None
+            at, have = 0, pieces.num_bytes
+        header = plain_chunk_header(pieces.buffer, at, offset)
+        if header is None:
+            return None
+        if at + header.total_size > have:
+            if not pieces.hold(position, header.total_size):
+                return None
+            at = 0
+        data_at = at + header.data_start
+        data_end = data_at + header.data_size
+        if crc32(memoryview(pieces.buffer)[data_at:data_end]) != header.data_crc:
+            return None
+        if header.trailer_size:
+            trailer = bytes(pieces.buffer[data_end : data_end + header.trailer_size])
+            trailers.append((offset, trailer))
+        index.append(_record(position, header))
+        position, offset = position + header.total_size, header.next_offset
+    is_whole = position == size and offset == segment.next_offset
+    if not is_whole or len(index) != segment.num_chunks + 1:
+        return None
+    found = _with_trailers(tracking, trailers)
+    return None if found is None else _Found(pieces.crc, b"".join(index), found)
+
+
+def _with_trailers(tracking: Tracking, trailers: list[tuple[int, bytes]]) -> Tracking | None:
+    """The tracking after chunks, by their offsets; None if one cannot be read."""
+    found = Tracking.from_snapshot(tracking.snapshot_blocks())
+    try:
+        for chunk_id, trailer in trailers:
+            found.apply(codec.decode_blocks(trailer), chunk_id)
+    except FormatError:
+        return None
+    return found
+
+
+def _thoroughly(segment: Segment, file: File, tracking: Tracking) -> _Found:
+    """Look through a segment whatever is in it; damage that is found is known from then on."""
     records: list[bytes] = []
-    for position, header in walk_headers(segment, window):
-        data = window.read(header.data_size, position + header.data_start)
+    for position, header in walk_headers(segment, file):
+        data = file.read(header.data_size, position + header.data_start)
         if crc32(data) != header.data_crc:
-            segment.mark_damaged(window, position, header.chunk_id)
+            segment.mark_damaged(file, position, header.chunk_id)
             continue
         records.append(_record(position, header))
         if header.trailer_size or header.chunk_type:
-            tracking = _followed(tracking, window, position, header)
-    return records, tracking
+            tracking = _followed(tracking, file, position, header)
+    return _Found(_crc(segment, file), _index(segment, records), tracking)
+
+
+def _crc(segment: Segment, file: File) -> int:
+    crc = 0
+    for start in range(0, segment.size, _PIECE_BYTES):
+        wanted = min(_PIECE_BYTES, segment.size - start)
+        content = file.read(wanted, start)
+        if len(content) < wanted:
+            reason = f"it ends there, expected {segment.size} bytes"
+            raise CorruptError(segment.path(), start + len(content), reason)
+        crc = crc32(content, crc)
+    return crc
 
 
 def _record(position: int, header: ChunkHeader) -> bytes:
@@ -167,10 +217,10 @@ def _record(position: int, header: ChunkHeader) -> bytes:
     )
 
 
-def _followed(tracking: Tracking, window: _Window, position: int, header: ChunkHeader) -> Tracking:
+def _followed(tracking: Tracking, file: File, position: int, header: ChunkHeader) -> Tracking:
     """With what a chunk says; what cannot be read is left out, as when the log is opened."""
     try:
-        blocks = tracking_of(window, position, header)
+        blocks = tracking_of(file, position, header)
     except FormatError:
         return tracking
     if header.chunk_type == TRACKING_SNAPSHOT:
@@ -214,8 +264,8 @@ def _keys(segment: Segment) -> StoredFile | None:
         raise
     try:
         size, crc = file.size(), 0
-        for start in range(0, size, _WINDOW_BYTES):
-            crc = crc32(file.read(_WINDOW_BYTES, start), crc)
+        for start in range(0, size, _PIECE_BYTES):
+            crc = crc32(file.read(_PIECE_BYTES, start), crc)
     finally:
         file.close()
     return StoredFile(size, crc)
