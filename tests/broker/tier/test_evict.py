@@ -1,0 +1,175 @@
+"""What leaves the disk, when, and what has to be there before."""
+
+from pathlib import Path
+
+import pytest
+
+from segments.log import Log
+from segments.policy import DEFAULT_LOCAL_BYTES
+from streamd.broker.tier import stream_tier
+from tests.broker.tier.support import (
+    A_FRAME,
+    SEGMENT_BYTES,
+    bodies,
+    manifest_of,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
+from tests.support.fake_store import FakeStore
+from tests.support.server import Harness, Peer
+
+
+async def a_stream(server: Harness, **arguments: str) -> Peer:
+    peer = await server.peer()
+    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
+    await peer.declare("s", reference="p")
+    return peer
+
+
+def cold(log: Log) -> list[int]:
+    """Base offsets of the segments whose files are not here."""
+    for segment in log.segments:
+        is_here = (Path(log.folder) / Path(segment.path()).name).exists()
+        assert is_here is (segment.cold is None)
+    return [segment.base_offset for segment in log.segments if segment.cold is not None]
+
+
+async def reads_all(server: Harness, count: int) -> None:
+    reader = await server.peer()
+    await reader.subscribe("s", credit=1_000)
+    assert await reader.bodies(count) == bodies(0, count)
+
+
+async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="8000")
+        await publish(peer, 0, 30)
+        await passes(5)
+        log = server.host.find("s").log
+        assert cold(log) == [0, 100, 200]
+        assert log.local_size == 3 * 2_303
+        await reads_all(server, 30 * A_FRAME)
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        async with server.host.find("s").opened() as log:
+            assert cold(log) == [0, 100, 200]
+            await reads_all(server, 30 * A_FRAME)
+
+
+async def test_never_more_is_here_than_the_limit_and_two_segments(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="5000")
+        log = None
+        for frame in range(60):
+            await publish(peer, frame * A_FRAME, 1)
+            await passes(0.5)
+            log = server.host.find("s").log
+            assert log.local_size <= 5_000 + 2 * 2_303
+        assert log is not None
+        await reads_all(server, 60 * A_FRAME)
+
+
+async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.fail(times=-1)
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="0")
+        await publish(peer, 0, 30)
+        await passes(1_000)
+        async with server.host.find("s").opened() as log:
+            assert not cold(log)
+            store.heal()
+            await passes(60)
+            assert cold(log) == [0, 100, 200, 300, 400]
+
+
+async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="0")
+        await publish(peer, 0, 30)
+        await passes(590)
+        async with server.host.find("s").opened() as log:
+            assert not cold(log)
+            await passes(20)
+            assert cold(log) == [0, 100, 200, 300, 400]
+
+
+async def test_by_age(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server, stream_local_max_age="1h")
+        await publish(peer, 0, 11)
+        await passes(1_800)
+        await publish(peer, 11 * A_FRAME, 10)
+        await passes(1_700)
+        async with server.host.find("s").opened() as log:
+            assert not cold(log)
+            await passes(200)
+            assert cold(log) == [0, 100]
+
+
+async def test_without_limits_a_gibibyte_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert DEFAULT_LOCAL_BYTES == 1 << 30
+    monkeypatch.setattr(stream_tier, "DEFAULT_LOCAL_BYTES", 5_000)
+    async with tiered(tmp_path, FakeStore()) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(5)
+        assert cold(server.host.find("s").log) == [0, 100, 200, 300]
+
+
+async def test_a_limit_that_is_changed_counts_at_once(tmp_path: Path) -> None:
+    async with tiered(tmp_path, FakeStore()) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(5)
+        log = server.host.find("s").log
+        assert not cold(log)
+        setting = [("stream-local-max-length-bytes", "0")]
+        await server.host.settings.set_arguments("s", setting)
+        await passes(1)
+        assert len(cold(log)) == 5
+
+
+async def test_retention_counts_what_is_only_in_the_store(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        limits = {"stream_local_max_length_bytes": "0", "max_length_bytes": "7000"}
+        peer = await a_stream(server, **limits)
+        await publish(peer, 0, 60)
+        await passes(5)
+        log = server.host.find("s").log
+        assert log.size <= 7_000
+        assert log.first_offset == 900
+        manifest = manifest_of(store, "s")
+        assert [one.base_offset for one in manifest.segments] == [900, 1_000]
+        assert manifest.next_offset == 1_100
+        assert {key for key in store.objects if "/s~" in key} == {
+            *manifest.keys(),
+            manifest.stream.manifest,
+        }
+        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
+        assert report is not None
+        assert (report.segments_local, report.segments_remote) == (1, 2)
+
+
+async def test_objects_stay_for_the_grace_time_over_a_restart(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 30)
+        await passes(5)
+        await server.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
+        await server.host.expire()
+        await passes(300)
+        assert any("/00000000000000000000." in key for key in store.objects)
+    async with tiered(tmp_path, store, tier_delete_delay_seconds=600):
+        await passes(700)
+        assert not any("/00000000000000000000." in key for key in store.objects)
+        manifest = manifest_of(store, "s")
+        assert manifest.keys() <= set(store.objects)

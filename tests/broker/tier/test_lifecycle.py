@@ -1,0 +1,283 @@
+"""The end of streams in the store, orphans, and what is damaged there."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import encode_manifest
+from segments.tier.object_store import TierError
+from streamd.broker.errors import Refused
+from streamd.wire.stream import commands as c
+from tests.broker.tier.support import (
+    A_FRAME,
+    SEGMENT_BYTES,
+    bodies,
+    manifest_of,
+    manifests,
+    orphans,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
+from tests.support.fake_store import Call, FakeStore, Kept
+from tests.support.server import OK, Harness, Peer
+
+DAY_MS = 24 * 3_600_000
+
+
+async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
+    peer = await server.peer()
+    await peer.create(name, stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
+    await peer.declare(name, reference="p")
+    return peer
+
+
+def of_streams(store: FakeStore) -> set[str]:
+    return {key for key in store.objects if "~" in key}
+
+
+class TestDeletion:
+    async def test_everything_of_it_goes_the_manifest_last(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 30)
+            await passes(5)
+            number = len(store.calls)
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(5)
+            assert not of_streams(store)
+            calls = [call for call in store.calls[number:] if "~" in call.key]
+            changes = [call for call in calls if call.name in ("replace", "delete")]
+            assert changes[0].key.endswith("/manifest")
+            assert changes[-1].key.endswith("/manifest")
+            assert not list((tmp_path / "tier-deletions").iterdir())
+
+    async def test_one_of_the_same_name_shares_nothing_with_it(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 30)
+            await passes(5)
+            old = manifest_of(store, "s").stream
+            store.fail(name="delete", times=40)
+            assert await peer.code(c.Delete, "s") == OK
+            peer = await a_stream(server)
+            await publish(peer, 0, 20)
+            await passes(3)
+            new = manifest_of(store, "s").stream
+            assert new.creation > old.creation
+            assert any(key.startswith(old.folder) for key in store.objects)
+            store.heal()
+            await passes(60)
+            assert not any(key.startswith(old.folder) for key in store.objects)
+            assert manifest_of(store, "s").next_offset == 300
+            assert not orphans(store)
+
+    async def test_while_the_store_is_away_and_over_a_restart(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 30)
+            await passes(120)  # its log is closed
+            store.fail(times=-1)
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(100)
+        async with tiered(tmp_path, store):
+            await passes(100)
+            assert of_streams(store)
+            store.heal()
+            await passes(100)
+            assert not of_streams(store)
+
+    async def test_in_the_middle_of_an_upload(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            store.fail(key=".segment", times=2, skip=2)
+            await publish(peer, 0, 30)
+            await passes(0.15)
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(30)
+            assert not of_streams(store)
+
+    async def test_of_a_virtual_host(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            assert of_streams(store)
+            broker = server.server.broker
+            async with broker.catalog.turn() as turn:
+                await broker.remove_virtual_host(turn, server.host.name)
+            await passes(5)
+            assert not of_streams(store)
+
+    async def test_a_stream_that_was_not_deleted_after_all_keeps_everything(
+        self, tmp_path: Path
+    ) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            host = server.host
+            names = {name: host.folder(name) for name in host.names()}
+            assert await tier_of(server).will_delete(names, host.name) is not None
+        before = of_streams(store)
+        async with tiered(tmp_path, store) as server:
+            await passes(10)
+            assert of_streams(store) == before
+            assert not list((tmp_path / "tier-deletions").iterdir())
+
+
+class TestOrphans:
+    async def test_only_what_nobody_is_about_to_name_goes(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store):
+            pass
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            tier = tier_of(server)
+            assert tier.identity.epoch == 2
+            whole = set(store.objects)
+            stream = manifest_of(store, "s").stream
+            now_ms = tier.now_ms()
+
+            def put(epoch: int, age_ms: int, stream: StreamKey = stream) -> str:
+                key = stream.object(7, epoch, f"{epoch:08x}{age_ms:08x}"[-16:], ".segment")
+                store.objects[key] = Kept(b"12345", "etag", now_ms - age_ms)
+                return key
+
+            earlier, young, old = put(1, 5), put(2, 5), put(2, DAY_MS + 5)
+            gone = StreamKey("/", "other", "0" * 20)
+            no_manifest = put(1, 5, gone)
+            foreign = f"{stream.folder}/notes.txt"
+            store.objects[foreign] = Kept(b"x", "etag", 0)
+            found = await tier.collect(dry_run=True)
+            assert {one.key for one in found.orphans} == {earlier, old, no_manifest}
+            assert (found.num_orphans, found.num_bytes, found.is_removed) == (3, 15, False)
+            assert await tier.collect(dry_run=False)
+            assert set(store.objects) == whole | {young, foreign}
+
+    async def test_what_is_named_between_listing_and_deleting_stays(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 30)
+            await passes(5)
+            store.now_ms -= 2 * DAY_MS  # all objects look old
+            manifest = manifest_of(store, "s")
+            key = manifest.stream.manifest
+            before, listed = store.objects[key], []
+
+            def hook(call: Call) -> None:
+                if call.name == "listing" and call.key == manifest.stream.folder and not listed:
+                    listed.append(call)
+                    store.objects[key] = before
+
+            fewer = replace(manifest, segments=manifest.segments[:1])
+            store.objects[key] = Kept(encode_manifest(fewer), before.etag, 0)
+            store.after = hook
+            await tier_of(server).collect(dry_run=False)
+            assert manifest.keys() <= set(store.objects)
+
+    async def test_of_an_upload_that_takes_days(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            store.fail(name="create", key="/manifest", times=-1)
+            store.now_ms -= 2 * DAY_MS
+            await publish(peer, 0, 6)
+            await passes(5)
+            assert of_streams(store)
+            found = await tier_of(server).collect(dry_run=False)
+            assert not found.num_orphans
+            store.heal()
+            await passes(60)
+            manifest = manifest_of(store, "s")
+            assert manifest.keys() <= set(store.objects)
+
+    async def test_a_stream_that_the_catalog_does_not_know(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            tier_of(server)._streams.clear()
+            found = await tier_of(server).collect(dry_run=False)
+            assert found.num_orphans == len(found.orphans) > 10
+            assert not of_streams(store)
+
+    async def test_not_while_the_store_is_away(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await passes(1)
+            store.fail(times=-1)
+            with pytest.raises(TierError):
+                await tier_of(server).collect(dry_run=True)
+
+
+class TestVerify:
+    async def test_what_is_wrong_is_told(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            tier, host = tier_of(server), server.host.name
+            name = server.host.find("s").name
+            manifest = manifest_of(store, "s")
+            found = await tier.verify(host, name)
+            assert not found.faults
+            assert found.num_objects == len(manifest.keys()) + 1
+            assert found.num_bytes == sum(len(store.objects[k].content) for k in of_streams(store))
+            flipped, cut, missing = (
+                manifest.segments[n].key(manifest.stream, ".segment") for n in range(3)
+            )
+            store.flip(flipped, 100)
+            store.shorten(cut, 99)
+            del store.objects[missing]
+            found = await tier.verify(host, name)
+            assert {fault.key: fault.sentence for fault in found.faults} == {
+                flipped: "its checksum is wrong",
+                cut: "it has 99 bytes, expected 2303",
+                missing: "it is not there",
+            }
+            store.flip(manifest.stream.manifest, 50)
+            found = await tier.verify(host, name)
+            assert [fault.key for fault in found.faults] == [manifest.stream.manifest]
+
+    async def test_of_a_stream_that_is_not_there(self, tmp_path: Path) -> None:
+        async with tiered(tmp_path, FakeStore()) as server:
+            await a_stream(server)
+            name = server.host.find("s").name
+            with pytest.raises(Refused, match="not in the tier"):
+                await tier_of(server).verify(server.host.name, name)
+
+
+async def test_a_manifest_that_is_not_of_this_log(tmp_path: Path) -> None:
+    """The data folder is from a backup: it has not what the tier has."""
+    store = FakeStore()
+    async with tiered(tmp_path / "a", store) as server:
+        await publish(await a_stream(server), 0, 6)
+        await passes(5)
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    async with tiered(tmp_path / "a", store) as server:
+        peer = await server.peer()
+        await peer.declare("s", reference="p")
+        await publish(peer, 6 * A_FRAME, 20)
+        await passes(5)
+    before = set(store.objects)
+    async with tiered(tmp_path / "backup", store) as server:
+        await passes(30)
+        alarm = server.host.alarms()["s"]
+        assert "the tier has messages up to offset 500, the data folder only up to 120" in alarm
+        reader = await server.peer()
+        await reader.subscribe("s", credit=100)
+        assert await reader.bodies(120) == bodies(0, 120)
+        await passes(100)
+        assert {key for key in before if "~" in key} == of_streams(store)
+    assert manifests(store)[0].next_offset == 500
