@@ -170,7 +170,11 @@ def _header_fault(header: ChunkHeader) -> str | None:
     return None
 
 
-def header_check(checked_header: bytes, filter_bytes: bytes, trailer: bytes) -> int:
+def header_check(
+    checked_header: bytes | memoryview,
+    filter_bytes: bytes | memoryview,
+    trailer: bytes | memoryview,
+) -> int:
     """Low half of the CRC-32 over what the data checksum leaves out.
 
     Args:

@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 from segments import codec
 from segments.checksum import crc32
+from segments.chunk_check import header_is_sound
 from segments.codec import (
+    CHECKED_HEADER_SIZE,
     CHUNK_HEADER_SIZE,
     FILE_HEADER_SIZE,
     INDEX_HEADER,
     ChunkHeader,
     IndexRecord,
+    header_check,
     plain_chunk_header,
 )
 from segments.disk import File, read_into
@@ -160,7 +163,7 @@ def _quickly(segment: Segment, file: File, tracking: Tracking) -> _Found | None:
             at = 0
         data_at = at + header.data_start
         data_end = data_at + header.data_size
-        if crc32(memoryview(pieces.buffer)[data_at:data_end]) != header.data_crc:
+        if not _is_sound(pieces.buffer, at, header):
             return None
         if header.trailer_size:
             trailer = bytes(pieces.buffer[data_end : data_end + header.trailer_size])
@@ -172,6 +175,19 @@ def _quickly(segment: Segment, file: File, tracking: Tracking) -> _Found | None:
         return None
     found = _with_trailers(tracking, trailers)
     return None if found is None else _Found(pieces.crc, b"".join(index), found)
+
+
+def _is_sound(buffer: bytearray, at: int, header: ChunkHeader) -> bool:
+    """A chunk passes both of its checksums; no chunk that osiris wrote does."""
+    view = memoryview(buffer)
+    data_at = at + header.data_start
+    end = data_at + header.data_size
+    check = header_check(
+        view[at : at + CHECKED_HEADER_SIZE],
+        view[at + CHUNK_HEADER_SIZE : data_at],
+        view[end : end + header.trailer_size],
+    )
+    return check == header.header_check and crc32(view[data_at:end]) == header.data_crc
 
 
 def _with_trailers(tracking: Tracking, trailers: list[tuple[int, bytes]]) -> Tracking | None:
@@ -188,15 +204,18 @@ def _with_trailers(tracking: Tracking, trailers: list[tuple[int, bytes]]) -> Tra
 def _thoroughly(segment: Segment, file: File, tracking: Tracking) -> _Found:
     """Look through a segment whatever is in it; damage that is found is known from then on."""
     records: list[bytes] = []
+    is_sound = True
     for position, header in walk_headers(segment, file):
         data = file.read(header.data_size, position + header.data_start)
         if crc32(data) != header.data_crc:
             segment.mark_damaged(file, position, header.chunk_id)
             continue
+        raw = file.read(CHUNK_HEADER_SIZE, position)
+        is_sound = is_sound and header_is_sound(file, position, header, raw)
         records.append(_record(position, header))
         if header.trailer_size or header.chunk_type:
             tracking = _followed(tracking, file, position, header)
-    return _Found(_crc(segment, file), _index(segment, records), tracking)
+    return _Found(_crc(segment, file), _index(segment, records, is_sound=is_sound), tracking)
 
 
 def _crc(segment: Segment, file: File) -> int:
@@ -229,9 +248,9 @@ def _followed(tracking: Tracking, file: File, position: int, header: ChunkHeader
     return tracking
 
 
-def _index(segment: Segment, records: list[bytes]) -> bytes:
+def _index(segment: Segment, records: list[bytes], *, is_sound: bool) -> bytes:
     """The index that is stored: with damage the one that is here, as what it knows is lost."""
-    if not segment.damage and len(records) == segment.num_chunks:
+    if is_sound and not segment.damage and len(records) == segment.num_chunks:
         return INDEX_HEADER + b"".join(records)
     content = _content(segment, INDEX_SUFFIX) or b""
     size = record_position(segment.num_chunks)

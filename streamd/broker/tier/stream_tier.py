@@ -157,7 +157,8 @@ class TieredStream:
 
     Attributes:
         is_on: its sealed segments go to the tier.
-        is_queued, is_working: for the uploader.
+        is_queued: for the uploader: it waits for a turn.
+        asked_again: for the uploader: it has asked for a turn while it had one.
         due_at: for the uploader: when there is something to do, by trio's clock.
         pause: for the uploader: seconds until the next try after a failure.
         fault: why it is not uploaded; empty while it is.
@@ -172,7 +173,7 @@ class TieredStream:
     ) -> None:
         self.virtual_host, self.name = virtual_host, name
         self.is_on = False
-        self.is_queued = self.is_working = False
+        self.is_queued = self.asked_again = False
         self.due_at: float | None = None
         self.pause = 0.0
         self.fault = ""

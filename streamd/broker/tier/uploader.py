@@ -131,7 +131,7 @@ class Uploader:
         """All that are ready have a step that is being done; they follow when it ends."""
         for stream in self._ready:
             stream.is_queued = False
-            stream.is_working = True
+            stream.asked_again = True
         self._ready.clear()
 
     async def _step(self, stream: TieredStream) -> None:
@@ -152,15 +152,12 @@ class Uploader:
         finally:
             self.streams.discard(stream)
             self._has_left.unpark_all()
-            if stream.is_working:
-                stream.is_working = False
-                self.wants(stream)
             self._work.set()
-        if again is not None and not stream.is_gone:
-            if again > 0:
-                self.wants_at(stream, again)
-            else:
-                self.wants(stream)
+        asked_again, stream.asked_again = stream.asked_again, False
+        if again is not None and again > 0 and not stream.is_gone:
+            self.wants_at(stream, again)
+        if (asked_again or again == 0) and not stream.is_gone:
+            self.wants(stream)
 
     def _went_well(self, stream: TieredStream) -> None:
         if stream.pause:
