@@ -16,8 +16,14 @@ from typing import NamedTuple
 
 from segments import codec
 from segments.bloom import ChunkMatcher
-from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, ChunkHeader
-from segments.disk import File
+from segments.codec import (
+    CHECKED_HEADER_SIZE,
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    ChunkHeader,
+    Damage,
+)
+from segments.disk import File, Readable
 from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
 from segments.filter_index import next_match
 from segments.format_constants import USER
@@ -77,17 +83,21 @@ class ReadCounts:
 
 
 class Held:
-    """Keeps a segment open, and of a cold one the bytes of some chunks."""
+    """Keeps a cold segment open, and the bytes of some chunks."""
 
     def __init__(self, segment: Segment, pins: Sequence[Pin]) -> None:
-        self.segment = segment
+        self._segment = segment
         self._pins = pins
+
+    def mark_damaged(self, file: Readable, position: int, offset: int) -> Damage:
+        """See Segment."""
+        return self._segment.mark_damaged(file, position, offset)
 
     def release(self) -> None:
         """They are sent."""
         for pin in self._pins:
             pin.release()
-        self.segment.release()
+        self._segment.release()
 
 
 class Reader:
@@ -149,9 +159,8 @@ class Reader:
         """
         chunks: list[StoredChunk] = []
         size = 0
-        self._let_go_of_read()
-        if self.next_offset < self._log.begins_at:
-            self._begin_again()
+        if self._pins or self.next_offset < self._log.begins_at:
+            self._prepare()
         for _ in range(max_steps):
             if chunks and self._position >= self._segment.size:
                 break  # all of one call are in one file, see `pin_segment`
@@ -205,9 +214,11 @@ class Reader:
         self._window = b""
         self._let_go(self._pins)
 
-    def pin_segment(self) -> Held:
+    def pin_segment(self) -> Segment | Held:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""
         self._segment.acquire()
+        if not self._pins:
+            return self._segment
         return Held(self._segment, [pin.again() for pin in self._pins])
 
     def close(self) -> None:
@@ -240,11 +251,6 @@ class Reader:
         for pin in pins:
             pin.release()
         self._pins = self._pins[len(pins) :]
-
-    def _let_go_of_read(self) -> None:
-        """What was read before may go, but for the window."""
-        if self._pins:
-            self._let_go(self._pins[:-1] if self._window else self._pins)
 
     def _is_gone(self, error: SegmentsError) -> bool:
         """Whether a cold segment is not in the store any more: then its rest is stepped over."""
@@ -290,6 +296,13 @@ class Reader:
         """
         pin = cold.hold(header.total_size, position)
         self._pins.insert(0, pin)
+
+    def _prepare(self) -> None:
+        """What was read before may go, but for the window; the log may begin later by now."""
+        if self._pins:
+            self._let_go(self._pins[:-1] if self._window else self._pins)
+        if self.next_offset < self._log.begins_at:
+            self._begin_again()
 
     def _begin_again(self) -> None:
         """The log was truncated behind this place: go on where it begins now."""

@@ -415,7 +415,7 @@ class Delivery:
     ) -> None:
         """Send chunks; `chunks` is empty afterwards."""
         heads = self._heads(subscription, chunks)
-        held = reader.pin_segment()  # the reader may be closed while this is sent
+        segment = reader.pin_segment()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(heads, chunks)
             sent = transport.send_some(parts) if parts else 0
@@ -431,10 +431,10 @@ class Delivery:
                         await transport.send_file(file, position, size)
                     except FileUnreadable:
                         with suppress(StorageError, ColdError):
-                            held.segment.mark_damaged(file, start, chunk_id)  # for who comes again
+                            segment.mark_damaged(file, start, chunk_id)  # for who comes again
                         raise
         finally:
-            held.release()
+            segment.release()
 
 
 def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Buffer]:
