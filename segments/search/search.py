@@ -249,7 +249,7 @@ class Search:
                     yield None
             else:
                 yield from self._search_segment(segment)
-        while not self._is_all and self._chunk[0] == NO_CHUNK:
+        while not (self._is_all or self.is_away) and self._chunk[0] == NO_CHUNK:
             try:
                 self._chunk = self._last_chunk()
                 return

@@ -1,29 +1,34 @@
 """Streams whose sealed segments are only in an object store."""
 
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import PurePath
 from uuid import uuid4
 
 from segments import Log
 from segments.checksum import crc32
-from segments.disk import OsDisk
 from segments.filter_files import load_or_build
 from segments.segment import (
     FILTER_SUFFIX,
     INDEX_SUFFIX,
     KEYS_SUFFIX,
     SEGMENT_SUFFIX,
+    KeyState,
     Segment,
 )
+from segments.tier.cache import CachedSegment, ColdError, Pin, Range
+from segments.tier.fetching import fetch_file, fetch_range
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import write_copy
 from segments.tier.manifest import Manifest, StoredFile, StoredSegment
 from segments.tier.object_store import ObjectStore
+from segments.tier.plan import Request, aligned
 from streamd.broker.stream import Stream
 from tests.support.syncs import work_beside
 
 KEY = StreamKey("/", "s", "0000018bcfe56800-5eed")
 EPOCH = 3
+_NOTHING = Range(0, 0)
 _ALL = (SEGMENT_SUFFIX, INDEX_SUFFIX, FILTER_SUFFIX, KEYS_SUFFIX)
 
 
@@ -65,7 +70,9 @@ def make_cold(
         next_offset=stored[-1].next_offset if stored else log.first_offset,
         segments=(*before, *stored),
     )
-    write_copy(OsDisk(), log.folder, manifest)
+    if not sealed:
+        return []
+    write_copy(sealed[0].disk, log.folder, manifest)
     log.is_stored(manifest)
     for segment in chosen:
         log.make_cold(segment)
@@ -73,8 +80,77 @@ def make_cold(
         if restored:
             segment.drop_filters()
             for suffix in (INDEX_SUFFIX, FILTER_SUFFIX, KEYS_SUFFIX):
-                Path(segment.path(suffix)).unlink(missing_ok=True)
+                segment.disk.remove(segment.path(suffix))
+            segment.key_state, segment.keys = KeyState.UNKNOWN, None
     return chosen
+
+
+class Bringer:
+    """Brings what a log without a server lacks, as somebody who reads it asks for it.
+
+    Args:
+        log: with cold segments.
+        store: where those are.
+    """
+
+    def __init__(self, log: Log, store: ObjectStore) -> None:
+        self._log = log
+        self._store = store
+        self._pins: list[Pin] = []
+
+    def bring(self, error: ColdError, requests: Iterable[Request] = ()) -> None:
+        """Fetch what an error asks for, which is kept until `release`."""
+        cached = error.cached
+        if error.suffix:
+            requests = [Request(cached, suffix=error.suffix)]
+        else:
+            self._pins.append(cached.hold_some(*error.wanted))
+        self.fetch(requests, error.wanted)
+        if not error.suffix and cached.missing(*error.wanted):
+            segment = self._log.segment_holding(cached.stored.base_offset)
+            try:
+                where = aligned(segment, error.wanted)
+            except ColdError as other:
+                self.bring(other)
+            else:
+                self.fetch([Request(cached, where)], error.wanted)
+
+    def fetch(self, requests: Iterable[Request], wanted: Range = _NOTHING) -> None:
+        """Fetch some more; what overlaps `wanted` is kept."""
+        for cached, where, suffix in requests:
+            if suffix:
+                self._bring_file(cached, suffix)
+                continue
+            pin = fetch_range(self._store, cached, where).pin
+            self._pins.append(pin)
+            if not (where.start < wanted.end and wanted.start < where.end):
+                self._pins.pop().release()
+
+    def _bring_file(self, cached: CachedSegment, suffix: str) -> None:
+        segment = self._log.segment_holding(cached.stored.base_offset)
+        try:
+            segment.open_beside(suffix).close()
+        except ColdError:
+            fetch_file(segment.disk, self._store, cached, suffix)
+        if suffix == FILTER_SUFFIX:
+            self._log.request_index(segment)
+            load_filters(self._log)
+
+    def release(self) -> None:
+        """It was read."""
+        for pin in self._pins:
+            pin.release()
+        self._pins.clear()
+
+
+def load_filters(log: Log) -> None:
+    """Load the filter indexes that are requested, as far as they are here."""
+    for segment in log.take_index_requests():
+        segment.index_done()
+        with suppress(ColdError):
+            filters = load_or_build(segment, segment.size, is_sealed=log.is_sealed(segment))
+            if filters is not None:
+                log.adopt_filters(segment, filters, segment.size)
 
 
 def make_stream_cold(stream: Stream, store: ObjectStore, **options: bool) -> list[Segment]:
@@ -88,9 +164,10 @@ def _put(store: ObjectStore, segment: Segment, suffixes: Collection[str]) -> Sto
     uid = uuid4().hex[:16]
     files = {}
     for suffix in suffixes:
-        path = Path(segment.path(suffix))
-        if path.exists():
-            content = path.read_bytes()
+        if PurePath(segment.path(suffix)).name in segment.disk.list(segment.folder):
+            file = segment.disk.open(segment.path(suffix), writable=False)
+            content = file.read(file.size(), 0)
+            file.close()
             if suffix == SEGMENT_SUFFIX:
                 content = content[: segment.size]
             store.put(KEY.object(segment.base_offset, EPOCH, uid, suffix), content)

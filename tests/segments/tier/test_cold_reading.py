@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from segments import FIRST, LAST, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
+from segments.offset_lookup import Position
 from segments.offsets import Start
 from segments.policy import LogPolicy
 from segments.reader import SMALL_CHUNK, StoredChunk
-from segments.segment import FILTER_SUFFIX, Segment
+from segments.segment import Segment
 from segments.tier import plan
-from segments.tier.cache import ColdError, Pin, Range, TierCache
-from segments.tier.fetching import fetch_file, fetch_range
-from segments.tier.plan import Request
-from tests.support.cold import KEY, make_cold
+from segments.tier.cache import ColdError, Range, TierCache
+from segments.tier.fetching import fetch_range
+from tests.support.cold import KEY, Bringer, load_filters, make_cold
 from tests.support.fake_store import FakeStore
 from tests.support.logs import append
 
@@ -63,7 +63,7 @@ class World:
         self.local.seal()
         for segment in self.local.segments[:-1]:
             self.local.request_index(segment)
-        _load_filters(self.local)
+        load_filters(self.local)
         self.cache = TierCache(str(folder / "cache"), cache_bytes)
         self.cache.clear()
         self.store = FakeStore()
@@ -83,19 +83,17 @@ class World:
         self, log: Log, spec: OffsetSpec, matcher: ChunkMatcher | None, *, max_chunks: int = 20
     ) -> list[tuple[int, bytes]]:
         """All chunks: their ids, and data as it is sent."""
-        pins: list[Pin] = []
-        reader = Reader(log, self._find(log, spec), matcher)
+        bringer = Bringer(log, self.store)
+        reader = Reader(log, self._find(bringer, log, spec), matcher)
         found: list[tuple[int, bytes]] = []
         while not reader.at_end:
             try:
                 chunks = reader.read(max_chunks, 100_000, 50)
             except ColdError as error:
-                self._bring(log, error, reader.missing(error), pins)
+                bringer.bring(error, reader.missing(error))
                 continue
-            for pin in pins:
-                pin.release()
-            pins.clear()
-            self._fetch(reader.ahead())
+            bringer.release()
+            bringer.fetch(one for one in reader.ahead() if not one.suffix)
             held = reader.pin_segment()
             reader.drop_readahead()
             self.cache.shrink(0)  # what is pinned stays
@@ -104,38 +102,12 @@ class World:
         reader.close()
         return found
 
-    def _find(self, log: Log, spec: OffsetSpec) -> object:
+    def _find(self, bringer: Bringer, log: Log, spec: OffsetSpec) -> Position:
         while True:
             try:
                 return log.find(spec)
             except ColdError as error:
-                self._bring(log, error, [], [])
-
-    def _bring(self, log: Log, error: ColdError, requests: list[Request], pins: list[Pin]) -> None:
-        if error.suffix:
-            requests = [Request(error.cached, suffix=error.suffix)]
-        else:
-            pins.append(error.cached.hold_some(*error.wanted))
-        for cached, where, suffix in requests:
-            if suffix:
-                segment = log.segment_holding(cached.stored.base_offset)
-                if not Path(segment.path(suffix)).exists():
-                    fetch_file(segment.disk, self.store, cached, suffix)
-                if suffix == FILTER_SUFFIX:
-                    _load_filters(log)
-            elif cached is error.cached and _overlap(where, error.wanted):
-                pins.append(fetch_range(self.store, cached, where).pin)
-            else:
-                fetch_range(self.store, cached, where).pin.release()
-
-    def _fetch(self, requests: list[Request]) -> None:
-        for cached, where, suffix in requests:
-            if not suffix:
-                fetch_range(self.store, cached, where).pin.release()
-
-
-def _overlap(one: Range, other: Range) -> bool:
-    return one.start < other.end and other.start < one.end
+                bringer.bring(error)
 
 
 def _sent(chunk: StoredChunk) -> bytes:
@@ -143,19 +115,6 @@ def _sent(chunk: StoredChunk) -> bytes:
     data = chunk.file.read(chunk.header.data_size, chunk.data_position)
     assert chunk.data is None or bytes(chunk.data) == data
     return data
-
-
-def _load_filters(log: Log) -> None:
-    from segments.filter_files import load_or_build  # noqa: PLC0415
-
-    for segment in log.take_index_requests():
-        segment.index_done()
-        try:
-            filters = load_or_build(segment, segment.size, is_sealed=True)
-        except ColdError:
-            continue
-        if filters is not None:
-            log.adopt_filters(segment, filters, segment.size)
 
 
 _SPECS = [

@@ -16,6 +16,7 @@ import trustme
 from segments.tier import remote_store
 from segments.tier.object_store import (
     ConflictError,
+    CutError,
     DeniedError,
     MissingError,
     ObjectStore,
@@ -151,7 +152,7 @@ REFUSED = [
     (403, "QuotaExceeded", "", TierError, "the store is full (QuotaExceeded)"),
     (507, "XMinioStorageFull", "", TierError, "the store is full (XMinioStorageFull)"),
     (507, "InsufficientStorage", "", TierError, "the store is full (InsufficientStorage)"),
-    (416, "InvalidRange", "", TierError,
+    (416, "InvalidRange", "", CutError,
      "the object ends before these bytes (InvalidRange)"),
     (416, "", "", TierError, "the store answered 416"),
     (429, "", "", TierError, "the store failed (429)"),

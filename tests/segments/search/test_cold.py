@@ -1,0 +1,166 @@
+"""A search of cold segments finds what one of local segments finds, and fetches what it has to."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments.keys.files import keys_of
+from segments.log import Log
+from segments.search import (
+    KeysUnknown,
+    Limits,
+    Missing,
+    Page,
+    Search,
+    SearchRequest,
+    Work,
+    message_test,
+    search,
+    span_reader,
+)
+from segments.tier.cache import ColdError, TierCache
+from segments.tier.object_store import ObjectStore
+from tests.segments.keys.test_files import index_keys, small_tables
+from tests.segments.search.model import IDENTITY, START_MS, ChunkPlan, plans, wanted, write
+from tests.segments.search.test_search import order, requests
+from tests.support.cold import Bringer, make_cold
+from tests.support.fake_store import FakeStore
+
+__all__ = ["small_tables"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    """Few chunks at once, so that there are many places where a search may be cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_BLOCK", 2)
+        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
+        patch.setattr(search, "_STEP_UNITS", 60)
+        patch.setattr(message_test, "_MANY", 3)
+        yield
+
+
+def run(
+    log: Log,
+    store: ObjectStore,
+    asked: SearchRequest,
+    after: str = "",
+    limits: Limits | None = None,
+) -> Page:
+    """A page; what is missing is brought, and all that is not needed any more goes at once."""
+    bringer = Bringer(log, store)
+    cache = log._cache
+    while True:
+        try:
+            searched = Search(log, asked, IDENTITY, START_MS, after, limits)
+            break
+        except ColdError as error:
+            bringer.bring(error)
+    steps = searched.steps()
+    result: Any = None
+    while True:
+        try:
+            work = steps.send(result)
+        except StopIteration:
+            bringer.release()
+            return searched.page
+        result = None
+        if isinstance(work, Work):
+            result = work.do(*work.arguments)
+        elif isinstance(work, KeysUnknown):
+            _load_keys(work, bringer)
+        elif isinstance(work, Missing):
+            if not work.is_more:
+                bringer.release()
+            bringer.bring(work.error, work.requests)
+            result = True
+        cache.shrink(cache.max_bytes // 2)
+
+
+def _load_keys(unknown: KeysUnknown, bringer: Bringer) -> None:
+    while True:
+        try:
+            keys_of(unknown.segment)
+        except ColdError as error:
+            bringer.bring(error)
+        else:
+            return
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    plan=plans,
+    asked=requests(),
+    limit=st.integers(1, 5),
+    cache_bytes=st.sampled_from((0, 2_000, 1 << 20)),
+    restored=st.booleans(),
+    with_keys=st.booleans(),
+)
+def test_pages_together_are_all_that_there_is(
+    plan: list[ChunkPlan],
+    asked: SearchRequest,
+    limit: int,
+    cache_bytes: int,
+    restored: bool,
+    with_keys: bool,
+) -> None:
+    log, messages = write(plan, key_properties=("order_id", "KEYS") if with_keys else ())
+    if with_keys:
+        log.seal()
+        index_keys(log)
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, cache_bytes)
+        make_cold(log, store, restored=restored)
+        expected = wanted(messages, asked)
+        assert [m.offset for m in run(log, store, asked).messages] == expected
+        found: list[int] = []
+        after = ""
+        while True:
+            page = run(log, store, replace(asked, limit=limit), after)
+            found += [message.offset for message in page.messages]
+            after = page.after
+            if page.cut is None:
+                break
+        assert found == expected
+        log.close()
+
+
+def test_a_key_in_a_cold_log_fetches_its_chunk_alone() -> None:
+    plan = [ChunkPlan(0, 1, [order(f"{n}", b"z" * 3_000)] * 3) for n in range(40)]
+    log, _ = write(plan, key_properties=("order_id",))
+    log.seal()
+    index_keys(log)
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, 1 << 20)
+        make_cold(log, store)
+        before = len(store.calls)
+        asked = SearchRequest(keys=("17",), properties=("order_id",))
+        assert [m.offset for m in run(log, store, asked).messages] == [51, 52, 53]
+        calls = store.calls[before:]
+        assert [call.name for call in calls] == ["get_range"]
+        assert calls[0].size < 10_000
+        log.close()
+
+
+def test_the_page_ends_where_the_tier_does_not_answer() -> None:
+    log, _ = write([ChunkPlan(0, 1, [order("1")]) for _ in range(6)])
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, 1 << 20)
+        make_cold(log, FakeStore())
+        searched = Search(log, SearchRequest(), IDENTITY, START_MS)
+        steps = searched.steps()
+        for work in steps:
+            if isinstance(work, Missing):
+                break
+        with pytest.raises(StopIteration):
+            steps.send(False)
+        assert searched.is_away
+        assert not searched.has_progressed
+        assert searched.page.after
+        log.close()
