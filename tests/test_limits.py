@@ -17,13 +17,14 @@ from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.keys import extraction, table as key_table
 from segments.search import request as search_request
 from segments.selector import dialects
+from segments.tier import plan as tier_plan
 from streamd import config as limits
 from streamd.auth import throttle, users
 from streamd.broker import arguments, checks, history, log_writer, searches, standing_selectors
 from streamd.broker.checks import MAX_PARTITIONS
 from streamd.broker.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
-from streamd.broker.tier import reports
+from streamd.broker.tier import fetcher as tier_fetcher, reports
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import (
@@ -462,6 +463,7 @@ def test_the_page_has_the_formula() -> None:
             for what in ("an AMQP connection", "an HTTP connection", "a virtual host", "a user")
         )
         + FILTER_INDEX_BYTES
+        + tier_fetcher.MAX_BYTES
         + memory.searches()
         + memory.metrics()
         + memory.console()
@@ -480,6 +482,9 @@ LIMITS = {
     "key properties of a stream": arguments.MAX_KEY_PROPERTIES,
     "local data of a stream in the tier": f"{policy.DEFAULT_LOCAL_BYTES >> 30} GiB",
     "faults, or orphans, of a tier in one answer": reports.MOST_TOLD,
+    "requests to the tier for what is read": tier_fetcher.MAX_REQUESTS,
+    "bytes of those requests": f"{tier_fetcher.MAX_BYTES >> 20} MiB",
+    "bytes asked for ahead of a reader": f"{tier_plan.MOST_WINDOW >> 20} MiB",
     "searches at once": searches.MAX_SEARCHES,
     "searches that wait": searches.MAX_WAITING,
     "searches of a connection": 1,  # the next one ends it

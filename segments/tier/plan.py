@@ -29,7 +29,7 @@ BLOCK = 4 << 20  # of a segment, in one request: half a second at 8 MB/s
 FIRST = 256 << 10  # of the first request, some ms
 MOST_MERGED = 8 << 20  # of one request
 MOST_REQUESTS = 16  # ahead of a reader
-_FIRST_WINDOW, _MOST_WINDOW = 4 << 20, 32 << 20
+_FIRST_WINDOW, MOST_WINDOW = 4 << 20, 32 << 20
 _CACHE_SHARE = 4  # a window is at most this part of the cache
 # Chunks are merged over a gap that is at most as long, and at most this part of what is wanted
 # beside it; over a short one always: a request costs more.
@@ -139,7 +139,7 @@ class ReadAhead:
         cold = segment.cold
         if cold is None or 2 * self._asked_bytes > self._window or self._cursor.is_at_end:
             return []
-        self._window = min(2 * self._window, _MOST_WINDOW, cold.max_ahead // _CACHE_SHARE)
+        self._window = min(2 * self._window, MOST_WINDOW, cold.max_ahead // _CACHE_SHARE)
         return self._more()
 
     def _is_asked(self, segment: Segment, where: Range) -> bool:

@@ -12,6 +12,7 @@ from streamd.broker.history import _STREAM_SAMPLES, MOST_STREAMS
 from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
 from streamd.broker.searches import MAX_MESSAGE_BYTES, MAX_SEARCHES, PAGE_BYTES
+from streamd.broker.tier import fetcher as tier_fetcher
 from streamd.config import (
     FILTER_INDEX_BYTES,
     MAX_IDS,
@@ -148,6 +149,7 @@ def everything(config: Config) -> int:
         + virtual_host()
         + http_answers()
         + FILTER_INDEX_BYTES
+        + tier_fetcher.MAX_BYTES
         + searches()
         + metrics()
         + console()
