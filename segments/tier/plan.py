@@ -6,9 +6,10 @@ one request, as a request costs about as much as some bytes more. Both end where
 
 The first request is small, so that the first message comes soon. Then so much is asked for ahead as
 the window has, in several requests; the window grows as long as the reader goes on, as a reader
-that wants one message should not cost much, and one that wants all should never wait. More is asked
-for when half of the window has been read. It goes on in the next segment, and ends at one that is
-not cold, or whose filter index is not here yet: that is asked for, too.
+that wants one message should not cost much, and one that wants all should never wait. It doubles
+when half of it has been read; more is asked for as soon as a block has. It goes on in the next
+segment, and ends at one that is not cold, or whose filter index is not here yet: that is asked for,
+too.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,6 +30,7 @@ BLOCK = 4 << 20  # of a segment, in one request: half a second at 8 MB/s
 FIRST = 256 << 10  # of the first request, some ms
 MOST_MERGED = 8 << 20  # of one request
 MOST_REQUESTS = 16  # ahead of a reader
+_FEW_REQUESTS = 12  # when no more are left, more are made
 _FIRST_WINDOW, MOST_WINDOW = 4 << 20, 32 << 20
 _CACHE_SHARE = 4  # a window is at most this part of the cache
 # Chunks are merged over a gap that is at most as long, and at most this part of what is wanted
@@ -137,10 +139,12 @@ class ReadAhead:
             _, where = asked.popleft()
             self._asked_bytes -= where.end - where.start
         cold = segment.cold
-        if cold is None or 2 * self._asked_bytes > self._window or self._cursor.is_at_end:
+        if cold is None or self._cursor.is_at_end:
             return []
-        self._window = min(2 * self._window, MOST_WINDOW, cold.max_ahead // _CACHE_SHARE)
-        return self._more()
+        if 2 * self._asked_bytes <= self._window:
+            self._window = min(2 * self._window, MOST_WINDOW, cold.max_ahead // _CACHE_SHARE)
+        has_room = self._asked_bytes + min(BLOCK, self._window // 2) <= self._window
+        return self._more() if has_room and len(asked) <= _FEW_REQUESTS else []
 
     def _is_asked(self, segment: Segment, where: Range) -> bool:
         for base, one in self._asked:
