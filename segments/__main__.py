@@ -2,7 +2,7 @@
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +57,8 @@ def dump(folder: str, *, as_json: bool) -> None:
             stats = FilterStats()
             if not as_json:
                 click.echo(_segment_line(segment))
+            if segment.cold is not None:
+                continue
             for position, header, filter_bytes, blocks in _chunks(segment):
                 if as_json:
                     line = _json_line(segment, position, header, filter_bytes, blocks)
@@ -75,7 +77,8 @@ def verify(folder: str) -> None:
 
     That is checksums, order, indexes, filters and tracking. Exits 0 when all is whole, else 1
     after naming each damaged or missing file and the position. A server that is writing to the
-    stream meanwhile makes its newest chunk look torn.
+    stream meanwhile makes its newest chunk look torn. Segments that are only in an object store are
+    left out: streamd tier verify looks at those.
 
     \b
     Example:
@@ -88,11 +91,13 @@ def verify(folder: str) -> None:
             count += 1
         if count:
             raise click.exceptions.Exit(1)
-        segments = recovery.examine(OsDisk(), folder, salvages=True).segments
+        found = recovery.examine(OsDisk(), folder, salvages=True).segments
+        segments = [segment for segment in found if segment.cold is None]
         chunks = sum(segment.num_chunks for segment in segments)
         size = sum(segment.size for segment in segments)
         click.echo(
             f"whole: {_count(len(segments), 'segment')}, {_count(chunks, 'chunk')}, {size:,} bytes"
+            f"{_left_out(found)}"
         )
 
 
@@ -171,7 +176,17 @@ def _segment_line(segment: Segment) -> str:
     if segment.next_offset == segment.base_offset:
         offsets = f"empty, next offset {segment.next_offset:,}"
     chunks = _count(segment.num_chunks, "chunk")
-    return f"{segment.path()}: {offsets}, {chunks}, {segment.size:,} bytes"
+    where = " in the object store" if segment.cold is not None else ""
+    return f"{segment.path()}: {offsets}, {chunks}, {segment.size:,} bytes{where}"
+
+
+def _left_out(segments: Sequence[Segment]) -> str:
+    """What of a stream is not looked at, as it is not here."""
+    cold = [segment for segment in segments if segment.cold is not None]
+    if not cold:
+        return ""
+    offsets = f"offsets {cold[0].base_offset:,} to {cold[-1].next_offset - 1:,}"
+    return f"; left out: {_count(len(cold), 'segment')} in the object store, {offsets}"
 
 
 def _stats_line(stats: FilterStats) -> str:

@@ -263,7 +263,7 @@ class Reader:
     def _check_filters(self, cold: ColdFile, matcher: ChunkMatcher) -> None:
         """Raise ColdError where a filter index will tell, so that not all chunks are fetched."""
         segment = self._segment
-        is_certain = segment.is_indexable and not segment.damage
+        is_certain = segment.is_indexable and not segment.damage and not cold.cached.is_gone
         if is_certain and segment.filters is None and self.next_offset >= matcher.since:
             raise ColdError(cold.cached, suffix=FILTER_SUFFIX)
 

@@ -38,6 +38,8 @@ class Finding(NamedTuple):
 def verify(disk: Disk, folder: str) -> Iterator[Finding]:
     """Yield every fault in the stream's files: segments, indexes, filters, tracking, checkpoint.
 
+    Segments that are only in an object store are left out.
+
     Raises:
         CorruptError: a segment is not one, so that nothing in it can be checked.
         StorageError: the system refused to read.
@@ -52,7 +54,7 @@ def verify(disk: Disk, folder: str) -> Iterator[Finding]:
         yield Finding(loss.path, loss.position, loss.reason)
     new = {(loss.path, loss.position) for loss in plan.losses}
     is_ours = False  # a folder that another program wrote has no checkpoint
-    for segment in plan.segments:
+    for segment in (one for one in plan.segments if one.cold is None):
         for damage in segment.damage.values():
             if (segment.path(), damage.position) not in new:
                 yield Finding(segment.path(), damage.position, "known damage, noted beside it")

@@ -826,6 +826,7 @@ class Stream:
         Raises:
             AwayError: it takes longer.
             NoTierError: it needs a cold segment, and this server knows no store.
+            StorageError: the stream was deleted meanwhile.
         """
         try:
             return work(*arguments)

@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from segments import Log
 from segments.__main__ import main
 from tests.segments.test_recovery import chunk_starts, fill, flip
+from tests.support.cold import make_cold
+from tests.support.fake_store import FakeStore
 
 
 def run(*arguments: str | Path) -> Result:
@@ -145,3 +147,16 @@ def test_a_folder_that_is_no_stream(tmp_path: Path) -> None:
     assert "is not a stream's folder" in result.output
     assert f"there are streams in {stream}" in result.output
     assert run("dump", tmp_path / "nothing").exit_code == 2
+
+
+def test_cold_segments_are_named_and_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, 8)
+    log = Log.open(str(tmp_path))
+    cold = make_cold(log, FakeStore(), seals=False, number=2)
+    log.close()
+    left_out = f"left out: 2 segments in the object store, offsets 0 to {cold[-1].next_offset - 1}"
+    result = run("verify", tmp_path)
+    assert (result.exit_code, left_out in result.output) == (0, True), result.output
+    result = run("dump", tmp_path)
+    assert result.exit_code == 0
+    assert result.output.count(" bytes in the object store") == 2

@@ -21,6 +21,7 @@ it might be gone before. The pins of a demand stay until it is told to `release`
 somebody who needs bytes of several places gets them all.
 """
 
+import errno
 import logging
 import math
 import random
@@ -324,6 +325,7 @@ class Fetcher:
         Raises:
             AwayError: it takes longer.
             NoTierError: the server knows no store.
+            StorageError: the stream was deleted meanwhile.
         """
         with self.demanded(stream) as demand, trio.move_on_after(seconds):
             while True:
@@ -331,6 +333,9 @@ class Fetcher:
                     return work(*arguments)
                 except ColdError as error:
                     await demand.fetch(error)
+                if not stream.is_open:
+                    cause = OSError(errno.ENOENT, "the stream was deleted")
+                    raise StorageError("read", stream.name, cause)
         raise AwayError(seconds)
 
     @contextmanager
@@ -450,24 +455,29 @@ class Fetcher:
 
     async def _run(self, job: _Job) -> None:
         threads.use(self._limiter)
+        fetched: Fetched | None = None
+        is_here = False
         try:
             fetched = await self._fetch(job)
+            is_here = True
         except MissingError as error:
             self._is_missing(job, error)
         except BadFileError as error:
             self._is_bad(job, str(error))
         except Exception as error:  # noqa: BLE001 - the store's, the disk's, or a bug
             self._has_failed(job, error)
-        else:
-            self._is_here(job, fetched)
-            self._end(job, fetched.pin if fetched is not None else None)
-            if fetched is not None:
-                fetched.pin.release()
         finally:
             self._running -= 1
             self._running_bytes -= job.size
         self.schedule()
-        if job.state is _State.RESTING:
+        if is_here:
+            self._is_here(job, fetched)
+            if job.suffix == FILTER_SUFFIX:
+                await self._load_filters(job)
+            self._end(job, fetched.pin if fetched is not None else None)
+            if fetched is not None:
+                fetched.pin.release()
+        elif job.state is _State.RESTING:
             await self._rest(job)
 
     async def _fetch(self, job: _Job) -> Fetched | None:
@@ -477,18 +487,16 @@ class Fetcher:
         if not job.suffix:
             return await threads.in_thread(fetch_range, store, job.cached, job.where)
         segment = self.segment_of(job.stream, job.cached)
-        if segment is None:
-            return None
-        if job.suffix != FILTER_SUFFIX or not _has_file(segment):
+        if segment is None:  # what is beside it is gone, too
+            job.cached.is_gone = job.stream.is_open
+        elif job.suffix != FILTER_SUFFIX or not _has_file(segment):
             await threads.in_thread(fetch_file, segment.disk, store, job.cached, job.suffix)
-        if job.suffix == FILTER_SUFFIX:
-            await self._load_filters(job, segment)
         return None
 
-    async def _load_filters(self, job: _Job, segment: Segment) -> None:
+    async def _load_filters(self, job: _Job) -> None:
         """Wait until a filter index is in memory, or it is known that it cannot be."""
-        while segment.filters is None and segment.is_indexable and not segment.damage:
-            if self.segment_of(job.stream, job.cached) is None or not job.users:
+        while (segment := self.segment_of(job.stream, job.cached)) is not None and job.users:
+            if segment.filters is not None or segment.damage or not segment.is_indexable:
                 return
             job.stream.log.request_index(segment)
             with trio.move_on_after(_INDEX_SECONDS):
