@@ -130,6 +130,11 @@ class Broker:
             follower,
         )
 
+    @property
+    def is_read_only(self) -> bool:
+        """Another server writes everything that is here."""
+        return self._resources.follower is not None
+
     def _epoch(self) -> int | None:
         tier = self._resources.tier
         if tier is not None:

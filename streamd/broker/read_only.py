@@ -16,4 +16,4 @@ class ReadOnlyError(Refused):
     """Somebody wants to change something."""
 
     def __init__(self) -> None:
-        super().__init__(Reason.ACCESS_REFUSED, READ_ONLY)
+        super().__init__(Reason.PRECONDITION_FAILED, READ_ONLY)

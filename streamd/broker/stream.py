@@ -564,7 +564,7 @@ class Stream:
         """Queue entries; their publisher is told when they are stored."""
         writer = self._writer
         if self._is_read_only:
-            pending.publisher.refuse(pending.entries.publishing_ids, Reason.ACCESS_REFUSED)
+            pending.publisher.refuse(pending.entries.publishing_ids, Reason.PRECONDITION_FAILED)
         elif self._tier is not None and self._tier.fence:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         elif writer is None or self.state is not StreamState.OPEN:

@@ -87,6 +87,7 @@ class OverviewPaths:
                 "cluster_name": NODE,
                 "node": NODE,
                 "default_queue_type": "stream",
+                "read_only": self._service.broker.is_read_only,
                 "exchange_types": [{"name": name, "enabled": True} for name in ExchangeType],
                 "message_stats": {},
                 "queue_totals": message_counts(messages),

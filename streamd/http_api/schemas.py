@@ -186,6 +186,7 @@ SCHEMAS: dict[str, Schema] = {
         cluster_name=TEXT,
         node=TEXT,
         default_queue_type=TEXT,
+        read_only=flag("It serves what another server stores in the tier, and changes nothing."),
         exchange_types={"type": "array", "items": row(name=TEXT, enabled=FLAG)},
         message_stats=about(ANYTHING, "Always empty."),
         queue_totals=about(row(**_COUNTS), "Of the virtual hosts that the user sees."),

@@ -59,6 +59,7 @@ from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.names import Name, as_sent
 from streamd.broker.read_only import ReadOnlyError
+from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 from streamd.broker.tier import claims
 from streamd.broker.tier.patience import each, patiently
@@ -85,6 +86,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 LIST_SECONDS = 10.0
 IDLE_SECONDS = 60.0
+_STREAMS_A_TURN = 100  # before others have one
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
 _NEW_CATALOG = "catalog-copy"  # a folder of the data folder
 
@@ -255,7 +257,8 @@ class Follower:
             self._directory.follow(self._catalog.users, self._catalog.permissions)
         if trio.current_time() >= self._list_at:
             await self._list()
-        await self._look_at([one for one in self._streams.values() if self._is_due(one)])
+        streams = in_turns(list(self._streams.values()), _STREAMS_A_TURN)
+        await self._look_at([one async for one in streams if self._is_due(one)])
         if self._has_changed:
             await self._show_streams()
         await self._show_manifests()
@@ -392,14 +395,15 @@ class Follower:
 
     async def _show_manifests(self) -> None:
         """Have open logs, and the figures of others, as the manifests say."""
-        for one in list(self._streams.values()):
-            stream = self._stream_of(one)
-            if stream is None or one.manifest is None:
+        async for one in in_turns(list(self._streams.values()), _STREAMS_A_TURN):
+            stream, manifest = self._stream_of(one), one.manifest
+            if stream is None or manifest is None:
                 continue
             if not stream.is_open:
-                stream.know(_figures(one.manifest))
-            elif _state(stream.log.manifest) != _state(one.manifest):
-                await self._show(stream, one, one.manifest)
+                if _ends(stream.figures) != (manifest.first_offset, manifest.next_offset):
+                    stream.know(_figures(manifest))
+            elif _state(stream.log.manifest) != _state(manifest):
+                await self._show(stream, one, manifest)
 
     async def _show(self, stream: Stream, one: _Followed, manifest: Manifest) -> None:
         try:
@@ -479,6 +483,10 @@ class Follower:
     async def collect(self, *, dry_run: bool) -> Collected:  # noqa: ARG002
         """See TierReports; the server that writes does it."""
         raise ReadOnlyError
+
+
+def _ends(figures: LogFigures | None) -> tuple[int, int]:
+    return (-1, -1) if figures is None else (figures.first_offset, figures.next_offset)
 
 
 def _creation(manifest: Manifest | None) -> str:

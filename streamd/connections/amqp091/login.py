@@ -40,6 +40,7 @@ _PROPERTIES: Table = {
     "platform": text_field(f"Python {platform.python_version()}"),
     "information": text_field("streamd: streams, also for the RabbitMQ stream protocol"),
 }
+_READ_ONLY: Table = {"read_only": _YES}
 
 
 class Refusal(NamedTuple):
@@ -84,6 +85,7 @@ class Login:
         self._authenticator = authenticator
         self._heartbeat = heartbeat
         self.now_ms = broker.now_ms
+        self._is_read_only = broker.is_read_only
         self._traffic = broker.traffic.protocol(AMQP091)
         self._capabilities: Table = {}
         self._method: m.Method | None = None  # the last one given to `answer`
@@ -91,7 +93,8 @@ class Login:
     def start(self) -> m.ConnectionStart:
         """The first method, which the server sends."""
         mechanisms = " ".join(self._authenticator.mechanisms()).encode()
-        return m.ConnectionStart(0, 9, _PROPERTIES, mechanisms, b"en_US")
+        told = {**_PROPERTIES, **(_READ_ONLY if self._is_read_only else {})}
+        return m.ConnectionStart(0, 9, told, mechanisms, b"en_US")
 
     def can(self, capability: str) -> bool:
         """Whether the client says that it can do something."""

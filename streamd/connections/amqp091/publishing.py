@@ -161,7 +161,7 @@ class Publishing:
         exchange, key = as_sent(method.exchange), method.key
         self._require(exchange)
         if self._is_read_only:
-            raise access_refused(READ_ONLY)
+            raise precondition_failed(READ_ONLY)
         if content.body is None:
             raise precondition_failed(
                 f"message size {content.size} is larger than the limit of {MAX_MESSAGE_BYTES} bytes"

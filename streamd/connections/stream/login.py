@@ -94,7 +94,8 @@ class Login:
         match command:
             case c.PeerProperties(corr, properties):
                 self.properties = dict(properties)
-                return [c.PeerPropertiesResponse(corr, ResponseCode.OK, _PROPERTIES)]
+                told = _PROPERTIES + (_READ_ONLY if self._broker.is_read_only else ())
+                return [c.PeerPropertiesResponse(corr, ResponseCode.OK, told)]
             case c.SaslHandshake(corr):
                 mechanisms = self._authenticator.mechanisms()
                 return [c.SaslHandshakeResponse(corr, ResponseCode.OK, mechanisms)]
@@ -170,3 +171,4 @@ _PROPERTIES = (
     Pair("streamd", __version__),
     Pair("information", "streamd, which speaks the RabbitMQ stream protocol"),
 )
+_READ_ONLY = (Pair("read_only", "true"),)

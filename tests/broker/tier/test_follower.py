@@ -20,8 +20,13 @@ from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.tier.follower import LIST_SECONDS, POLL_SECONDS, Follower
 from streamd.server import StartError
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import PROTOCOL_HEADER
+from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import ResponseCode, commands as c
+from tests.support.amqp import STREAM, connect, declare, exchange, open_peer
 from tests.support.fake_store import WRITES, FakeStore
+from tests.support.http import Http
 from tests.support.server import NEXT, Harness, Peer, frame, harness
 from tests.support.syncs import work_beside
 from tests.support.tier_upload import SUFFIXES, upload_catalog, upload_stream
@@ -349,7 +354,7 @@ async def test_everything_that_changes_something_is_refused(tmp_path: Path, writ
     await writer.publish("s", b"a")
     async with _reading(tmp_path) as server:
         peer = await server.peer()
-        refused = ResponseCode.ACCESS_REFUSED
+        refused = ResponseCode.PRECONDITION_FAILED
         assert await peer.code(c.Create, "new", ()) == refused
         assert await peer.code(c.Delete, "s") == refused
         assert await peer.code(c.DeclarePublisher, 1, "", "s") == refused
@@ -529,3 +534,58 @@ async def _until_ended(peer: Peer) -> None:
     with suppress(trio.EndOfChannel, trio.BrokenResourceError):
         while True:
             await peer.next()
+
+
+# -- over all doors
+
+
+async def test_clients_are_told_what_it_is(tmp_path: Path, writer: Writer) -> None:
+    await writer.publish("s", b"a")
+    async with _reading(tmp_path) as server:
+        answer = await server.connect().ask(c.PeerProperties, ())
+        assert {p.key: p.value for p in answer.properties}["read_only"] == "true"
+        assert (await Http(server).get("overview"))["read_only"] is True
+        amqp = connect(server)
+        await amqp.send_bytes(PROTOCOL_HEADER)
+        start = await amqp.expect(m.ConnectionStart)
+        assert start.properties["read_only"] == Field("t", True)
+    async with harness(tmp_path / "writer") as server:
+        answer = await server.connect().ask(c.PeerProperties, ())
+        assert "read_only" not in {p.key for p in answer.properties}
+
+
+async def test_amqp_clients_read_and_may_not_publish(tmp_path: Path, writer: Writer) -> None:
+    await writer.publish("s", b"a")
+    async with _reading(tmp_path) as server:
+        amqp = await open_peer(server)
+        await amqp.declare("s")  # it is there
+        told = "this server is read-only"
+        for method in (declare("new", STREAM), exchange("x"), exchange("x", durable=False)):
+            await amqp.channel_fails(method, 406, told)
+            await amqp.open()
+        await amqp.channel_fails(amqp.message("s", b"x"), 406, told)
+        await amqp.open()
+        await amqp.consume("s", x_stream_offset="first")
+        (delivery,) = await amqp.deliveries(1)
+        assert delivery.method.delivery_tag == 1
+
+
+async def test_the_http_api_changes_nothing(tmp_path: Path, writer: Writer) -> None:
+    await writer.publish("s", b"a")
+    async with _reading(tmp_path) as server:
+        http = Http(server)
+        (row,) = await http.get("queues")
+        assert row["messages"] == 1
+        for method, path, body in (
+            ("PUT", "queues/%2F/new", {"arguments": {"x-queue-type": "stream"}}),
+            ("DELETE", "queues/%2F/s", None),
+            ("PUT", "exchanges/%2F/x", {"type": "direct"}),
+            ("POST", "bindings/%2F/e/amq.direct/q/s", {"routing_key": "k"}),
+            ("PUT", "users/ann", {"password": "x", "tags": ""}),
+            ("PUT", "vhosts/more", None),
+            ("PUT", "permissions/%2F/guest", {"configure": "", "write": "", "read": ""}),
+            ("POST", "tier/gc", None),
+        ):
+            answer = await http.ask(method, path, body)
+            assert answer.status_code == 400, (method, path, answer.text)
+            assert "read-only" in answer.text, (method, path, answer.text)
