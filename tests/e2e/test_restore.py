@@ -1,0 +1,106 @@
+"""A machine is lost, and another one goes on; a third one reads. Real processes, and a folder."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from clients import Client, PreconditionFailed, PublishFailed, StreamNotAvailable, connect
+from segments.tier.folder_store import FolderStore
+from segments.tier.lookup import find_stream
+from segments.tier.object_store import MissingError
+from tests.support.process import ServerProcess, wait_until
+
+_MESSAGES = 3_000
+_SECONDS = 20
+
+
+class Machines:
+    """Servers with the same tier."""
+
+    def __init__(self, folder: Path, ended: ExitStack) -> None:
+        self._folder = folder
+        self._ended = ended
+        (folder / "tier").mkdir()
+
+    def start(self, name: str, *options: str) -> ServerProcess:
+        tier = ["--tier", f"file://{self._folder}/tier", "--tier-roll-seconds", "1"]
+        server = ServerProcess(self._folder / name, *tier, "--tier-delete-delay-seconds", "0")
+        self._ended.callback(server.end)
+        return server.start(*options)
+
+    def has_stored(self, number: int) -> bool:
+        store = FolderStore(str(self._folder / "tier"))
+        try:
+            return find_stream(store, "/", "s").next_offset == number
+        except MissingError:
+            return False
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    with ExitStack() as ended:
+        yield Machines(tmp_path, ended)
+
+
+def _bodies(number: int) -> list[bytes]:
+    return [b"message %d" % at for at in range(number)]
+
+
+async def _publish(client: Client, first: int, number: int) -> None:
+    async with client.producer("s", name="pub") as producer:
+        for body in _bodies(number)[first:]:
+            await producer.send(body)
+
+
+async def _read(server: ServerProcess, number: int) -> list[bytes]:
+    """All that is there, and what comes until there are so many."""
+    found: list[bytes] = []
+    async with (
+        asyncio.timeout(_SECONDS),
+        connect(server.uri) as client,
+        client.consumer("s", offset="first") as consumer,
+    ):
+        async for message in consumer:
+            found.append(bytes(message.body))
+            if len(found) == number:
+                break
+    return found
+
+
+@pytest.mark.slow
+def test_another_machine_goes_on(machines: Machines) -> None:
+    asyncio.run(_another_machine_goes_on(machines))
+
+
+async def _another_machine_goes_on(machines: Machines) -> None:
+    old = machines.start("old")
+    async with connect(old.uri) as client:
+        await client.create("s", segment_size=50_000)
+        await _publish(client, 0, _MESSAGES)
+    wait_until(lambda: machines.has_stored(_MESSAGES))
+    reader = machines.start("reader", "--read-only")
+    assert await _read(reader, _MESSAGES) == _bodies(_MESSAGES)
+    old.kill()
+
+    new = machines.start("new", "--restore")
+    assert await _read(new, _MESSAGES) == _bodies(_MESSAGES)
+    async with connect(new.uri) as client:  # its publisher's name and numbers go on, too
+        await _publish(client, _MESSAGES, _MESSAGES + 10)
+        assert await _read(new, _MESSAGES + 10) == _bodies(_MESSAGES + 10)
+
+    old.start()  # it wakes up
+    wait_until(lambda: "has taken over the tier" in old.log.read_text())
+    async with connect(old.uri) as client:
+        with pytest.raises((PublishFailed, StreamNotAvailable, PreconditionFailed)):
+            await _publish(client, _MESSAGES, _MESSAGES + 1)
+    wait_until(lambda: machines.has_stored(_MESSAGES + 10))
+    assert await _read(reader, _MESSAGES + 10) == _bodies(_MESSAGES + 10)
+    async with connect(reader.uri) as client:
+        with pytest.raises(PreconditionFailed):
+            await client.create("t")
+    assert new.stop() == 0
+    assert reader.stop() == 0
+    assert await _read(machines.start("new"), _MESSAGES + 10) == _bodies(_MESSAGES + 10)
