@@ -29,6 +29,7 @@ from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity
+from streamd.broker.tier.index_files import IndexFiles
 from streamd.broker.tier.reports import TierReports
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
@@ -161,6 +162,8 @@ class Broker:
         start, resources = self.supervisor.start, self._resources
         if tier is not None:
             await tier.start()
+            index_files = IndexFiles(self._folders, self.fetcher)
+            self.supervisor.start_once("fetching index files", index_files.run)
         start("expiring segments", self._expire_now_and_then)
         start("building filter indexes", resources.indexer.run)
         start("indexing keys", resources.keys.run)
@@ -172,6 +175,11 @@ class Broker:
         self.supervisor.start_once("emptying the old trash", empty_trash)
         if self.poller is not None:
             start("polling connections", self.poller.run)
+
+    def _folders(self) -> Iterable[tuple[Stream, str]]:
+        """All streams, and where their files are."""
+        for host in list(self.virtual_hosts.values()):
+            yield from ((stream, host.folder(stream.name)) for stream in host.streams())
 
     async def _inspect(self) -> None:
         await self._resources.keeper.inspect(self.streams, self.supervisor)

@@ -20,12 +20,8 @@ CONTAINED = {
     "streamd/broker/supervisor.py": "the supervisor itself",
     "streamd/broker/flusher.py": "in a supervised task; Stream.flush raises nothing",
     "streamd/broker/log_keeper.py": "in a supervised task",
-<<<<<<< HEAD
     "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
-=======
-    "streamd/broker/tier/patience.py": "before the server starts, or in a supervised task",
->>>>>>> a4d96b79 (Tier: clients are told that a server only reads; what they may not change, over each door)
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/http_api/found_messages.py": "within a request",
     "streamd/http_api/queues.py": "within a request",

@@ -276,6 +276,7 @@ class Fetcher:
     Attributes:
         cache: see above.
         num_requests, num_bytes, num_errors: since the start.
+        store_known: it can fetch, as far as is known.
     """
 
     def __init__(self, cache: TierCache, supervisor: Supervisor) -> None:
@@ -283,6 +284,7 @@ class Fetcher:
         self.num_requests = self.num_bytes = self.num_errors = 0
         self._supervisor = supervisor
         self._store: ObjectStore | None = None
+        self.store_known = trio.Event()
         self._limiter = trio.CapacityLimiter(MAX_REQUESTS)
         self._ranges: dict[CachedSegment, list[_Job]] = {}
         self._files: dict[tuple[CachedSegment, str], _Job] = {}
@@ -297,6 +299,7 @@ class Fetcher:
     def use(self, store: ObjectStore) -> None:
         """Fetch from this store from now on."""
         self._store = store
+        self.store_known.set()
 
     @property
     def num_waiting(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import trio
 from hypothesis import given, settings, strategies
 
 from segments.checksum import crc32
@@ -23,6 +24,7 @@ from streamd.broker.tier import restore as restoring
 from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
 from streamd.server import StartError
+from tests.broker.tier.support import tiered
 from tests.support.fake_store import Call, FakeStore
 from tests.support.server import harness
 from tests.support.tier_upload import upload_catalog, upload_stream
@@ -177,6 +179,27 @@ async def test_sequences_of_messages_that_are_not_stored_are_not_believed(
     ):
         assert log.tracking.sequence(b"early") == 5
         assert log.tracking.sequence(b"late") is None
+
+
+async def test_index_files_come_by_themselves(tmp_path: Path, store: FakeStore) -> None:
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    store.fail(key=".index", times=1)
+    async with tiered(tmp_path / "new", store, restore=True) as server:
+        async with server.host.find("s").opened() as log:
+            suffixes = {
+                path.suffix for path in Path(log.folder).iterdir() if path.name.startswith("0" * 20)
+            }
+            assert suffixes == set()
+        await trio.sleep(30)
+        for name in ("s", "t"):
+            folder = Path(server.host.folder(name))
+            assert {".index", ".filter"} <= {path.suffix for path in folder.glob("0" * 20 + ".*")}
+        assert store.count("get_range") == 0  # nothing else was fetched
+        assert store.count("get", ".index") == 3
+    before = store.count("get", ".index")
+    async with tiered(tmp_path / "new", store):
+        await trio.sleep(30)
+    assert store.count("get", ".index") == before
 
 
 # -- what is wrong with the store

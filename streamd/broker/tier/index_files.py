@@ -1,0 +1,83 @@
+"""Index files of cold segments that are not on this disk, as after a restore, are fetched gently.
+
+A reader that needs one does not wait for that: it has it fetched at once. When all are here, no
+question needs more of the store than the chunks that match, also while the store is slow.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+
+import trio
+
+from segments.disk import OsDisk
+from segments.errors import SegmentsError
+from segments.segment import DERIVED_SUFFIXES, INDEX_SUFFIX, SEGMENT_SUFFIX, file_path
+from segments.tier.cache import ColdError
+from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from streamd.broker import threads
+from streamd.broker.errors import Refused
+from streamd.broker.stream import Stream
+from streamd.broker.tier.fetcher import Fetcher
+
+_SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)
+_STREAM_SECONDS, _FILE_SECONDS = 0.005, 0.05  # between two streams, and two files
+
+
+class IndexFiles:
+    """Fetches them once after the start.
+
+    Args:
+        streams: gives all streams, and their folders.
+        fetcher: fetches.
+    """
+
+    def __init__(
+        self, streams: Callable[[], Iterable[tuple[Stream, str]]], fetcher: Fetcher
+    ) -> None:
+        self._streams = streams
+        self._fetcher = fetcher
+
+    async def run(self) -> None:
+        """Fetch those that are missing; returns when all are here, or cannot be."""
+        await self._fetcher.store_known.wait()
+        for stream, folder in list(self._streams()):
+            missing = await threads.in_thread(_missing, folder)
+            if missing:
+                await self._fetch(stream, missing)
+            await trio.sleep(_STREAM_SECONDS)
+
+    async def _fetch(self, stream: Stream, missing: set[tuple[str, str]]) -> None:
+        """Fetch files of one stream, given by the id of their objects and their suffix."""
+        try:
+            async with stream.opened() as log:
+                for segment in list(log.segments):
+                    cached = segment.cold
+                    if cached is None or not log.keeps(segment):
+                        continue
+                    for suffix in _SUFFIXES:
+                        if (cached.stored.uid, suffix) in missing:
+                            with self._fetcher.demanded(stream) as demand:
+                                await demand.fetch(ColdError(cached, suffix=suffix))
+                            await trio.sleep(_FILE_SECONDS)
+        except (Refused, SegmentsError):
+            return  # it is gone, or its log says why
+
+
+def _missing(folder: str) -> set[tuple[str, str]]:
+    """What is not in a stream's folder of what is beside its cold segments; blocks."""
+    disk = OsDisk()
+    try:
+        names = set(disk.list(folder))
+        manifest = read_copy(disk, folder) if MANIFEST_FILE in names else None
+    except SegmentsError:
+        return set()
+    if manifest is None:
+        return set()
+    here = {str(PurePath(folder, name)) for name in names}
+    return {
+        (stored.uid, suffix)
+        for stored in manifest.segments
+        if file_path(folder, stored.base_offset, SEGMENT_SUFFIX) not in here
+        for suffix in _SUFFIXES
+        if suffix in stored.files and file_path(folder, stored.base_offset, suffix) not in here
+    }
