@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from segments import FIRST as FIRST_OFFSET
+from segments import FIRST as FIRST_OFFSET, at_offset
+from segments.tier import stores
 from segments.tier.manifest import Manifest, encode_manifest
 from streamd.auth.administration import Administration
 from streamd.broker.catalog_rows import PermissionRow
@@ -24,6 +25,7 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER
 from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import ResponseCode, commands as c
+from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
 from tests.support.amqp import STREAM, connect, declare, exchange, open_peer
 from tests.support.fake_store import WRITES, FakeStore
 from tests.support.http import Http
@@ -522,6 +524,16 @@ async def _set_offsets(writing: Harness, offset: int) -> None:
             await stream.set_offset(name, offset)
 
 
+async def _some(peer: Peer) -> list[bytes]:
+    """The bodies of all that comes before a pause."""
+    found: list[bytes] = []
+    while True:
+        with trio.move_on_after(1) as scope:
+            found += (await peer.chunk()).bodies
+        if scope.cancelled_caught:
+            return found
+
+
 def _manifest(server: Harness, name: str) -> Manifest:
     follower = cast("Follower", server.server.broker.tier)
     followed = follower._followed("/", name)
@@ -534,6 +546,74 @@ async def _until_ended(peer: Peer) -> None:
     with suppress(trio.EndOfChannel, trio.BrokenResourceError):
         while True:
             await peer.next()
+
+
+@asynccontextmanager
+async def _beside(
+    folder: Path, store: FakeStore, patch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Harness, Peer, Harness, Peer]]:
+    """A server that uploads, its publisher, one that reads, and its consumer."""
+    async with tiered(folder / "a", store) as writing:
+        publisher = await writing.peer()
+        await publisher.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
+        await publisher.declare("s", reference="p")
+        await publish(publisher, 0, 12)
+        await trio.sleep(5)
+        with patch.context() as reading:
+            reading.setattr(stores, "open_store", lambda *_: ReadStore(store.objects))
+            async with _reading(folder) as server:
+                peer = await server.peer()
+                await peer.subscribe("s", credit=10_000)
+                reading.undo()
+                yield writing, publisher, server, peer
+
+
+async def test_beside_a_server_that_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments roll, are dropped and truncated."""
+    async with _beside(tmp_path, FakeStore(), monkeypatch) as (writing, publisher, server, peer):
+        got = await _some(peer)
+        for first in range(12, 62, 10):
+            await publish(publisher, first * A_FRAME, 10)
+            await trio.sleep(SOON)
+            got += await _some(peer)
+        assert got == bodies(0, len(got))
+        assert len(got) > 50 * A_FRAME
+        await writing.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
+        await writing.host.expire()
+        await trio.sleep(SOON)
+        async with (
+            server.host.find("s").opened() as log,
+            writing.host.find("s").opened() as original,
+        ):
+            first = original.first_offset + 7
+            assert (log.first_offset, log.next_offset) == (first - 7, len(got))
+            assert first > 7
+            await writing.host.find("s").truncate(at_offset(first))
+            await trio.sleep(SOON)
+            assert log.first_offset == original.first_offset > first - A_FRAME
+            begin = log.first_offset
+        await peer.subscribe("s", subscription_id=2, credit=1_000)
+        assert await _some(peer) == bodies(begin, len(got) - begin)
+
+
+async def test_another_server_takes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    async with _beside(tmp_path, store, monkeypatch) as (_, _, server, peer):
+        got = await _some(peer)
+        assert got == bodies(0, len(got))
+        async with tiered(tmp_path / "b", store, restore=True) as other:
+            publisher = await other.peer()
+            await publisher.declare("s", reference="p")
+            await publish(publisher, len(got), 12)
+            await trio.sleep(SOON)
+            got += await _some(peer)
+            assert len(got) > 15 * A_FRAME
+            assert got == bodies(0, len(got))
+            await other.host.delete("s", lambda: None)
+            assert (await peer.expect(c.MetadataUpdate)).stream == "s"
+            assert server.host.names() == []
 
 
 # -- over all doors
