@@ -33,6 +33,7 @@ from tests.support.stores import KINDS, Tier
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPARK = Path(pyspark.__file__).parent
+DEPLOY = "org.apache.spark.deploy"
 _START_SECONDS = 60
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SHORT_LIFE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # compiling would take most of it
@@ -92,50 +93,59 @@ def bare(folder: Path) -> dict[str, str]:
     )
 
 
-def started(
-    folder: Path, environment: dict[str, str], said: str, *words: str
-) -> tuple[str, object]:
-    """Start a process of the cluster; what it has logged where it says that it is ready."""
-    log = folder / "log"
-    command = [str(SPARK / "bin" / "spark-class"), *words, "--host", "127.0.0.1", "--port", "0"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, "--webui-port", "0"],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
-    end = time.monotonic() + _START_SECONDS
-    while not (found := re.search(said, log.read_text())):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.1)
-    return found[0], process
+class Process:
+    """A process of the cluster, in a folder of its own.
+
+    Args:
+        folder: where it works and logs.
+        environment: all that it has of it.
+        words: which kind of process, and what it is told.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], *words: str) -> None:
+        self._log = folder / "log"
+        command = [str(SPARK / "bin" / "spark-class"), *words, "--host", "127.0.0.1"]
+        with self._log.open("w") as output:
+            self._process = subprocess.Popen(
+                [*command, "--port", "0", "--webui-port", "0"],
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def said(self, pattern: str) -> str:
+        """Wait until it has logged something, and return that."""
+        end = time.monotonic() + _START_SECONDS
+        while not (found := re.search(pattern, self._log.read_text())):
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < end, self._log.read_text()
+            time.sleep(0.1)
+        return found[0]
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, tier: Tier) -> Iterator[Cluster]:
     secrets = {k: v for k, v in tier.environment.items() if k != "AWS_ENDPOINT_URL"}
-    running = []
+    running = [Process(tmp_path / "master", bare(tmp_path / "master"), f"{DEPLOY}.master.Master")]
     try:
-        kind = "org.apache.spark.deploy.master.Master"
-        here = bare(tmp_path / "master")
-        master, process = started(tmp_path / "master", here, r"spark://[\d.]+:\d+", kind)
-        running.append(process)
+        master = running[0].said(r"spark://[\d.]+:\d+")
         for name in ("one", "two"):
-            kind = "org.apache.spark.deploy.worker.Worker"
             here = bare(tmp_path / name) | secrets
-            words = (kind, master, "--cores", "1", "--memory", "1g", "--work-dir", "work")
-            ready = started(tmp_path / name, here, "Successfully registered with master", *words)
-            running.append(ready[1])
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", "work")
+            words = (f"{DEPLOY}.worker.Worker", master, *size)
+            running.append(Process(tmp_path / name, here, *words))
+        for worker in running[1:]:
+            worker.said("Successfully registered with master")
         python = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
         yield Cluster(master, tmp_path, bare(tmp_path / "home") | secrets | python)
     finally:
         for process in reversed(running):
-            process.terminate()
-        for process in running:
-            process.wait()
+            process.end()
 
 
 @pytest.fixture
