@@ -23,7 +23,7 @@ class SegmentGone(CorruptError):
     """A segment is not there any more: retention, or somebody else, took it."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(path, 0, "it was removed")
+        super().__init__(path, 0, "it was removed since it was listed, by retention or by hand")
 
 
 class Window(Protocol):

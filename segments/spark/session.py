@@ -77,13 +77,15 @@ def check_installed() -> None:
 def trouble_of(error: Exception) -> str | None:
     """What Spark has to say of a failure, in one line; None where it is not Spark's.
 
-    Of a failure in a task that is the last line of the task's traceback.
+    Of a failure in a task that is the last line of the task's traceback. To be called while the
+    session is open: Spark has to be asked.
     """
     if not type(error).__module__.startswith(("py4j", "pyspark")):
         return None
     lines = str(error).splitlines()
     named = [found[1] for line in lines if (found := _ERROR.fullmatch(line.strip()))]
-    return f"Spark has failed: {(named or lines or [type(error).__name__])[-1]}"
+    last = (named or lines or [type(error).__name__])[-1]
+    return last.partition(": ")[2] if last.startswith("segments.") else f"Spark has failed: {last}"
 
 
 @contextmanager

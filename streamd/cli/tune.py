@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,7 +262,6 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
         SparkMissing,
         check_installed,
         open_session,
-        trouble_of,
     )
 
     try:
@@ -277,7 +276,9 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
     try:
         find_streams(folder, endpoint)  # before Spark takes its seconds to start
         waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
-        with waiting, open_session(master, SHORT | dict(settings or {})) as spark:
+        opened = open_session(master, SHORT | dict(settings or {}))
+        # Twice: a failure of starting, and one of the work, of which Spark must not be gone.
+        with waiting, _failures_of_spark(), opened as spark, _failures_of_spark():
             return find(
                 spark,
                 folder,
@@ -289,6 +290,14 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
             )
     except (NotAStream, NothingToTune, SegmentsError, ValueError) as error:
         raise Failed(str(error)) from error
+
+
+@contextmanager
+def _failures_of_spark() -> Iterator[None]:
+    from segments.spark.session import trouble_of  # noqa: PLC0415 - an extra
+
+    try:
+        yield
     except Exception as error:
         trouble = trouble_of(error)
         if trouble is None:

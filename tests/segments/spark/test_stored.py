@@ -433,6 +433,8 @@ def test_failures_of_spark_in_a_line() -> None:
     )
     said = "Spark has failed: ModuleNotFoundError: No module named 'segments'"
     assert trouble_of(PythonException(task)) == said
+    ours = task.replace("ModuleNotFoundError: No module", "segments.errors.CorruptError: x: no")
+    assert trouble_of(PythonException(ours)) == "x: no named 'segments'"
     master = "An error occurred.\n: java.lang.IllegalStateException: stopped.\nat X\n"
     assert (
         trouble_of(Py4JError(master))
@@ -452,7 +454,7 @@ def test_a_segment_that_goes_after_it_was_planned(tmp_path: Path, store: Counted
     store.delete([manifest.segments[2].key(manifest.stream, SEGMENT_SUFFIX)])
     with pytest.raises(CorruptError, match="with offset 140 was removed since the query was plan"):
         list(made.read(task))
-    with pytest.raises(CorruptError, match="it was removed"):
+    with pytest.raises(CorruptError, match="it was removed since it was listed, by retention"):
         histories(path_in(store))
 
 
