@@ -1,0 +1,59 @@
+"""The benchmark of the tier and its demo run, and say what they should."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.tier import demo
+from benchmarks.tier.__main__ import main
+from benchmarks.tier.stores import Proxy, started
+from segments.tier.stores import open_store
+from tests.support.stores import PROGRAMS
+
+pytestmark = pytest.mark.slow
+
+
+def rows(*options: str) -> dict[str, dict[str, object]]:
+    done = CliRunner().invoke(main, ["--quick", "--json", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def test_a_small_run() -> None:
+    found = rows("--store", "file")
+    goals = [row for row in found.values() if row["goal"]]
+    assert len(goals) >= 8
+    assert all(row["is_reached"] in (True, False) for row in goals)
+    ratio = found["bytes fetched, of those that match"]
+    assert ratio["is_reached"], "chunks that do not match were fetched"
+
+
+def test_a_part_of_it() -> None:
+    found = rows("--store", "file", "--only", "restoring")
+    assert [row["goal"] for row in found.values()] == ["≤ 3", None]
+
+
+def test_the_demo() -> None:
+    done = CliRunner().invoke(demo.main, ["--quick"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    answers = {tuple(line[:2]): line for line in lines if line[-7:-6] in (["ANC"], ["all"])}
+    first, again = answers["first", "machine"], answers["the", "same"]
+    every, second = answers["all", "flights"], answers["second", "machine"]
+    assert first[3:5] == again[4:6] == second[3:5]
+    assert again[-3] == "0", "what was fetched is in the cache"
+    assert float(first[-2]) < float(every[-2])
+
+
+@pytest.mark.skipif(not PROGRAMS["gofakes3"].path.exists(), reason="make stores builds gofakes3")
+def test_the_proxy_counts() -> None:
+    with started("gofakes3") as store, Proxy(store.endpoint) as proxy:
+        client = open_store(store.url, proxy.endpoint)
+        before = proxy.count()
+        client.put("a", b"x" * 70_000)
+        assert bytes(client.get_range("a", 10, 50_000)) == b"x" * 50_000
+        found = proxy.count().since(before)
+        assert (found.requests["PUT"], found.requests["GET"]) == (1, 1)
+        assert found.sent == 70_000
+        assert 50_000 < found.received < 52_000
