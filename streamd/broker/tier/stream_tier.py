@@ -605,6 +605,8 @@ class TieredStream:
         if not all(log.is_covered(segment.next_offset) for segment in going):
             await stream.flush(with_checkpoint=True)
         await stream.evict([one for one in going if log.is_covered(one.next_offset)])
+        if any(log.keeps(one) and one.cold is None for one in going):
+            return _SHORTAGE_SECONDS  # somebody works on it, or the disk refused
         return None if again_ms is None else again_ms / 1_000
 
     def _evictable(self, log: Log) -> tuple[list[Segment], int | None]:
@@ -623,9 +625,8 @@ class TieredStream:
             if segment.stored is None or not self._is_ready(log, segment):
                 return going, None
             since_ms = self._stored_ms.setdefault(segment.base_offset, now_ms)
-            is_much = (
-                over > _MOST_OVER * log.segment_bytes
-            )  # the limit is worth more than the delay
+            # The limit is worth more than the delay.
+            is_much = over > _MOST_OVER * log.segment_bytes
             if since_ms + self._parts.delay_ms > now_ms and not is_much:
                 return going, since_ms + self._parts.delay_ms - now_ms
             going.append(segment)
