@@ -45,8 +45,10 @@ async def reads_all(server: Harness, count: int) -> None:
 async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="8000")
-        await publish(peer, 0, 30)
+        await publish(await a_stream(server), 0, 30)
+        await passes(5)
+        setting = [("stream-local-max-length-bytes", "8000")]
+        await server.host.settings.set_arguments("s", setting)
         await passes(5)
         log = server.host.find("s").log
         assert cold(log) == [0, 100, 200]
@@ -90,7 +92,7 @@ async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
 async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="3000")
+        peer = await a_stream(server, stream_local_max_length_bytes="2000")
         await publish(peer, 0, 11)
         await passes(590)
         async with server.host.find("s").opened() as log:
