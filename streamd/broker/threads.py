@@ -47,7 +47,9 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
 
     try:
         own = _limiter.get()
-        return await trio.to_thread.run_sync(begin, limiter=own, abandon_on_cancel=own is not None)
+        if own is None:
+            return await trio.to_thread.run_sync(begin)
+        return await trio.to_thread.run_sync(begin, limiter=own, abandon_on_cancel=True)
     except RuntimeError as error:
         if has_begun:
             raise

@@ -1,10 +1,12 @@
 """Work in threads, when the system gives none."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from segments.errors import StorageError
 from streamd.broker import threads
@@ -39,3 +41,23 @@ async def test_a_fault_of_the_work_is_not_tried_again() -> None:
     with pytest.raises(StorageError, match="cannot read a file"):
         await threads.compute(work)
     assert num_runs == 1
+
+
+async def test_work_in_threads_of_its_own_is_abandoned() -> None:
+    """A store that does not answer keeps neither the end of the server nor anybody's thread."""
+    limiter, goes_on = trio.CapacityLimiter(1), threading.Event()
+    default = trio.to_thread.current_default_thread_limiter()
+
+    async def work() -> None:
+        threads.use(limiter)
+        await threads.in_thread(goes_on.wait, 60)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            await wait_all_tasks_blocked()
+            assert (limiter.borrowed_tokens, default.borrowed_tokens) == (1, 0)
+            nursery.cancel_scope.cancel()
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
