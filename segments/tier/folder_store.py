@@ -78,6 +78,10 @@ class FolderStore:
             content = file.read()
         return StoredObject(content, _etag(content))
 
+    def get_changed(self, key: str, etag: str) -> StoredObject | None:  # noqa: D102 - see ObjectStore
+        found = self.get(key)
+        return None if found.etag == etag else found
+
     def get_range(self, key: str, start: int, size: int) -> Buffer:  # noqa: D102 - see ObjectStore
         with self._refusals(f"read {key}"), open(self._path(key), "rb", buffering=0) as file:
             content = _read(file.fileno(), start, size)

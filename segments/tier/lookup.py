@@ -13,7 +13,7 @@ from segments.checksum import crc32
 from segments.errors import FormatError
 from segments.tier.keys import CATALOG_FOLDER, MANIFEST_NAME, VERSION, StreamKey, creation_in
 from segments.tier.manifest import Manifest, StoredFile, decode_manifest
-from segments.tier.object_store import MissingError, ObjectStore
+from segments.tier.object_store import MissingError, ObjectStore, StoredObject
 
 
 class FoundManifest(NamedTuple):
@@ -58,7 +58,21 @@ def read_folder(store: ObjectStore, folder: str) -> FoundManifest:
         TierError: the store refused.
     """
     key = f"{folder}/{MANIFEST_NAME}"
-    found = store.get(key)
+    return _decoded(folder, key, store.get(key))
+
+
+def read_changed(store: ObjectStore, known: FoundManifest) -> FoundManifest:
+    """A manifest that was read before, as it is now.
+
+    Raises:
+        MissingError, BadObjectError, TierError: see `read_folder`.
+    """
+    stream = known.manifest.stream
+    found = store.get_changed(stream.manifest, known.etag)
+    return known if found is None else _decoded(stream.folder, stream.manifest, found)
+
+
+def _decoded(folder: str, key: str, found: StoredObject) -> FoundManifest:
     try:
         manifest = decode_manifest(found.content)
         if manifest.stream.folder != folder:

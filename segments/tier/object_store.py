@@ -61,6 +61,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> StoredObject:
         """A small object in whole."""
 
+    def get_changed(self, key: str, etag: str) -> StoredObject | None:
+        """The same, unless it still has `etag`: then None, and its bytes are not sent."""
+
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Bytes of an object; CutError where it ends before."""
 

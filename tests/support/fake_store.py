@@ -26,7 +26,7 @@ from segments.tier.object_store import (
 from segments.tier.pieces import file_pieces
 from streamd.broker import threads
 
-READS = ("get", "get_range")
+READS = ("get", "get_changed", "get_range")
 WRITES = ("put", "put_file", "create", "replace", "delete")
 
 
@@ -186,6 +186,15 @@ class FakeStore:
             content = self._changed(call, kept.content)
         if len(content) < len(kept.content):
             raise TierError(f"cannot read {key} in {self}: the connection broke off")
+        return StoredObject(content, kept.etag)
+
+    def get_changed(self, key: str, etag: str) -> StoredObject | None:
+        with self._call("get_changed", key) as call:
+            kept = self._kept(key)
+            if kept.etag == etag:
+                return None
+            self._resize(call, len(kept.content))
+            content = self._changed(call, kept.content)
         return StoredObject(content, kept.etag)
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:

@@ -28,6 +28,7 @@ nothing before; `streamd stream info` says so.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -47,10 +48,11 @@ from segments.tier.lookup import (
     FoundManifest,
     by_stream,
     newest_manifest,
+    read_changed,
     stream_folders,
 )
 from segments.tier.manifest import Manifest, encode_manifest
-from segments.tier.object_store import ObjectStore, TierError
+from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.broker import Broker
@@ -70,6 +72,7 @@ from streamd.broker.tier.reports import (
     TierStatus,
     Verification,
 )
+from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
     SCRATCH,
     SQLITE_SUFFIXES,
@@ -155,7 +158,7 @@ class Follower:
 
     def __init__(self, data: str, store: ObjectStore, url: str, now_ms: Callable[[], int]) -> None:
         self._data = data
-        self._store = store
+        self._store = CountedStore(store)
         self._url = url
         self._now_ms = now_ms
         self._streams: dict[str, _Followed] = {}  # by what their folders have in common
@@ -166,7 +169,6 @@ class Follower:
         self._away = ""
         self._writer = ""
         self._epoch = 0
-        self._num_requests = 0
 
     # -- the start
 
@@ -247,7 +249,7 @@ class Follower:
                 self._away = ""
 
     async def _look(self) -> None:
-        held = await threads.in_thread(claims.look, self._store)
+        held = await ask(claims.look, self._store)
         if held is None:
             raise TierError("the object that says whose the tier is, is gone")
         self._looked_ms = self._now_ms()
@@ -265,7 +267,7 @@ class Follower:
 
     async def _read_catalog(self, held: claims.Held) -> None:
         self._writer, self._epoch = held.cluster.writer, held.cluster.epoch
-        content = await threads.in_thread(catalog_copy, self._store, held.cluster.catalog)
+        content = await ask(catalog_copy, self._store, held.cluster.catalog)
         if content is None:
             raise TierError("there is no copy of the catalog yet; the server that writes makes one")
         self._catalog = await threads.in_thread(self._open_catalog, content, held.cluster.catalog)
@@ -285,7 +287,7 @@ class Follower:
 
     async def _list(self) -> None:
         """See which streams there are in the store."""
-        groups = by_stream(await threads.in_thread(stream_folders, self._store))
+        groups = by_stream(await ask(stream_folders, self._store))
         for prefix, folders in groups.items():
             one = self._streams.get(prefix)
             if one is None:
@@ -320,6 +322,12 @@ class Follower:
             raise away
 
     def _read(self, one: _Followed) -> FoundManifest | None:
+        manifest = one.manifest
+        if manifest is not None and manifest.stream.folder == one.folders[0]:
+            with suppress(MissingError):
+                found = read_changed(self._store, FoundManifest(manifest, one.etag))
+                if not found.manifest.is_deleted:
+                    return found
         return newest_manifest(self._store, one.folders)
 
     def _take_fault(self, one: _Followed, fault: str) -> None:
@@ -407,7 +415,7 @@ class Follower:
 
     async def _show(self, stream: Stream, one: _Followed, manifest: Manifest) -> None:
         try:
-            tracking = await threads.in_thread(tracking_of, self._store, manifest)
+            tracking = await ask(tracking_of, self._store, manifest)
         except BadObjectError as error:
             logger.error("stream %s: %s; stored offsets are as before", stream.name, error)
             tracking = Tracking()
@@ -453,6 +461,9 @@ class Follower:
             num_streams=len(manifests),
             bytes_remote=sum(manifest.size for manifest in manifests),
             cache_bytes=self._broker.fetcher.cache.num_bytes,
+            requests={**TierStatus().requests, **self._store.requests},
+            transferred={**TierStatus().transferred, **self._store.transferred},
+            errors=self._store.errors,
         )
 
     def stream(self, virtual_host: Name, name: Name) -> StreamTier | None:

@@ -14,14 +14,14 @@ from segments.tier.object_store import (
     TierError,
     UnsupportedError,
 )
-from streamd.broker import threads
+from streamd.broker.tier.requests import ask
 
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_AT_ONCE = 24  # requests; threads wait for most of their time
+_AT_ONCE = 16  # requests; threads wait for most of their time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
 _FINAL = (DeniedError, MissingError, ConflictError, UnsupportedError)
 
@@ -29,7 +29,7 @@ _FINAL = (DeniedError, MissingError, ConflictError, UnsupportedError)
 async def patiently(
     work: Callable[..., Result], *arguments: object, seconds: float = 60.0
 ) -> Result:
-    """Do something with the store in a thread; while it is away, again until some time is over.
+    """Ask the store; while it is away, again until some time is over.
 
     Raises:
         TierError: the last one, or one that waiting does not help against.
@@ -37,7 +37,7 @@ async def patiently(
     give_up_at, pause = trio.current_time() + seconds, _FIRST_PAUSE
     while True:
         try:
-            return await threads.in_thread(work, *arguments)
+            return await ask(work, *arguments)
         except TierError as error:
             if isinstance(error, _FINAL) or trio.current_time() + pause > give_up_at:
                 raise

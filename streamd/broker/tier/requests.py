@@ -90,6 +90,12 @@ class CountedStore:
         self._add(Kind.GET, len(found.content))
         return found
 
+    def get_changed(self, key: str, etag: str) -> StoredObject | None:  # noqa: D102 - see ObjectStore
+        with self._counted(Kind.GET):
+            found = self._inner.get_changed(key, etag)
+        self._add(Kind.GET, 0 if found is None else len(found.content))
+        return found
+
     def get_range(self, key: str, start: int, size: int) -> Buffer:  # noqa: D102 - see ObjectStore
         with self._counted(Kind.GET):
             found = self._inner.get_range(key, start, size)

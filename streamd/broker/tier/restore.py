@@ -60,6 +60,7 @@ from streamd.broker.tier import claims
 from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, patiently
+from streamd.broker.tier.requests import ask
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
     if is_used(data):
         return
     try:
-        found = await threads.in_thread(claims.look, store)
+        found = await ask(claims.look, store)
     except TierError as error:
         logger.warning("it is not known whose the tier is: %s", error)
         return

@@ -452,6 +452,7 @@ async def test_a_manifest_that_cannot_be_used_costs_its_stream_alone(
         await peer.subscribe("t", subscription_id=2)
         assert await peer.bodies(1) == [b"b"]
         store.flip(key, 200)
+        store.objects[key].etag = "another"
         await trio.sleep(SOON)
         tier = server.server.broker.tier
         assert tier is not None
@@ -515,6 +516,23 @@ async def test_a_hundred_filtered_consumers_ask_the_store_once(
         for peer in peers:
             assert len(await peer.bodies(50)) == 50
         assert store.count("get_range", ".segment") < 5
+
+
+async def test_what_has_not_changed_is_not_sent_again(
+    tmp_path: Path, writer: Writer, store: ReadStore
+) -> None:
+    await writer.publish("s", b"a")
+    await writer.publish("t", b"a")
+    async with _reading(tmp_path) as server, server.host.find("s").opened():
+        await trio.sleep(1)
+        before = store.size()
+        calls = store.count("get_changed", "/s~"), store.count("get_changed", "/t~")
+        await trio.sleep(600)
+        cluster = store.count("get", "v1/cluster") * len(store.objects["v1/cluster"].content)
+        assert store.size() - before < cluster + 100
+        assert 290 <= store.count("get_changed", "/s~") - calls[0] <= 301  # somebody reads it
+        assert store.count("get_changed", "/t~") - calls[1] < 20
+        assert store.count("folders") < 130
 
 
 async def _set_offsets(writing: Harness, offset: int) -> None:

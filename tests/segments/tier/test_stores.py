@@ -16,6 +16,7 @@ from segments.tier.object_store import (
     DeniedError,
     MissingError,
     ObjectStore,
+    StoredObject,
     TierError,
 )
 from segments.tier.remote_store import MOST_IN_REQUEST
@@ -54,6 +55,16 @@ def test_what_was_put_is_there(store: ObjectStore) -> None:
         store.put(key, b"content")
         assert store.get(key).content == b"content"
         assert bytes(store.get_range(key, 2, 3)) == b"nte"
+
+
+def test_what_has_not_changed_is_not_sent_again(store: ObjectStore) -> None:
+    first = store.create("v1/x", b"one")
+    assert store.get_changed("v1/x", first) is None
+    second = store.replace("v1/x", b"two", first)
+    assert store.get_changed("v1/x", first) == StoredObject(b"two", second)
+    assert store.get_changed("v1/x", second) is None
+    with pytest.raises(MissingError):
+        store.get_changed("v1/y", second)
 
 
 @pytest.mark.parametrize("length", [1, 39, 40, 41, 42, 66, 67, 255])
