@@ -80,6 +80,11 @@ class Administration:
         return self._connection.is_streamd
 
     @property
+    def is_read_only(self) -> bool:
+        """The server serves what another one stores, and takes no messages."""
+        return self._connection.is_read_only
+
+    @property
     def server_properties(self) -> dict[str, str]:
         """What the server says about itself."""
         return dict(self._connection.server)

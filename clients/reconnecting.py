@@ -241,6 +241,11 @@ class ReconnectingConnection:
         """The server is a streamd, with requests that others do not have."""
         return "streamd" in self.server
 
+    @property
+    def is_read_only(self) -> bool:
+        """The server changes nothing, and takes no messages."""
+        return self.server.get("read_only") == "true"
+
     # -- using it
 
     async def request(

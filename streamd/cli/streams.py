@@ -158,6 +158,8 @@ def _keys(names: tuple[str, ...]) -> dict[str, str]:
 
 async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
     """Why a stream cannot be created."""
+    if client.is_read_only:
+        return f"cannot create {name!r}: the server is read-only; ask the one that writes"
     try:
         wanted = read_arguments(given.items())
     except Refused as refused:

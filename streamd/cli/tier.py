@@ -82,6 +82,7 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
     return [
         ("tier", found.url),
         ("state", f"{found.state}: {found.sentence}" if found.sentence else found.state),
+        *_read_only_rows(found.looked_seconds),
         ("writer", f"{found.writer}, epoch {found.epoch:,}"),
         ("streams", f"{found.num_streams:,}"),
         ("local", size(found.bytes_local)),
@@ -94,6 +95,10 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
             f"{size(moved.get(Kind.PUT, 0))} uploaded, {size(moved.get(Kind.GET, 0))} fetched",
         ),
     ]
+
+
+def _read_only_rows(looked: float | None) -> list[tuple[str, str]]:
+    return [] if looked is None else [("read-only", f"as it was {looked:,.0f} s ago")]
 
 
 def _stream_row(one: StreamTier) -> tuple[str, ...]:
@@ -121,6 +126,8 @@ def stream_text(one: StreamTier) -> str:
     if one.segments_waiting:
         age = _waiting(one.bytes_waiting, one.oldest_waiting_seconds)
         text += f"; {count(one.segments_waiting, 'full segment')} not uploaded yet, {age}"
+    if one.looked_seconds is not None:
+        text += f"; read-only, as it was {one.looked_seconds:,.0f} s ago"
     return f"{text}; {one.sentence}" if one.sentence else text
 
 

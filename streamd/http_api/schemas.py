@@ -58,6 +58,10 @@ def body(*needed: str, **fields: Schema) -> Schema:
 _WAITING = about(
     {"type": ["number", "null"]}, "Since the oldest of those was full; null when none waits."
 )
+_LOOKED = about(
+    {"type": ["number", "null"]},
+    "Of a read-only server: seconds since it was known what the tier has; null of one that writes.",
+)
 _BY_KIND = row(**{str(kind): NUMBER for kind in Kind})
 _COUNTS = {
     "messages": number("Messages."),
@@ -332,6 +336,7 @@ SCHEMAS: dict[str, Schema] = {
         requests=about(_BY_KIND, "To the store since the start, by kind."),
         transferred=about(_BY_KIND, "Bytes of them: got, or put."),
         errors=number("Requests that failed, since the start."),
+        looked_seconds=_LOOKED,
     ),
     "StreamTier": row(
         name=TEXT,
@@ -344,6 +349,7 @@ SCHEMAS: dict[str, Schema] = {
         segments_waiting=NUMBER,
         oldest_waiting_seconds=_WAITING,
         sentence=text("What is wrong and what to do; empty when nothing is."),
+        looked_seconds=_LOOKED,
     ),
     "TierVerification": row(
         num_objects=number("That were looked at."),

@@ -180,6 +180,7 @@ class Follower:
         """
         try:
             held = await patiently(claims.look, self._store)
+            self._looked_ms = self._now_ms()
             if held is None:
                 raise RestoreError(
                     f"there is nothing in the tier {self._store} to read: start the server that "
@@ -450,12 +451,10 @@ class Follower:
     async def status(self) -> TierStatus:
         """See TierReports."""
         manifests = [one.manifest for one in self._streams.values() if one.manifest is not None]
-        behind = (self._now_ms() - self._looked_ms) / 1_000 if self._looked_ms else 0.0
-        looked = f"read-only: this is what was stored {behind:.0f} s ago"
         return TierStatus(
             url=self._url,
             state=TierState.AWAY if self._away else TierState.OK,
-            sentence=f"{looked}; {self._away}" if self._away else looked,
+            sentence=self._away,
             epoch=self._epoch,
             writer=self._writer,
             num_streams=len(manifests),
@@ -464,16 +463,18 @@ class Follower:
             requests={**TierStatus().requests, **self._store.requests},
             transferred={**TierStatus().transferred, **self._store.transferred},
             errors=self._store.errors,
+            looked_seconds=self._seconds_since(self._looked_ms),
         )
+
+    def _seconds_since(self, looked_ms: int) -> float | None:
+        return max(0, self._now_ms() - looked_ms) / 1_000 if looked_ms else None
 
     def stream(self, virtual_host: Name, name: Name) -> StreamTier | None:
         """See TierReports."""
         one = self._followed(virtual_host, name)
         if one is None:
             return None
-        manifest, fault = one.manifest, one.fault
-        behind = max(0, self._now_ms() - one.looked_ms) / 1_000
-        looked = f"read-only: this is what was stored {behind:.0f} s ago"
+        manifest = one.manifest
         return StreamTier(
             name=name,
             vhost=virtual_host,
@@ -484,7 +485,8 @@ class Follower:
             bytes_waiting=0,
             segments_waiting=0,
             oldest_waiting_seconds=None,
-            sentence=f"{fault}; {looked}" if fault else looked,
+            sentence=one.fault,
+            looked_seconds=self._seconds_since(one.looked_ms),
         )
 
     async def verify(self, virtual_host: Name, name: Name) -> Verification:  # noqa: ARG002

@@ -61,6 +61,8 @@ class TierStatus:
         requests: to the store since the start, by Kind, those that failed as well.
         transferred: bytes of them, by Kind: got from the store, or put into it.
         errors: requests that failed, since the start.
+        looked_seconds: of a read-only server, how long ago it was known what is in the tier; None
+            for one that writes, or has not looked.
     """
 
     url: str = ""
@@ -77,6 +79,7 @@ class TierStatus:
     requests: Mapping[str, int] = field(default_factory=_none_of_any_kind)
     transferred: Mapping[str, int] = field(default_factory=_none_of_any_kind)
     errors: int = 0
+    looked_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class StreamTier:
         bytes_waiting, segments_waiting: full segments that are not in the tier yet.
         oldest_waiting_seconds: since the oldest of those was full; None when none waits.
         sentence: what is wrong and what to do; empty when nothing is.
+        looked_seconds: as of the tier.
     """
 
     name: str
@@ -102,6 +106,7 @@ class StreamTier:
     segments_waiting: int
     oldest_waiting_seconds: float | None
     sentence: str
+    looked_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,7 +471,8 @@ async def test_it_says_how_far_behind_it_is(tmp_path: Path, writer: Writer) -> N
         assert tier is not None
         told = tier.stream("/", "s")
         assert told is not None
-        assert told.sentence == "read-only: this is what was stored 1 s ago"
+        assert (told.sentence, told.looked_seconds) == ("", 1)
+        assert (await tier.status()).looked_seconds == 1
         assert told.segments_remote == 1
 
 
