@@ -34,7 +34,7 @@ from tests.support.stores import KINDS, Tier
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPARK = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
-_START_SECONDS = 60
+_START_SECONDS = 120
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SHORT_LIFE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # compiling would take most of it
 SETTINGS = LOOPBACK | {
