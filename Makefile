@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo test test-fast search fuzz churn seek crashes kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
+	@echo "make demo-tier  a stream ten times larger than its disk, a question over all of it, and a lost disk; a minute"
 	@echo "make test       the whole test suite"
 	@echo "make test-fast  the test suite without the tests marked slow"
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
@@ -45,6 +46,10 @@ $(VENV)/.%: $(BIN)/python pyproject.toml
 
 demo: $(VENV)/.demo
 	$(BIN)/streamd demo
+
+# With gofakes3 as the object store where `make stores` has built it, else with a folder.
+demo-tier: $(VENV)/.demo $(VENV)/.tier
+	$(BIN)/python -m benchmarks.tier.demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS)

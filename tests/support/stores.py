@@ -17,10 +17,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import uuid4
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 KEY_ID, SECRET, BUCKET = "streamd", "a-secret-of-tests", "tier"
 KINDS = ("file", "gofakes3", "versitygw")
@@ -86,6 +87,8 @@ def _program(name: str) -> Path:
         build(program)
     if not program.path.exists():
         needed = "make stores builds it" if go() else "make stores builds it, and needs Go"
+        import pytest  # noqa: PLC0415 - the demo has none
+
         pytest.skip(f"{name} is not there: {needed}")
     return program.path
 
@@ -197,7 +200,7 @@ def started(kind: str, folder: Path, *options: str) -> Iterator[StoreServer]:
         server.kill()
 
 
-def tier_in(server: StoreServer, patch: pytest.MonkeyPatch) -> Tier:
+def tier_in(server: StoreServer, patch: "pytest.MonkeyPatch") -> Tier:
     """A tier with a new prefix, and this process with the environment for it."""
     for name in [name for name in os.environ if re.match("AWS_|GOOGLE_|AZURE_", name)]:
         patch.delenv(name)
