@@ -33,7 +33,7 @@ class ServerProcess:
         ready_line: what it printed when it was ready.
     """
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, module: str = "streamd") -> None:
         self.data = data
         self.port = 0
         self.tls_port = 0
@@ -42,6 +42,7 @@ class ServerProcess:
         self.ready_line = ""
         self.log = data.with_suffix(".log")
         self._options = options
+        self._module = module
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -67,7 +68,7 @@ class ServerProcess:
         arguments += ["--metrics-port", "off", *options]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streamd", *arguments, *self._options],
+                [sys.executable, "-m", self._module, *arguments, *self._options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -165,6 +166,11 @@ class StoreServer:
                 assert self._process.poll() is None, f"{self.kind} has ended: {log}"
                 assert time.monotonic() < end, f"{self.kind} is not ready: {log}"
                 time.sleep(0.01)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; of a folder nothing happens."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """kill -9; of a folder nothing happens."""
