@@ -6,6 +6,11 @@ and with each server that takes over. Whoever reads a higher epoch than its own,
 is *fenced*: it writes nothing into the store any more.
 
 It names the newest copy of the catalog, an object that is never changed.
+
+When a server has taken the tier over from another one, all manifests that count have its epoch or a
+later one, and the object says since which epoch that is so. A stream of which nothing was stored
+before has no manifest that could fence the other server; what that one still begins to store for it
+has an earlier epoch, and counts for nothing.
 """
 
 import json
@@ -51,6 +56,7 @@ class Cluster:
         writer: its identity.
         start: of its process; two that run on copies of one data folder have one identity.
         catalog: the newest copy of its catalog; None before the first.
+        since: manifests of earlier epochs do not count.
     """
 
     revision: int
@@ -58,6 +64,7 @@ class Cluster:
     writer: str
     start: str
     catalog: CatalogCopy | None = None
+    since: int = 0
 
 
 def encode_cluster(cluster: Cluster) -> bytes:
@@ -70,6 +77,7 @@ def encode_cluster(cluster: Cluster) -> bytes:
         "writer": cluster.writer,
         "start": cluster.start,
         "catalog": None if cluster.catalog is None else [*cluster.catalog],
+        "since": cluster.since,
     }
     text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
@@ -106,4 +114,5 @@ def _decoded(found: dict[str, Any]) -> Cluster:
         writer=found["writer"],
         start=found["start"],
         catalog=None if catalog is None else CatalogCopy(*catalog),
+        since=int(found.get("since", 0)),
     )

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from segments.checksum import crc32
 from segments.errors import FormatError
-from segments.tier.keys import CATALOG_FOLDER, MANIFEST_NAME, VERSION, StreamKey, creation_in
+from segments.tier.cluster import decode_cluster
+from segments.tier.keys import (
+    CATALOG_FOLDER,
+    CLUSTER,
+    MANIFEST_NAME,
+    VERSION,
+    StreamKey,
+    creation_in,
+)
 from segments.tier.manifest import Manifest, StoredFile, decode_manifest
 from segments.tier.object_store import MissingError, ObjectStore, StoredObject
 
@@ -82,7 +90,24 @@ def _decoded(folder: str, key: str, found: StoredObject) -> FoundManifest:
     return FoundManifest(manifest, found.etag)
 
 
-def newest_manifest(store: ObjectStore, folders: Iterable[str]) -> FoundManifest | None:
+def counts_since(store: ObjectStore) -> int:
+    """The epoch of the first manifests that count; see cluster.py.
+
+    Raises:
+        BadObjectError: the object that says so is damaged, or of a later version.
+        TierError: the store refused.
+    """
+    try:
+        return decode_cluster(store.get(CLUSTER).content).since
+    except MissingError:
+        return 0
+    except FormatError as error:
+        raise BadObjectError(CLUSTER, error) from error
+
+
+def newest_manifest(
+    store: ObjectStore, folders: Iterable[str], since: int = 0
+) -> FoundManifest | None:
     """The manifest of a stream that was created last and is not deleted.
 
     What was created earlier under its name is another stream. A folder without a manifest is what
@@ -91,6 +116,7 @@ def newest_manifest(store: ObjectStore, folders: Iterable[str]) -> FoundManifest
     Args:
         store: the store.
         folders: of streams of one name, that created last first.
+        since: see `counts_since`.
 
     Raises:
         BadObjectError, TierError: see `read_folder`.
@@ -100,7 +126,7 @@ def newest_manifest(store: ObjectStore, folders: Iterable[str]) -> FoundManifest
             found = read_folder(store, folder)
         except MissingError:
             continue
-        if not found.manifest.is_deleted:
+        if not found.manifest.is_deleted and found.manifest.epoch >= since:
             return found
     return None
 
@@ -116,7 +142,8 @@ def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
     named = StreamKey(virtual_host, stream, "").folder
     host, _, beginning = named.rpartition("/")
     lives = [folder for folder in store.folders(host) if folder.startswith(f"{host}/{beginning}")]
-    found = newest_manifest(store, sorted(lives, key=creation_in, reverse=True))
+    ordered = sorted(lives, key=creation_in, reverse=True)
+    found = newest_manifest(store, ordered, counts_since(store)) if ordered else None
     if found is not None:
         return found.manifest
     raise MissingError(f"nothing is stored of a stream {stream} of the virtual host {virtual_host}")

@@ -38,7 +38,7 @@ from clients import (
     connect,
 )
 from segments.tier.address import parse_address
-from segments.tier.lookup import by_stream, newest_manifest, stream_folders
+from segments.tier.lookup import by_stream, counts_since, newest_manifest, stream_folders
 from segments.tier.manifest import Manifest
 from segments.tier.object_store import ObjectStore
 from segments.tier.stores import open_store
@@ -47,21 +47,22 @@ from tests.crash.tier_ledger import NUM_KINDS, Life, Sent, WrongError, read
 from tests.support.process import ServerProcess
 from tests.support.stores import KINDS, StoreServer
 
-_COMMON = {
-    "stream-filter-property": "kind",
-    "stream-key-properties": "id",
-    "stream-chunk-max-records": "20",
-}
+_COMMON = {"stream-filter-property": "kind", "stream-chunk-max-records": "20"}
 STREAMS = {
     "kept": {"stream-max-segment-size-bytes": "30000", "stream-local-max-length-bytes": "50000"},
     "ring": {
+        "stream-key-properties": "id",
         "stream-max-segment-size-bytes": "20000",
         "stream-local-max-length-bytes": "0",
         "max-length-bytes": "500000",
     },
     "cut": {"stream-max-segment-size-bytes": "20000", "stream-local-max-length-bytes": "30000"},
     "life": {"stream-max-segment-size-bytes": "15000", "stream-local-max-length-bytes": "0"},
-    "set": {"stream-max-segment-size-bytes": "25000", "stream-local-max-length-bytes": "40000"},
+    "set": {
+        "stream-key-properties": "id",
+        "stream-max-segment-size-bytes": "25000",
+        "stream-local-max-length-bytes": "40000",
+    },
     "here": {"stream-max-segment-size-bytes": "20000", "stream-tier": "false"},
 }
 _SETTINGS = (
@@ -80,6 +81,7 @@ _SETTINGS = (
 )
 _PUBLISHERS, _READERS = 2, 5
 _BATCH = 40
+_LOSS = 1 / 8  # of all that is done
 _PATIENCE = 25.0  # seconds for one operation, while things are killed
 _LAST_PATIENCE = 120.0  # while nothing is
 _GONE = (StreamError, OSError, trio.TooSlowError, pika.exceptions.AMQPError)
@@ -168,16 +170,18 @@ class Run:
             await self._create(name)
         self._up.set()
         self._end = time.monotonic() + self._seconds
-        async with trio.open_nursery() as nursery:
-            for name in STREAMS:
-                for number in range(_PUBLISHERS):
-                    nursery.start_soon(self._publish, name, f"named{number}")
-                nursery.start_soon(self._publish_unnamed, name)
-            for number in range(_READERS):
-                nursery.start_soon(self._work, number)
-            await self._disturb()
-            nursery.cancel_scope.cancel()
-        await self._quiet()
+        while time.monotonic() < self._end:
+            async with trio.open_nursery() as nursery:
+                for name in STREAMS:
+                    for number in range(_PUBLISHERS):
+                        nursery.start_soon(self._publish, name, f"named{number}")
+                    nursery.start_soon(self._publish_unnamed, name)
+                for number in range(_READERS):
+                    nursery.start_soon(self._work, number)
+                loses = await self._disturb()
+                nursery.cancel_scope.cancel()
+            if loses is not None:  # without clients: what they still read is not of the new one
+                await self._lose_machine(is_paused=loses)
         for name in STREAMS:
             await self._check(name, patience=_LAST_PATIENCE)
             await self._verify(name)
@@ -187,13 +191,10 @@ class Run:
                 await self._check(name, patience=_LAST_PATIENCE)
         self.num_compared = sum(life.num_compared for life in self._all_lives.values())
 
-    async def _quiet(self) -> None:
-        """All is up."""
-        self._up.set()
-
     # -- what is done to it
 
-    async def _disturb(self) -> None:
+    async def _disturb(self) -> bool | None:
+        """Disturb until the end, or until the machine is to be lost: whether it is paused then."""
         kinds: dict[str, tuple[float, Callable[[], Awaitable[None]]]] = {
             "kill server": (5, self._kill_server),
             "kill store": (3, self._kill_store),
@@ -202,16 +203,16 @@ class Run:
             "pause store": (1.5, self._pause_store),
             "check": (2, self._check_one),
         }
-        if self._restores:
-            kinds["lose machine"] = (1, lambda: self._lose_machine(is_paused=False))
-            kinds["replace paused machine"] = (1, lambda: self._lose_machine(is_paused=True))
         names = list(kinds)
         while time.monotonic() < self._end:
-            await trio.sleep(self._chance.uniform(0.2, 4))
+            await trio.sleep(self._chance.uniform(0.5, 6))
+            if self._restores and self._chance.random() < _LOSS:
+                return self._chance.random() < 1 / 2
             (name,) = self._chance.choices(names, [kinds[one][0] for one in names])
             self._tell(name)
             self.counts[name] += 1
             await kinds[name][1]()
+        return None
 
     def _tell(self, text: str) -> None:
         with (self._folder / "story").open("a") as story:
@@ -261,6 +262,9 @@ class Run:
 
     async def _lose_machine(self, *, is_paused: bool) -> None:
         """Its folder is gone, or it has stopped for a while: another one takes over."""
+        what = "replace paused machine" if is_paused else "lose machine"
+        self._tell(what)
+        self.counts[what] += 1
         self._goes_down()
         old = self.server
         if is_paused:
@@ -286,7 +290,8 @@ class Run:
 
     def _manifests(self) -> dict[str, Manifest]:
         store = self._store()
-        found = (newest_manifest(store, group) for group in by_stream(stream_folders(store)).values())
+        since, groups = counts_since(store), by_stream(stream_folders(store)).values()
+        found = (newest_manifest(store, group, since) for group in groups)
         return {one.manifest.stream.stream: one.manifest for one in found if one is not None}
 
     async def _compare_restored(self, name: str, manifest: Manifest | None) -> None:
@@ -300,15 +305,20 @@ class Run:
             stats = await client.stats(name)
         end = stats["committed_offset"] + 1
         first = max(0, stats["first_chunk_id"])
-        expected = 0 if manifest is None else manifest.next_offset
+        has_any = manifest is not None and manifest.segments
+        expected = manifest.next_offset if manifest is not None and has_any else 0
         if end != expected:
             raise WrongError(f"{name} is restored up to {end}, expected {expected}")
         if manifest is not None and manifest.segments and first != manifest.first_offset:
             raise WrongError(f"{name} begins at {first}, expected {manifest.first_offset}")
-        if end == 0:
+        life = self.lives[name]
+        if manifest is None:
             self._new_life(name)
             return
-        life = self.lives[name]
+        if end == 0:  # retention had dropped all that was stored
+            life.is_cut_back(manifest.next_offset)
+            life.first = manifest.next_offset
+            return
         body = await self._first_body(name)
         sent = None if body is None else read(body)
         if sent is not None and sent.life != life.number:  # its deletion was not stored
@@ -497,12 +507,13 @@ class Run:
                         life.sent[producer] = max(life.sent[producer], numbers[-1])
                         sents = [Sent(name, life.number, producer, number) for number in numbers]
                         for sent in sents:
-                            await sink.send(_message(sent), publishing_id=sent.number,
-                                            filter_value=sent.kind)
+                            await sink.send(
+                                _message(sent), publishing_id=sent.number, filter_value=sent.kind
+                            )
                         await sink.flush()
                         self._confirm(life, sents)
                         last = numbers[-1]
-                        await trio.sleep(0.1)
+                        await trio.sleep(0.2)
 
     async def _publish_unnamed(self, name: str) -> None:
         while True:
@@ -516,7 +527,7 @@ class Run:
                             await sink.send(_message(sent), filter_value=sent.kind)
                         await sink.flush()
                         self._confirm(life, sents)
-                        await trio.sleep(0.15)
+                        await trio.sleep(0.3)
 
     def _confirm(self, life: Life, sents: list[Sent]) -> None:
         life.confirmed |= {sent for sent in sents if sent not in life.places}
@@ -574,7 +585,12 @@ class Run:
             raise WrongError(f"{life.name}: {missing} did not come, it begins at {first}")
 
     async def _compare_filtered(
-        self, client: Client, life: Life, start: int, end: int, wanted: Callable[[Sent], bool],
+        self,
+        client: Client,
+        life: Life,
+        start: int,
+        end: int,
+        wanted: Callable[[Sent], bool],
         came: dict[int, bytes],
     ) -> None:
         before = {at: sent for at, sent in life.seen.items() if start <= at < end and wanted(sent)}
@@ -651,7 +667,8 @@ class Run:
                 return
             come = set(offsets)
             missing = [
-                o for o in range(at, offsets[-1])
+                o
+                for o in range(at, offsets[-1])
                 if o not in come and (not kind or (o in life.seen and life.seen[o].kind == kind))
             ]
             if missing:
@@ -660,9 +677,7 @@ class Run:
     async def _check_one(self) -> None:
         await self._check(self._chance.choice(list(STREAMS)))
 
-    async def _check(
-        self, name: str, *, patience: float = 60.0, end: int | None = None
-    ) -> None:
+    async def _check(self, name: str, *, patience: float = 60.0, end: int | None = None) -> None:
         """All of a stream, from its first message on."""
         give_up_at = time.monotonic() + patience
         while True:

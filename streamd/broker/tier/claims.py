@@ -109,6 +109,22 @@ def check(store: ObjectStore, me: Identity) -> Held | None:
     return found
 
 
+def begin_since(store: ObjectStore, held: Held, me: Identity) -> Held:
+    """Say that manifests of epochs before this server's do not count any more.
+
+    Args:
+        store: the store.
+        held: what was read or written last.
+        me: this server, which has taken the tier over, and all manifests that are to count.
+
+    Raises:
+        FencedError: it is another's meanwhile.
+        TierError: the store did not answer; try again with what `check` gives.
+    """
+    wanted = replace(held.cluster, revision=held.cluster.revision + 1, since=me.epoch)
+    return _write(store, held, wanted, me)
+
+
 def name_catalog(store: ObjectStore, held: Held, catalog: CatalogCopy, me: Identity) -> Held:
     """Name a copy of the catalog, which is stored, as the newest one.
 

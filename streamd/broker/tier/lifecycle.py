@@ -81,7 +81,7 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
     if manifest is not None:
         sizes = await ask(_sizes, store, key)
         for name, file in _files(manifest).items():
-            await _verify(store, name, file, sizes.get(name), found)
+            await _verify(store, key, name, file, sizes.get(name), found)
     return Verification(
         num_objects=found.num_objects,
         num_bytes=found.num_bytes,
@@ -129,10 +129,15 @@ def _files(manifest: Manifest) -> dict[str, StoredFile]:
 
 
 async def _verify(
-    store: ObjectStore, key: str, file: StoredFile, size: int | None, found: _Findings
+    store: ObjectStore,
+    stream: StreamKey,
+    key: str,
+    file: StoredFile,
+    size: int | None,
+    found: _Findings,
 ) -> None:
     if size is None:
-        found.add(key, "it is not there")
+        await _is_missing(store, stream, key, found)
         return
     found.num_objects += 1
     if size != file.size:
@@ -144,11 +149,18 @@ async def _verify(
         try:
             crc = crc32(await ask(store.get_range, key, start, wanted, size=wanted), crc)
         except MissingError:
-            found.add(key, "it is not there")
+            await _is_missing(store, stream, key, found)
             return
         found.num_bytes += wanted
     if crc != file.crc:
         found.add(key, "its checksum is wrong")
+
+
+async def _is_missing(store: ObjectStore, stream: StreamKey, key: str, found: _Findings) -> None:
+    """That is a fault, unless retention has removed it since the manifest was read."""
+    now = await ask(look_up, store, stream)
+    if now is not None and key in now.manifest.keys():
+        found.add(key, "it is not there")
 
 
 # -- orphans
@@ -200,6 +212,7 @@ class _Search:
         self._store, self._me, self._known = store, me, known
         self._old_ms = now_ms - _DAY_MS
         self._is_dry = is_dry
+        self._since = 0
 
     def look_at(self, folder: str) -> None:
         """Find the orphans in the folder of one life of a stream."""
@@ -214,7 +227,8 @@ class _Search:
             return  # of a later version, or damaged: nothing is certain
         if manifest.epoch > self._me.epoch:
             return
-        if manifest.is_deleted or self._known.is_orphan(manifest.stream):
+        is_nobodys = manifest.epoch < self._since or self._known.is_orphan(manifest.stream)
+        if manifest.is_deleted or is_nobodys:
             self._take(listed, manifest.stream)
             return
         named = manifest.keys() | {manifest_key}
@@ -223,6 +237,7 @@ class _Search:
     def look_at_catalogs(self) -> None:
         """Find copies of the catalog that are not the newest."""
         held = claims.look(self._store)
+        self._since = held.cluster.since if held is not None else 0
         newest = held.cluster.catalog if held is not None else None
         key = "" if newest is None else newest.key
         old = [

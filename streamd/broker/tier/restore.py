@@ -11,7 +11,9 @@ Theory of operation. `restore` works on an empty folder whose lock it has:
 4. A stream's folder gets a copy of its manifest, and the journal of what is known of its publishers
    and consumers. All of its segments are cold: nothing of them is read here.
 5. The copy of the catalog is put there, with the streams that only manifests know.
-6. It is looked whether the tier is still ours, and `restoring` is removed.
+6. The tier, if it is still ours, says that manifests of earlier epochs do not count. What the
+   server that is gone may still begin to store for streams of which nothing was stored, without a
+   conflict, is nobody's then. `restoring` is removed.
 
 A server then starts on the folder as on any other. What comes to an end before the last step, for
 whatever reason, can be begun again.
@@ -193,6 +195,8 @@ class _Restore:
         self._data = data
         self._store = store
         self._me = Identity("", 0, "")
+        self._since = 0
+        self._has_faults = False
 
     async def run(self) -> Restored:
         found = await patiently(claims.look, self._store)
@@ -204,18 +208,29 @@ class _Restore:
         await threads.in_thread(self._begin)
         held = await patiently(self._claim)
         self._me = self._me._replace(epoch=held.cluster.epoch)
+        self._since = held.cluster.since
         await threads.in_thread(keep_epoch, self._data, self._me)
         catalog = await patiently(catalog_copy, self._store, held.cluster.catalog)
         folders = by_stream(await patiently(stream_folders, self._store))
         streams = await self._restore_all(folders)
         await threads.in_thread(self._write_catalog, catalog, streams)
-        await patiently(claims.check, self._store, self._me)
+        await patiently(self._finish)
         await threads.in_thread(self._end)
         num_bytes = sum(stream.num_bytes for stream in streams)
         return Restored(len(streams), sum(bool(stream.fault) for stream in streams), num_bytes)
 
     def _claim(self) -> claims.Held:
         return claims.claim(self._store, self._me, takes_over=True)
+
+    def _finish(self) -> None:
+        """See that the tier is still ours, and what counts in it from now on."""
+        held = claims.check(self._store, self._me)
+        if held is None:
+            raise TierError("the object that says whose the tier is, is gone")
+        if self._has_faults:
+            return  # a manifest may be one that a later version can read
+        if held.cluster.since != self._me.epoch:
+            claims.begin_since(self._store, held, self._me)
 
     def _begin(self) -> None:
         """The folder is not to be used from here on, and empty."""
@@ -248,6 +263,7 @@ class _Restore:
         for group, outcome in zip(groups, await each(self._restore_one, groups), strict=True):
             stream = outcome
             if isinstance(stream, BadObjectError):
+                self._has_faults = True
                 stream = await threads.in_thread(self._unavailable, group, str(outcome))
             if isinstance(stream, SegmentsError):
                 raise stream
@@ -262,7 +278,7 @@ class _Restore:
             BadObjectError: it cannot be.
             SegmentsError: nothing can be, at the moment.
         """
-        found = newest_manifest(self._store, group)
+        found = newest_manifest(self._store, group, self._since)
         if found is None:
             return None
         try:

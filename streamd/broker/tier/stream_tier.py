@@ -22,7 +22,9 @@ A segment is uploaded so, and a stop between any two lines loses and doubles not
 
 The manifest that was to be written is remembered until it is known what became of it; the same is
 tried again, byte for byte, so an answer that got lost is recognised when the store has done it.
-When it is another's, the store is asked whose the tier is (claims.py).
+When it is another's, the store is asked whose the tier is (claims.py). So it is when a stream's
+first manifest was written: there was none that a server which has taken the tier over meanwhile
+could have changed, so nothing but that tells whether that server has seen it.
 
 What comes from the store is never believed against the log: a manifest that cannot be of this log,
 because the data folder is from an older backup say, keeps the stream from being uploaded, and from
@@ -406,6 +408,10 @@ class TieredStream:
             self._attempt, self._has_met = None, False  # look at it anew
             await self._parts.is_overtaken()
             raise
+        if before is None:
+            await self._parts.is_overtaken()
+            if self._parts.fence:
+                return False  # whoever has taken the tier over may not have seen it
         self._attempt, self._kept, self._has_met = None, kept, True
         if self._upload is not None and self._is_in(wanted, self._upload):
             self._has_stored(self._upload)

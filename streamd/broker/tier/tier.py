@@ -16,6 +16,7 @@ store. None of them touches publishing; what a stream takes part with is TieredS
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,7 @@ from segments.disk import Disk, OsDisk
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.manifest import Manifest
 from segments.tier.manifest_store import OvertakenError
 from segments.tier.object_store import TierError
 from segments.tier.stores import probe
@@ -380,7 +382,12 @@ class Tier:
         if (host, name) not in self._streams:
             return False
         folder = stream_folder(self._data, host, name)
-        return await threads.in_thread(_key_in, self._disk, folder) == key
+        try:
+            copy = await threads.in_thread(_copy_in, self._disk, folder)
+        except SegmentsError as error:  # what is in doubt is not removed
+            logger.warning("stream %s stays in the tier: %s", name, error)
+            return True
+        return copy is not None and copy.stream == key
 
     async def _remove(self) -> None:
         pause = 0.0
@@ -454,12 +461,13 @@ class Tier:
         stream = self._streams.get((virtual_host, name))
         if stream is None:
             raise Refused(Reason.NOT_FOUND, name)
-        key = stream.key or await threads.in_thread(
-            _key_in, self._disk, stream_folder(self._data, virtual_host, name)
-        )
-        if key is None:
+        folder = stream_folder(self._data, virtual_host, name)
+        copy = await threads.in_thread(_copy_in, self._disk, folder)
+        if copy is None:
             raise Refused(Reason.PRECONDITION_FAILED, f"{name} is not in the tier")
-        return await lifecycle.verify(self.store, key)
+        if not copy.revision:
+            raise Refused(Reason.PRECONDITION_FAILED, f"nothing of {name} is in the tier yet")
+        return await lifecycle.verify(self.store, copy.stream)
 
     async def collect(self, *, dry_run: bool) -> Collected:
         """See TierReports."""
@@ -489,10 +497,20 @@ class Tier:
 
 
 def _key_in(disk: Disk, folder: str) -> StreamKey | None:
-    """Where a stream is in the store, by its folder."""
+    """Where a stream is in the store, by its folder; None also where that cannot be read."""
     try:
-        if MANIFEST_FILE not in disk.list(folder):
-            return None
-        return read_copy(disk, folder).stream
+        copy = _copy_in(disk, folder)
     except SegmentsError:
         return None
+    return None if copy is None else copy.stream
+
+
+def _copy_in(disk: Disk, folder: str) -> Manifest | None:
+    """The copy of a stream's manifest in its folder; None where there is none.
+
+    Raises:
+        SegmentsError: it cannot be read.
+    """
+    if not os.path.isdir(folder) or MANIFEST_FILE not in disk.list(folder):
+        return None
+    return read_copy(disk, folder)

@@ -41,7 +41,7 @@ from segments.spark.stored import StorePlace, find_stored
 from segments.spark.streaming import DataLost, StreamdStreamReader
 from segments.spark.streams import find_streams
 from segments.tier.folder_store import FolderStore
-from segments.tier.keys import StreamKey
+from segments.tier.keys import CLUSTER, StreamKey
 from segments.tier.lookup import find_stream
 from segments.tier.manifest import Manifest, StoredFile, encode_manifest
 from segments.tier.object_store import MissingError, TierError
@@ -154,7 +154,7 @@ def test_only_the_chunks_that_match_are_fetched(tmp_path: Path, store: Counted) 
     assert sorted(size for _, _, size in store.ranges) == sorted(
         int(size) for piece in wanted for size in piece.sizes
     )
-    planning = [manifest.stream.manifest]
+    planning = [CLUSTER, manifest.stream.manifest]
     for suffix in (INDEX_SUFFIX, FILTER_SUFFIX):
         planning += [segment.key(manifest.stream, suffix) for segment in manifest.segments]
     assert sorted(store.whole) == sorted(planning)
@@ -185,7 +185,8 @@ def test_an_offset_needs_the_indexes_of_its_segments_alone(tmp_path: Path, store
     manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
     assert len(rows(path_in(store), startOffset="80", endOffset="100")) == 20
     second = manifest.segments[1]
-    assert store.whole == [manifest.stream.manifest, second.key(manifest.stream, INDEX_SUFFIX)]
+    index = second.key(manifest.stream, INDEX_SUFFIX)
+    assert store.whole == [CLUSTER, manifest.stream.manifest, index]
     assert len(store.ranges) == 1
 
 
@@ -303,7 +304,8 @@ def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     made = reader(path_in(store))
     start, limit = made.initialOffset(), made.getDefaultReadLimit()
     assert (start["offset"], made.latestOffset(start, limit)["offset"]) == (0, 140)
-    assert set(store.whole) == {manifest.stream.manifest}, "no index is needed to know that"
+    asked = {CLUSTER, manifest.stream.manifest}
+    assert set(store.whole) == asked, "no index is needed to know that"
     made.prepareForTriggerAvailableNow()
     log = Log.open(str(folder), LogPolicy(filter_size=32, max_segment_chunks=7))
     append(log, [b"x"] * 5)
