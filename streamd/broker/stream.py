@@ -147,6 +147,9 @@ class TierUse(Protocol):
     def changed(self) -> None:
         """A segment was sealed, or some were dropped."""
 
+    def index_made(self) -> None:
+        """A filter index was made, or cannot be."""
+
 
 class StreamServices(NamedTuple):
     """The parts of a server that its streams work with.
@@ -810,6 +813,8 @@ class Stream:
         finally:
             if self._services.fetcher is not None:
                 self._services.fetcher.index_loaded()
+            if self._tier is not None:
+                self._tier.index_made()
 
     # -- cold segments, see tier/fetcher.py
 

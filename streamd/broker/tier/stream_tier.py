@@ -185,7 +185,7 @@ class TieredStream:
         self._log: Log | None = None
         self._key: StreamKey | None = None
         self._kept: KeptManifest | None = None
-        self._has_met = self._is_split = False
+        self._has_met = self._is_split = self._waits_for_index = False
         self._attempt: _Attempt | None = None
         self._upload: _Upload | None = None
         self._asked: Segment | None = None
@@ -231,6 +231,11 @@ class TieredStream:
     def changed(self) -> None:
         """A segment was sealed, or some were dropped."""
         self._parts.wants(self)
+
+    def index_made(self) -> None:
+        """A filter index was made, or cannot be."""
+        if self._waits_for_index:
+            self._parts.wants(self)
 
     @property
     def fence(self) -> str:
@@ -465,7 +470,8 @@ class TieredStream:
             await stream.flush(only_sealed=True)
             if log.has_unflushed_seals:
                 return _SOON_SECONDS
-        if not (self._has_filters(log, segment) and self._has_keys(log, segment)):
+        self._waits_for_index = not self._has_filters(log, segment)
+        if self._waits_for_index or not self._has_keys(log, segment):
             return _SOON_SECONDS
         upload = await self._packed(log, segment)
         if upload is None or not await self._put_all(log, upload):
