@@ -19,12 +19,15 @@ class CrashingLog(RuleBasedStateMachine):
     def create(self, chunks: int, size: int, history: bool) -> None:
         self.policy = LogPolicy(max_segment_chunks=chunks, filter_size=size, filter_history=history)
         self.disk = FaultyDisk()
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         self.written: list[tuple[bytes, bytes]] = []  # value, body
         self.refused: dict[int, list[tuple[bytes, bytes]]] = {}
         self.offsets: dict[bytes, int] = {}
         self.durable = 0
         self.first = 0  # older messages are gone
+
+    def opened(self) -> Log:
+        return Log.open("s", self.policy, self.disk)
 
     @rule(batch=st.lists(st.tuples(st.sampled_from(VALUES), st.binary(max_size=40)), min_size=1))
     def append(self, batch: list[tuple[bytes, bytes]]) -> None:
@@ -93,7 +96,7 @@ class CrashingLog(RuleBasedStateMachine):
         with suppress(Killed):
             truncate(self.log, offset)
         self.disk.life = None
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         assert self.log.report.losses == ()
         assert self.first <= self.log.first_offset <= max(self.first, offset)
         self.first = self.log.first_offset
@@ -108,7 +111,7 @@ class CrashingLog(RuleBasedStateMachine):
         self.disk.failures = {}
         with suppress(StorageError):
             self.log.close()
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         assert self.log.report.losses == ()
         assert self.first <= self.log.first_offset <= offset
         self.first = self.log.first_offset
@@ -117,7 +120,7 @@ class CrashingLog(RuleBasedStateMachine):
     @rule()
     def close_and_open(self) -> None:
         self.log.close()
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         assert self.log.report.losses == self.log.report.steps == ()
         self.durable = len(self.written)
 
@@ -135,7 +138,7 @@ class CrashingLog(RuleBasedStateMachine):
         except Killed:
             pass
         self.disk.life = None
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         assert self.log.report.losses == ()
         assert self.log.committed_offset in (before, before + 1)
         if self.log.committed_offset > before:
@@ -156,7 +159,7 @@ class CrashingLog(RuleBasedStateMachine):
             kept[path] = data.draw(st.integers(0, len(inode.unsynced)), label=f"kept of {path}")
             torn[path] = data.draw(st.integers(0, 30), label=f"torn of {path}")
         self.disk.cut_power(kept, torn)
-        self.log = Log.open("s", self.policy, self.disk)
+        self.log = self.opened()
         found = bodies_of(read_chunks(self.log))
         offsets = [offset for offset, _ in found]
         durable = list(range(self.first, self.durable))
