@@ -2,9 +2,11 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -24,6 +26,7 @@ from streamd.broker.log_keeper import LogKeeper
 from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
+from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.broker.searches import Searches
 from streamd.broker.stream import Stream
 from streamd.broker.supervisor import Supervisor
@@ -39,6 +42,8 @@ from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
+
+Row = TypeVar("Row", StreamRow, ExchangeRow, Binding)
 
 
 def wall_clock_ms() -> int:
@@ -232,15 +237,14 @@ class Broker:
         for name in contents.virtual_hosts:
             if name not in self.virtual_hosts:
                 self.virtual_hosts[name] = VirtualHost(name, self._resources)
+        streams = _by_host(contents.streams)
+        exchanges, bindings = _by_host(contents.exchanges), _by_host(contents.bindings)
         for host in list(self.virtual_hosts.values()):
-            rows = [row for row in contents.streams if row.virtual_host == host.name]
+            rows = streams[host.name]
             known = {row.name for row in rows}
             gone = [n for n in host.names() if n not in known or (host.name, n) in again]
             await host.follow(gone, rows, contents.selectors)
-            host.exchanges.follow(
-                (row for row in contents.exchanges if row.virtual_host == host.name),
-                (row for row in contents.bindings if row.virtual_host == host.name),
-            )
+            host.exchanges.follow(exchanges[host.name], bindings[host.name])
 
     async def _expire_now_and_then(self) -> None:
         while True:
@@ -255,6 +259,13 @@ class Broker:
         self._resources.catalog.close()
         if self.poller is not None:
             self.poller.close()
+
+
+def _by_host(rows: Iterable[Row]) -> dict[Name, list[Row]]:
+    found: dict[Name, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.virtual_host].append(row)
+    return found
 
 
 def _remove_folders(folders: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ from segments.atomic_write import replace_file
 from segments.disk import Disk, OsDisk
 from segments.errors import FormatError, SegmentsError, UnrestoredError
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
-from segments.segment import MAX_OFFSET, parse_name
+from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
 from segments.tier.cluster import CatalogCopy
 from segments.tier.keys import StreamKey, names_in
 from segments.tier.local_copy import MANIFEST_FILE
@@ -114,6 +114,7 @@ class _Followed:
         pause: seconds between two looks, while nothing changes.
         due_at: when to look again, by trio's clock.
         stored: offsets of consumers as the store had them when they were taken over last.
+        num_resets: how often it had less than before: an older state of the store is back.
     """
 
     folders: list[str]
@@ -124,6 +125,12 @@ class _Followed:
     pause: float = POLL_SECONDS
     due_at: float = 0.0
     stored: dict[bytes, int] = field(default_factory=dict)
+    num_resets: int = 0
+
+    @property
+    def life(self) -> str:
+        """Tells it from others of that name; empty while there is none."""
+        return f"{_creation(self.manifest)}-{self.num_resets}" if self.manifest is not None else ""
 
     @property
     def names(self) -> tuple[Name, Name] | None:
@@ -345,6 +352,10 @@ class Follower:
         if _creation(manifest) != _creation(one.manifest) or one.fault:
             self._has_changed = True
             one.stored = {} if _creation(manifest) != _creation(one.manifest) else one.stored
+        if manifest is not None and one.manifest is not None and _is_less(manifest, one.manifest):
+            logger.error("stream %s: the tier has less of it than before", manifest.stream.stream)
+            one.num_resets += 1
+            self._has_changed = True
         one.manifest, one.etag, one.fault = manifest, etag, ""
         self._looked(one, has_changed=has_changed)
 
@@ -380,7 +391,7 @@ class Follower:
 
     def _life(self, row: StreamRow) -> str:
         one = self._followed(row.virtual_host, row.name)
-        return "" if one is None else _creation(one.manifest)
+        return "" if one is None else one.life
 
     def _note_shown(self) -> None:
         rows = self._rows()
@@ -506,6 +517,11 @@ def _creation(manifest: Manifest | None) -> str:
     return "" if manifest is None else manifest.stream.creation
 
 
+def _is_less(now: Manifest, before: Manifest) -> bool:
+    """A manifest of the same stream ends before one that was there earlier."""
+    return now.stream == before.stream and now.next_offset < before.next_offset
+
+
 def _state(manifest: Manifest | None) -> tuple[str, int, int]:
     """What differs after every change of a manifest."""
     return (
@@ -548,9 +564,10 @@ def _make_folder(
     known = Tracking()
     if journal.exists():
         known = tracking_in(journal.read_bytes(), MAX_OFFSET)
+    bases = {one.base_offset for one in manifest.segments} if manifest is not None else set()
     for name in disk.list(folder):
         parsed = parse_name(name)
-        if parsed is None or parsed[1] == ".segment":
+        if parsed is None or parsed[1] == SEGMENT_SUFFIX or parsed[0] not in bases:
             disk.remove(str(Path(folder, name)))
     next_offset = 0
     if manifest is not None:

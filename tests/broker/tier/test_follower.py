@@ -263,6 +263,7 @@ async def test_a_log_that_is_closed_meanwhile_has_everything(
         for n in range(1, 4):
             async with stream.opened() as log:
                 assert log.next_offset == n
+                assert not log.report.steps
             await stream.close()
             await writer.publish("s", b"b")
             await trio.sleep(70)
@@ -461,6 +462,23 @@ async def test_a_manifest_that_cannot_be_used_costs_its_stream_alone(
         assert "cannot be used" in told.sentence
         async with server.host.find("t").opened() as log:  # as it was
             assert log.next_offset == 1
+
+
+async def test_an_older_state_of_the_store_is_another_stream(
+    tmp_path: Path, writer: Writer
+) -> None:
+    await writer.publish("s", b"a", b"b")
+    async with _reading(tmp_path) as server:
+        before = _manifest(server, "s")
+        await writer.publish("s", b"c")
+        await trio.sleep(SOON)
+        peer = await server.peer()
+        await peer.subscribe("s")
+        assert await peer.bodies(3) == [b"a", b"b", b"c"]
+        writer.put(before)
+        assert (await peer.expect(c.MetadataUpdate)).stream == "s"
+        await peer.subscribe("s")
+        assert await peer.bodies(2) == [b"a", b"b"]
 
 
 async def test_it_says_how_far_behind_it_is(tmp_path: Path, writer: Writer) -> None:
