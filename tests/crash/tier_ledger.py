@@ -1,4 +1,4 @@
-"""What was sent to streams of a tier and what was found: each message once, in its place, unchanged.
+"""What was sent to streams of a tier, and what was found: each message once, in its place.
 
 The body of a message says who sent it, and the rest of it follows from that, so what was invented
 or damaged is found out. What was once read at an offset stays there, or is cut off at the front.
