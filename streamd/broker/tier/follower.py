@@ -175,7 +175,7 @@ class Follower:
         self._has_changed = False  # which streams there are, perhaps
         self._away = ""
         self._writer = ""
-        self._epoch = 0
+        self._epoch = self._since = 0
 
     # -- the start
 
@@ -194,6 +194,7 @@ class Follower:
                     "writes first, or look at the address"
                 )
             await threads.in_thread(self._clear)
+            self._since = held.cluster.since
             await self._read_catalog(held)
             await self._list()
             await self._look_at(list(self._streams.values()), seconds=60.0)
@@ -261,6 +262,10 @@ class Follower:
         if held is None:
             raise TierError("the object that says whose the tier is, is gone")
         self._looked_ms = self._now_ms()
+        if held.cluster.since != self._since:  # another server has taken over
+            self._since = held.cluster.since
+            for one in self._streams.values():
+                one.due_at = 0.0
         if held.cluster.catalog != self._catalog.copy:
             await self._read_catalog(held)
             self._has_changed, self._list_at = True, 0.0
@@ -336,7 +341,7 @@ class Follower:
                 found = read_changed(self._store, FoundManifest(manifest, one.etag))
                 if not found.manifest.is_deleted:
                     return found
-        return newest_manifest(self._store, one.folders)
+        return newest_manifest(self._store, one.folders, self._since)
 
     def _take_fault(self, one: _Followed, fault: str) -> None:
         if fault != one.fault:

@@ -159,7 +159,8 @@ async def _verify(
 async def _is_missing(store: ObjectStore, stream: StreamKey, key: str, found: _Findings) -> None:
     """That is a fault, unless retention has removed it since the manifest was read."""
     now = await ask(look_up, store, stream)
-    if now is not None and key in now.manifest.keys():
+    named = now.manifest.keys() if now is not None else set()
+    if key in named:
         found.add(key, "it is not there")
 
 
@@ -170,7 +171,7 @@ class Known(NamedTuple):
     """What the server knows of its streams.
 
     Attributes:
-        is_orphan: a stream that is in the store is not in the catalog, or was deleted since.
+        is_orphan: a stream in the store is an earlier one of a name that there is.
         in_work: keys of objects of uploads that are under way.
     """
 

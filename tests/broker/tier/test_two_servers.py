@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 
 from segments.tier.keys import CLUSTER
+from segments.tier.lookup import find_stream
+from segments.tier.object_store import MissingError
+from streamd.broker.tier.claims import begin_since, look
+from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierState
 from tests.broker.tier.support import (
     SEGMENT_BYTES,
@@ -54,8 +58,28 @@ async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) 
         log = old.host.find("s").log
         assert all(segment.cold is None for segment in log.segments)
         assert not any(segment.stored for segment in log.segments)
+    with pytest.raises(MissingError):
+        find_stream(store, "/", "s")
+    async with tiered(tmp_path / "reader", store, read_only=True) as reader:
+        assert await _next_offset(reader, "s") == 0
     async with tiered(tmp_path / "third", store, restore=True) as third:
         assert await _next_offset(third, "s") == 0
+
+
+async def test_a_reader_learns_that_it_does_not_count(tmp_path: Path) -> None:
+    """It was shown until the new server had made sure of the others."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as old:
+        peer = await _publisher(old, "s", is_new=True)
+        await publish(peer, 0, 10)
+        await passes(5)
+    async with tiered(tmp_path / "reader", store, read_only=True) as reader:
+        assert await _next_offset(reader, "s") > 0
+        held = look(store)
+        assert held is not None
+        begin_since(store, held, Identity(held.cluster.writer, held.cluster.epoch + 1, "1"))
+        await passes(60)
+        assert await _next_offset(reader, "s") == 0
 
 
 async def test_a_life_that_it_begins_does_not_replace_the_one_that_counts(tmp_path: Path) -> None:
