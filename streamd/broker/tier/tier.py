@@ -485,10 +485,18 @@ class Tier:
         )
 
     def _is_orphan(self, key: StreamKey) -> bool:
-        """A stream in the store is not in the catalog, or is an earlier one of the same name."""
+        """A stream in the store is an earlier one of a name that there is.
+
+        One that the catalog does not know is none: what was deleted is known by its manifest, and
+        in a data folder from an older backup whatever was created since is missing.
+        """
         stream = self._streams.get((Name(key.virtual_host), Name(key.stream)))
         if stream is None:
-            return True
+            logger.warning(
+                "stream %s is in the tier, and not in the catalog; what is there of it is left",
+                key.stream,
+            )
+            return False
         return stream.key is not None and key.creation < stream.key.creation
 
     def _in_work(self) -> set[str]:

@@ -1,0 +1,115 @@
+"""What is in doubt is not removed from the store, and what goes by itself is no fault."""
+
+from pathlib import Path
+
+import pytest
+
+from segments.tier.local_copy import MANIFEST_FILE
+from segments.tier.manifest import Manifest
+from streamd.broker.errors import Refused
+from streamd.broker.names import Name, stream_folder
+from streamd.broker.tier.deletions import Deletions
+from tests.broker.tier.support import (
+    SEGMENT_BYTES,
+    manifest_of,
+    manifests,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
+from tests.support.fake_store import Call, FakeStore
+from tests.support.server import Harness
+
+HOST, S = Name("/"), Name("s")
+
+
+async def _store_some(server: Harness, **arguments: str) -> None:
+    peer = await server.peer()
+    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
+    await peer.declare("s", reference="p")
+    await publish(peer, 0, 20)
+    await passes(5)
+
+
+def _is_whole(store: FakeStore, manifest: Manifest) -> bool:
+    return manifest in manifests(store) and manifest.keys() <= store.objects.keys()
+
+
+async def test_a_stream_whose_deletion_was_not_finished_stays_when_its_folder_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """The server was killed when the deletion was written down, and before the catalog knew."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await _store_some(server)
+    manifest = manifest_of(store, "s")
+    Deletions(str(tmp_path)).add(0, streams=[manifest.stream])
+    path = Path(stream_folder(str(tmp_path), HOST, S), MANIFEST_FILE)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    async with tiered(tmp_path, store):
+        await passes(100)
+    assert _is_whole(store, manifest)
+    path.write_bytes(content)
+    async with tiered(tmp_path, store) as server:
+        await passes(100)
+        async with server.host.find("s").opened() as log:
+            assert log.next_offset == 400
+    assert _is_whole(store, manifest_of(store, "s"))
+
+
+async def test_streams_that_an_older_backup_does_not_know_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store):
+        await passes(5)
+    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    async with tiered(tmp_path, store) as server:
+        await _store_some(server)
+    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        path.unlink()
+    for path, content in backup.items():
+        path.write_bytes(content)
+    manifest = manifest_of(store, "s")
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        await tier_of(server).collect(dry_run=False)
+    assert _is_whole(store, manifest)
+    assert "stream s is in the tier, and not in the catalog" in caplog.text
+
+
+async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        store.fail(key=".segment", times=-1)
+        await _store_some(server)
+        with pytest.raises(Refused, match="nothing of s is in the tier yet"):
+            await tier_of(server).verify(HOST, S)
+
+
+@pytest.mark.parametrize("step", ["listing", "get_range"])
+async def test_what_retention_removes_meanwhile_is_no_fault(tmp_path: Path, step: str) -> None:
+    store, later = FakeStore(), FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await _store_some(server)
+        whole = dict(store.objects)
+        await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
+        await server.host.expire()
+        await passes(5)
+        later.objects = store.objects
+        gone = set(whole) - set(later.objects)
+        assert gone
+        store.objects = whole
+
+        def change(call: Call) -> None:
+            if call.name == step and (step == "listing" or call.key in gone):
+                store.objects = later.objects
+
+        store.before = change
+        found = await tier_of(server).verify(HOST, S)
+        assert store.objects is later.objects
+        assert not found.faults
+        del store.objects[next(iter(manifest_of(store, "s").keys()))]
+        assert (await tier_of(server).verify(HOST, S)).num_faults == 1
