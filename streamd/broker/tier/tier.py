@@ -435,7 +435,11 @@ class Tier:
 
     async def status(self) -> TierStatus:
         """See TierReports."""
-        reports = [found for one in self._streams.values() if (found := one.report()) is not None]
+        reports = []
+        async for stream in in_turns(list(self._streams.values()), _STREAMS_A_TURN):
+            report = stream.report()
+            if report is not None:
+                reports.append(report)
         waits = [r.oldest_waiting_seconds for r in reports if r.oldest_waiting_seconds is not None]
         store = self._store
         none = TierStatus()

@@ -234,6 +234,28 @@ async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path:
         assert report.segments_waiting == 5
 
 
+@pytest.mark.parametrize("key", ["", "v1/cluster", "probe"])
+async def test_a_store_that_denies_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    store = FakeStore()
+    store.fail(DeniedError("cannot use it: the secret is wrong"), key=key, times=-1)
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 30)
+        await passes(3_600)
+        status = await tier_of(server).status()
+        assert (status.state, status.sentence) == (
+            TierState.AWAY,
+            "cannot use it: the secret is wrong",
+        )
+        assert status.errors
+        assert len([m for m in caplog.messages if m.startswith("tier: ")]) == 1
+        store.heal()
+        await passes(60)
+        has_all(store, "s", 6 * SEGMENT)
+
+
 async def test_a_store_that_cannot_compare_and_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
