@@ -21,7 +21,8 @@ def sealed_segments(log: Log) -> list[Segment]:
 
 def next_unstored(log: Log) -> Segment | None:
     """The oldest sealed segment that is not stored."""
-    return next((one for one in sealed_segments(log) if one.stored is None), None)
+    unstored = (one for one in log.segments if one.stored is None)
+    return next((one for one in unstored if log.is_sealed(one) and one.num_chunks), None)
 
 
 def kept_segments(

@@ -442,8 +442,8 @@ class TieredStream:
 
     async def _follow(self, stream: Stream, log: Log) -> bool:
         """Take segments out of the manifest that the log has dropped; whether there were any."""
-        kept = self._kept
-        if kept is None:
+        kept, first = self._kept, log.segments[0].base_offset
+        if kept is None or kept.manifest.first_offset >= first:
             return False
         bases = {segment.base_offset for segment in log.segments}
         self._stored_ms = {at: ms for at, ms in self._stored_ms.items() if at in bases}
@@ -628,9 +628,11 @@ class TieredStream:
             most = DEFAULT_LOCAL_BYTES
         over = 0 if most is None else log.local_size - most
         going: list[Segment] = []
-        for segment in sealed_segments(log):
-            if segment.cold is not None:
+        for segment in log.segments:
+            if segment.cold is not None or not segment.num_chunks:
                 continue
+            if not log.is_sealed(segment):
+                break
             old_ms = None if age_ms is None else (segment.last_timestamp_ms or 0) + age_ms - now_ms
             if over <= 0 and (old_ms is None or old_ms > 0):
                 return going, old_ms
