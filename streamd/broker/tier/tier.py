@@ -420,6 +420,8 @@ class Tier:
         return max(0.0, (first_ms - self.now_ms()) / 1_000)
 
     async def _carry_out(self, deletion: Deletion) -> None:
+        self._pending.remove(deletion)
+        self._pending.append(deletion)  # others are not kept waiting when this fails
         store = self.store
         for start in range(0, len(deletion.keys), _DELETED_AT_ONCE):
             await ask(store.delete, list(deletion.keys[start : start + _DELETED_AT_ONCE]))

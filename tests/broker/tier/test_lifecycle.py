@@ -94,6 +94,24 @@ class TestDeletion:
             await passes(100)
             assert not of_streams(store)
 
+    async def test_one_that_fails_keeps_no_other_waiting(self, tmp_path: Path) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            for name in ("bad", "good"):
+                await publish(await a_stream(server, name), 0, 30)
+            await passes(5)
+            store.fail(name="delete", key="/bad~", times=-1)
+            peer = await server.peer()
+            for name in ("bad", "good"):
+                assert await peer.code(c.Delete, name) == OK
+            await passes(100)
+            left = of_streams(store)
+            assert left
+            assert all("/bad~" in key for key in left)
+            store.heal()
+            await passes(100)
+            assert not of_streams(store)
+
     async def test_in_the_middle_of_an_upload(self, tmp_path: Path) -> None:
         store = FakeStore()
         async with tiered(tmp_path, store) as server:
