@@ -411,15 +411,21 @@ class TierCache:
         self._pieces: OrderedDict[_Piece, CachedSegment] = OrderedDict()  # by their last use
         self._known: WeakValueDictionary[tuple[str, str], CachedSegment] = WeakValueDictionary()
         self._punches = True
+        self._is_made = False
 
     def clear(self) -> None:
-        """Make the folder, empty, before anything is cached.
+        """Empty the folder, if there is one, before anything is cached.
 
         Raises:
             StorageError: the disk refused.
         """
-        self._disk.make_folder(self._folder)
-        for name in self._disk.list(self._folder):
+        try:
+            names = self._disk.list(self._folder)
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return
+        for name in names:
             self._disk.remove(str(PurePath(self._folder, name)))
 
     def segment(self, stream: StreamKey, stored: StoredSegment, folder: str) -> CachedSegment:
@@ -456,6 +462,9 @@ class TierCache:
         path = str(PurePath(self._folder, cached.name))
         if cached.has_file:
             return self._disk.open(path, writable=True)
+        if not self._is_made:
+            self._disk.make_folder(self._folder)
+            self._is_made = True
         self._disk.remove(path)  # one that somebody reads still has no name
         return self._disk.create(path)
 

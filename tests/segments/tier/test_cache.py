@@ -249,3 +249,14 @@ def test_nothing_is_written_to_a_cold_segment(tmp_path: Path) -> None:
     for work in (lambda: file.write([b"x"], 0), lambda: file.truncate(0)):
         with pytest.raises(StorageError, match="cold"):
             work()
+
+
+def test_the_folder_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    """A server without a tier has none."""
+    cache = TierCache(str(tmp_path / "cache"), _SIZE)
+    cached = cache.segment(_KEY, _stored(0), "f")
+    assert not list(tmp_path.iterdir())
+    cached.put(0, _content(0)).release()
+    file = cached.open()
+    assert file.read(100, 50) == _content(0)[50:150]
+    file.close()
