@@ -40,6 +40,7 @@ class _Machine(RuleBasedStateMachine):
     def begin(self, folder: object) -> None:
         self.folder = Path(os.environ["PYTEST_CACHE_FOLDER"], f"{folder}{id(self)}")
         self.cache = TierCache(str(self.folder), _MOST)
+        self.folder.mkdir()
         self.cache.clear()
         self.content = [_content(n) for n in range(3)]
         self.cached = [self._segment(n) for n in range(3)]
