@@ -25,6 +25,7 @@ VALUES, RUN = 100, 256  # each chunk has one of a hundred filter values
 LOOK_SECONDS = 0.01
 _ASK_SECONDS = 0.1  # between two questions, which cost the server something
 _PATIENCE_SECONDS = 900
+_TIMES = 8  # that the cold stream is published to
 _PART = 512_000  # messages whose frames are made at once
 _MESSAGE_BYTES = 105  # of 100 bytes, in a segment, with a part of its chunk's header
 SEGMENT_BYTES = "stream-max-segment-size-bytes"
@@ -265,7 +266,9 @@ def cold_stream(bench: Bench) -> Cold:
     data, place = bench.data(), bench.place()
     with Target(data, *at_once(place)) as target, target.connect() as connection:
         connection.request(c.Create, STREAM, bench.arguments())
-        publish_all(connection, messages_in(bench.size.cold), values=VALUES)
+        for _ in range(_TIMES):  # or full segments wait for the disk, and the newest one grows
+            publish_all(connection, messages_in(bench.size.cold // _TIMES), values=VALUES)
+            wait_until_stored(connection)
         mark(connection, STREAM)
         wait_until_stored(connection)
         wait_until("all was cold", lambda: of_stream(connection).segments_local <= 1)
