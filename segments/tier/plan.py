@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 BLOCK = 4 << 20  # of a segment, in one request: half a second at 8 MB/s
 FIRST = 256 << 10  # of the first request, some ms
 MOST_MERGED = 8 << 20  # of one request
-MOST_REQUESTS = 16  # ahead of a reader
-_FEW_REQUESTS = 12  # when no more are left, more are made
+FIRST_REQUESTS, MOST_REQUESTS = 16, 48  # ahead of a reader, at first and as it goes on
 _FIRST_WINDOW, MOST_WINDOW = 4 << 20, 32 << 20
 _CACHE_SHARE = 4  # a window is at most this part of the cache
 # Chunks are merged over a gap that is at most as long, and at most this part of what is wanted
@@ -108,6 +107,7 @@ class ReadAhead:
         self._asked: deque[tuple[int, Range]] = deque()  # base offset, and where
         self._asked_bytes = 0
         self._window = 0
+        self._most_requests = FIRST_REQUESTS
 
     def missed(self, segment: Segment, error: ColdError) -> list[Request]:
         """The reader needs bytes that are not here: what to fetch, what it needs first.
@@ -129,6 +129,7 @@ class ReadAhead:
         self._asked.clear()
         self._asked_bytes = 0
         self._window = min(_FIRST_WINDOW, error.cached.max_ahead // _CACHE_SHARE)
+        self._most_requests = FIRST_REQUESTS
         self._cursor.begin(segment, needed.end)
         return [Request(error.cached, needed), *self._more()]
 
@@ -143,8 +144,9 @@ class ReadAhead:
             return []
         if 2 * self._asked_bytes <= self._window:
             self._window = min(2 * self._window, MOST_WINDOW, cold.max_ahead // _CACHE_SHARE)
+            self._most_requests = min(2 * self._most_requests, MOST_REQUESTS)
         has_room = self._asked_bytes + min(BLOCK, self._window // 2) <= self._window
-        return self._more() if has_room and len(asked) <= _FEW_REQUESTS else []
+        return self._more() if has_room and 4 * len(asked) <= 3 * self._most_requests else []
 
     def _is_asked(self, segment: Segment, where: Range) -> bool:
         for base, one in self._asked:
@@ -155,7 +157,7 @@ class ReadAhead:
     def _more(self) -> list[Request]:
         """As much as the window has room for."""
         requests: list[Request] = []
-        while self._asked_bytes < self._window and len(self._asked) < MOST_REQUESTS:
+        while self._asked_bytes < self._window and len(self._asked) < self._most_requests:
             request = self._cursor.next()
             if request is None:
                 break
