@@ -17,6 +17,7 @@ restart nobody knows which parts of a file are holes.
 """
 
 import errno
+import itertools
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -105,16 +106,18 @@ class CachedSegment:
         stream: whose segment it is.
         stored: what the store has.
         folder: of the stream, with the files that are beside the segment.
+        name: of its file, which no other one has.
 
     Attributes:
         stream, stored, folder: see above.
+        name: of its file.
         is_gone: its objects are not in the store any more.
     """
 
     def __init__(
-        self, cache: "TierCache", stream: StreamKey, stored: StoredSegment, folder: str
+        self, cache: "TierCache", stream: StreamKey, stored: StoredSegment, folder: str, name: str
     ) -> None:
-        self.stream, self.stored, self.folder = stream, stored, folder
+        self.stream, self.stored, self.folder, self.name = stream, stored, folder, name
         self.is_gone = False
         self._cache = cache
         self._pieces: list[_Piece] = []  # by their start; none overlaps another
@@ -255,8 +258,14 @@ class CachedSegment:
             if not self._users and self._file is not None:
                 self._file.close()
                 self._file = None
-                if self._is_forgotten:
+                # What is in a file without a name is gone now; one without bytes is of no use.
+                if self._is_forgotten or not self._has_file or not self._pieces:
                     self._cache.remove_file(self)
+
+    def lose(self) -> None:
+        """Its file is not as it was left: all of it has to be fetched again."""
+        with self._cache.lock:
+            self._cache.remove_file(self)
 
     def close(self) -> None:
         """One that has opened it is done."""
@@ -279,18 +288,14 @@ class CachedSegment:
         self._pieces.insert(at, piece)
         return True
 
-    def drop(self, piece: _Piece) -> None:
-        """Forget a piece."""
+    def drop(self, piece: _Piece) -> bool:
+        """Forget a piece; whether its file is of no use any more."""
         self._pieces.remove(piece)
+        return not (self._pieces or self._users)
 
     def is_writing(self, piece: _Piece) -> bool:
         """Somebody writes in the place of a piece."""
         return any(one.start < piece.end and piece.start < one.end for one in self._writing)
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return f"{self.stored.base_offset:020d}.{self.stored.uid}"
 
     @property
     def has_file(self) -> bool:
@@ -340,7 +345,13 @@ class ColdFile:
         size = max(0, min(size, cached.size - position))
         pin = self.hold(size, position)
         try:
-            return cached.file().read(size, position)
+            file = cached.file()
+            if not cached.missing(position, position + size):
+                content = file.read(size, position)
+                if len(content) == size:
+                    return content
+                cached.lose()  # somebody has cut it
+            raise ColdError(cached, Range(position, position + size))
         finally:
             pin.release()
 
@@ -410,6 +421,7 @@ class TierCache:
         self._disk = disk or OsDisk()
         self._pieces: OrderedDict[_Piece, CachedSegment] = OrderedDict()  # by their last use
         self._known: WeakValueDictionary[tuple[str, str], CachedSegment] = WeakValueDictionary()
+        self._numbers = itertools.count()
         self._punches = True
         self._is_made = False
 
@@ -430,10 +442,11 @@ class TierCache:
 
     def segment(self, stream: StreamKey, stored: StoredSegment, folder: str) -> CachedSegment:
         """What there is of a cold segment."""
-        name = folder, stored.uid
-        found = self._known.get(name)
+        key = folder, stored.uid
+        found = self._known.get(key)
         if found is None or found.stored != stored:
-            found = self._known[name] = CachedSegment(self, stream, stored, folder)
+            name = f"{stored.base_offset:020d}.{next(self._numbers)}"
+            found = self._known[key] = CachedSegment(self, stream, stored, folder, name)
         return found
 
     def used(self, cached: CachedSegment, piece: _Piece) -> None:
@@ -456,16 +469,23 @@ class TierCache:
     def make_file(self, cached: CachedSegment) -> File:
         """Open a segment's file, or make it; the lock is held.
 
+        Where somebody has removed it, what was in it is forgotten, and it is made anew.
+
         Raises:
             StorageError: the disk refused.
         """
         path = str(PurePath(self._folder, cached.name))
         if cached.has_file:
-            return self._disk.open(path, writable=True)
+            try:
+                return self._disk.open(path, writable=True)
+            except StorageError as error:
+                if not error.is_missing:
+                    raise
+                self.remove_file(cached)
         if not self._is_made:
             self._disk.make_folder(self._folder)
             self._is_made = True
-        self._disk.remove(path)  # one that somebody reads still has no name
+        self._disk.remove(path)
         return self._disk.create(path)
 
     def add(self, cached: CachedSegment, where: Range) -> list[_Piece]:
@@ -496,10 +516,13 @@ class TierCache:
             if piece is None:
                 return
             cached = self._pieces[piece]
-            if self._punches and self._punch(cached, piece):
-                self._drop(cached, piece)
-            else:
+            if not self._punches:
                 self.remove_file(cached)
+                continue
+            try:
+                self._punch(cached, piece)
+            except StorageError:
+                return  # no descriptor, say: the next time, then
 
     def _may_go(self, piece: _Piece) -> bool:
         cached = self._pieces[piece]
@@ -509,23 +532,39 @@ class TierCache:
 
     def _drop(self, cached: CachedSegment, piece: _Piece) -> None:
         del self._pieces[piece]
-        cached.drop(piece)
         self.num_bytes -= piece.end - piece.start
+        if cached.drop(piece):
+            self.remove_file(cached)
 
-    def _punch(self, cached: CachedSegment, piece: _Piece) -> bool:
-        """Free the room of a piece; False where the file system cannot, or the file is gone."""
+    def _punch(self, cached: CachedSegment, piece: _Piece) -> None:
+        """Let a piece go, unless it turns out that the file system cannot.
+
+        Raises:
+            StorageError: the disk refused.
+        """
         try:
             file = self._disk.open(str(PurePath(self._folder, cached.name)), writable=True)
-        except StorageError:
-            return False
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            cached.file_is_removed()  # somebody else has
+            if cached.is_used:
+                self._drop(cached, piece)
+            else:
+                self.remove_file(cached)
+            return
         try:
             self._punches = punch_hole(file.fileno(), piece.start, piece.end - piece.start)
         finally:
             file.close()
-        return self._punches
+        if self._punches:
+            self._drop(cached, piece)
 
     def remove_file(self, cached: CachedSegment) -> None:
-        """Remove a segment's file, which nobody reads, with all its pieces; the lock is held."""
+        """Remove a segment's file, with all its pieces; the lock is held.
+
+        Who reads it can finish. What they put into it meanwhile goes when the last of them is done.
+        """
         for piece in cached.take_pieces():
             if self._pieces.pop(piece, None) is not None:
                 self.num_bytes -= piece.end - piece.start

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from segments.checksum import crc32
 from segments.errors import FormatError, VersionError
+from segments.tier import fields
 from segments.tier.keys import CATALOG_FOLDER
 
 CLUSTER_VERSION = 1
@@ -96,23 +97,31 @@ def decode_cluster(content: bytes) -> Cluster:
         if found["format"] != _FORMAT:
             raise FormatError("it does not say whose the tier is")
         if found["version"] != CLUSTER_VERSION:
-            raise VersionError(f"its version is {found['version']!r}, expected {CLUSTER_VERSION}")
+            version = fields.shown(found["version"])
+            raise VersionError(f"its version is {version}, expected {CLUSTER_VERSION}")
         if json.loads(last)["crc32"] != crc32(first + separator):
             raise FormatError("its checksum is wrong")
         return _decoded(found)
     except FormatError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except fields.WRONG as error:
         raise FormatError("it is not whole") from error
 
 
 def _decoded(found: dict[str, Any]) -> Cluster:
     catalog = found["catalog"]
     return Cluster(
-        revision=found["revision"],
-        epoch=found["epoch"],
-        writer=found["writer"],
-        start=found["start"],
-        catalog=None if catalog is None else CatalogCopy(*catalog),
-        since=int(found.get("since", 0)),
+        revision=fields.number(found["revision"]),
+        epoch=fields.number(found["epoch"]),
+        writer=fields.text(found["writer"]),
+        start=fields.text(found["start"]),
+        catalog=None if catalog is None else _catalog(*catalog),
+        since=fields.number(found.get("since", 0)),
     )
+
+
+def _catalog(
+    revision: object, epoch: object, uid: object, size: object, crc: object
+) -> CatalogCopy:
+    numbers = fields.number(revision), fields.number(epoch)
+    return CatalogCopy(*numbers, fields.uid(uid), fields.number(size), fields.number(crc))

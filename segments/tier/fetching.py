@@ -22,7 +22,7 @@ from segments.errors import FormatError
 from segments.format_constants import OSIRIS_SCHEME
 from segments.segment import file_path
 from segments.tier.cache import CachedSegment, Pin, Range
-from segments.tier.object_store import ObjectStore, TierError
+from segments.tier.object_store import ObjectStore, TierError, TooLargeError
 
 _ATTEMPTS = 2
 
@@ -107,7 +107,10 @@ def fetch_file(disk: Disk, store: ObjectStore, cached: CachedSegment, suffix: st
     wanted = cached.stored.files[suffix]
     key = cached.stored.key(cached.stream, suffix)
     for _ in range(_ATTEMPTS):
-        content = bytes(store.get(key).content)
+        try:
+            content = bytes(store.get(key, wanted.size).content)
+        except TooLargeError as error:
+            raise BadFileError(str(error)) from error
         if (len(content), crc32(content)) == wanted:
             path = file_path(cached.folder, cached.stored.base_offset, suffix)
             replace_file(disk, path, content).close()

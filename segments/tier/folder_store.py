@@ -28,6 +28,7 @@ from uuid import uuid4
 from segments.disk import Buffer
 from segments.errors import FULL_DISK
 from segments.tier.object_store import (
+    MOST_WHOLE,
     ConflictError,
     CutError,
     DeniedError,
@@ -35,6 +36,7 @@ from segments.tier.object_store import (
     MissingError,
     StoredObject,
     TierError,
+    check_size,
 )
 from segments.tier.pieces import Buffers, file_pieces
 
@@ -73,8 +75,9 @@ class FolderStore:
     def __repr__(self) -> str:
         return f"file://{self._root}"
 
-    def get(self, key: str) -> StoredObject:  # noqa: D102 - see ObjectStore
+    def get(self, key: str, most: int = MOST_WHOLE) -> StoredObject:  # noqa: D102 - see ObjectStore
         with self._refusals(f"read {key}"), open(self._path(key), "rb") as file:
+            check_size(f"read {key} in {self}", os.fstat(file.fileno()).st_size, most)
             content = file.read()
         return StoredObject(content, _etag(content))
 

@@ -21,7 +21,13 @@ from segments.tier.keys import (
     creation_in,
 )
 from segments.tier.manifest import Manifest, StoredFile, decode_manifest
-from segments.tier.object_store import MissingError, ObjectStore, StoredObject
+from segments.tier.object_store import (
+    MOST_WHOLE,
+    MissingError,
+    ObjectStore,
+    StoredObject,
+    TooLargeError,
+)
 
 
 class FoundManifest(NamedTuple):
@@ -66,7 +72,10 @@ def read_folder(store: ObjectStore, folder: str) -> FoundManifest:
         TierError: the store refused.
     """
     key = f"{folder}/{MANIFEST_NAME}"
-    return _decoded(folder, key, store.get(key))
+    try:
+        return _decoded(folder, key, store.get(key))
+    except TooLargeError as error:
+        raise BadObjectError(key, error) from error
 
 
 def read_changed(store: ObjectStore, known: FoundManifest) -> FoundManifest:
@@ -76,7 +85,10 @@ def read_changed(store: ObjectStore, known: FoundManifest) -> FoundManifest:
         MissingError, BadObjectError, TierError: see `read_folder`.
     """
     stream = known.manifest.stream
-    found = store.get_changed(stream.manifest, known.etag)
+    try:
+        found = store.get_changed(stream.manifest, known.etag)
+    except TooLargeError as error:
+        raise BadObjectError(stream.manifest, error) from error
     return known if found is None else _decoded(stream.folder, stream.manifest, found)
 
 
@@ -149,17 +161,27 @@ def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
     raise MissingError(f"nothing is stored of a stream {stream} of the virtual host {virtual_host}")
 
 
-def read_object(store: ObjectStore, key: str, expected: StoredFile) -> bytes:
+def read_object(
+    store: ObjectStore, key: str, expected: StoredFile, most: int = MOST_WHOLE
+) -> bytes:
     """A small object in whole, compared with what was stored.
+
+    Args:
+        store: the store.
+        key: of the object.
+        expected: what was stored.
+        most: bytes that it may have, whatever is expected.
 
     Raises:
         BadObjectError: it is not there, or damaged.
         TierError: the store refused.
     """
     try:
-        content = store.get(key).content
+        content = store.get(key, min(expected.size, most)).content
     except MissingError as error:
         raise BadObjectError(key, "it is not there") from error
+    except TooLargeError as error:
+        raise BadObjectError(key, error) from error
     if len(content) != expected.size:
         raise BadObjectError(key, f"it has {len(content)} bytes, expected {expected.size}")
     if crc32(content) != expected.crc:

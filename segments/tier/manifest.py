@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 from segments.checksum import crc32
 from segments.codec import Damage
 from segments.errors import FormatError, VersionError
+from segments.tier import fields
 from segments.tier.keys import StreamKey
 
 MANIFEST_VERSION = 1
 _FORMAT = "streamd-tier-manifest"
+_TIMES = ("first_ms", "last_ms")
 
 
 class StoredFile(NamedTuple):
@@ -131,7 +133,12 @@ class Manifest:
 
     def check(self) -> None:
         """Raise FormatError where segments are not in order; there may be offsets between them."""
+        for segment in self.segments:
+            if segment.next_offset < segment.base_offset:
+                raise FormatError(f"segment {segment.base_offset} ends before it begins")
         for before, segment in pairwise(self.segments):
+            if before.base_offset == segment.base_offset:
+                raise FormatError(f"two segments begin at {segment.base_offset}")
             if before.next_offset > segment.base_offset:
                 found, expected = segment.base_offset, before.next_offset
                 raise FormatError(f"a segment begins at {found}, expected {expected} or later")
@@ -196,14 +203,14 @@ def decode_manifest(content: bytes, stream: StreamKey | None = None) -> Manifest
         if head["format"] != _FORMAT:
             raise FormatError("it is not a manifest")
         if head["version"] != MANIFEST_VERSION:
-            found = head["version"]
-            raise VersionError(f"its version is {found!r}, expected {MANIFEST_VERSION}")
+            found = fields.shown(head["version"])
+            raise VersionError(f"its version is {found}, expected {MANIFEST_VERSION}")
         if json.loads(last)["crc32"] != crc32(body):
             raise FormatError("its checksum is wrong")
         manifest = _decoded(head, [json.loads(line) for line in lines[1:]])
     except FormatError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except fields.WRONG as error:
         raise FormatError("it is not a whole manifest") from error
     if stream is not None and manifest.stream != stream:
         raise FormatError(f"it is of {manifest.stream}, expected {stream}")
@@ -213,37 +220,53 @@ def decode_manifest(content: bytes, stream: StreamKey | None = None) -> Manifest
 
 def _decoded(head: dict[str, Any], lines: list[dict[str, Any]]) -> Manifest:
     tracking = head["tracking"]
+    host, stream = (fields.text(head[name]) for name in ("virtual_host", "stream"))
     return Manifest(
-        stream=StreamKey(head["virtual_host"], head["stream"], head["creation"]),
-        revision=head["revision"],
-        epoch=head["epoch"],
-        writer=head["writer"],
-        next_offset=head["next_offset"],
+        stream=StreamKey(host, stream, fields.creation(head["creation"])),
+        revision=fields.number(head["revision"]),
+        epoch=fields.number(head["epoch"]),
+        writer=fields.text(head["writer"]),
+        next_offset=fields.number(head["next_offset"]),
         segments=tuple(map(_segment, lines)),
-        arguments=head["arguments"],
-        settings=head["settings"],
+        arguments=fields.plain(head["arguments"]),
+        settings=fields.plain(head["settings"]),
         tracking=None if tracking is None else _tracking(*tracking),
-        is_deleted=head["deleted"],
+        is_deleted=fields.flag(head["deleted"]),
     )
 
 
-def _tracking(next_offset: int, epoch: int, uid: str, size: int, crc: int) -> StoredTracking:
-    return StoredTracking(next_offset, epoch, uid, StoredFile(size, crc))
+def _tracking(
+    next_offset: object, epoch: object, uid: object, size: object, crc: object
+) -> StoredTracking:
+    at, of = fields.number(next_offset), fields.number(epoch)
+    return StoredTracking(at, of, fields.uid(uid), _file(size, crc))
+
+
+def _file(size: object, crc: object) -> StoredFile:
+    return StoredFile(fields.number(size), fields.number(crc))
 
 
 def _segment(line: dict[str, Any]) -> StoredSegment:
-    files = {suffix: StoredFile(*file) for suffix, file in line["files"].items()}
+    base, last_chunk = fields.number(line["base"]), line["last_chunk"]
+    files = {fields.suffix(suffix): _file(*file) for suffix, file in line["files"].items()}
     if not {".segment", ".index"} <= set(files):
-        raise FormatError(f"segment {line['base']} lacks a file")
-    return StoredSegment(
-        base_offset=line["base"],
-        next_offset=line["next"],
-        num_chunks=line["chunks"],
-        first_timestamp_ms=line["first_ms"],
-        last_timestamp_ms=line["last_ms"],
-        last_chunk_id=line["last_chunk"],
-        epoch=line["epoch"],
-        uid=line["uid"],
-        files=files,
-        damage=tuple(Damage(*damage) for damage in line.get("damage", ())),
+        raise FormatError(f"segment {base} lacks a file")
+    first_ms, last_ms = (
+        None if line[name] is None else fields.time_ms(line[name]) for name in _TIMES
     )
+    return StoredSegment(
+        base_offset=base,
+        next_offset=fields.number(line["next"]),
+        num_chunks=fields.number(line["chunks"]),
+        first_timestamp_ms=first_ms,
+        last_timestamp_ms=last_ms,
+        last_chunk_id=None if last_chunk is None else fields.number(last_chunk),
+        epoch=fields.number(line["epoch"]),
+        uid=fields.uid(line["uid"]),
+        files=files,
+        damage=tuple(_damage(*damage) for damage in line.get("damage", ())),
+    )
+
+
+def _damage(*numbers: object) -> Damage:
+    return Damage(*map(fields.number, numbers))

@@ -9,6 +9,9 @@ from typing import NamedTuple, Protocol
 from segments.disk import Buffer
 from segments.errors import SegmentsError
 
+# Bytes of a small object: a manifest has some hundred for each segment.
+MOST_WHOLE = 64 << 20
+
 
 class TierError(SegmentsError):
     """The store refused, or could not be reached; one sentence, without anything secret.
@@ -27,6 +30,10 @@ class MissingError(TierError):
 
 class CutError(TierError):
     """The object ends before the bytes that are asked for, or the connection broke off there."""
+
+
+class TooLargeError(TierError):
+    """The object is larger than anything that is expected there."""
 
 
 class ConflictError(TierError):
@@ -58,8 +65,8 @@ class Listed(NamedTuple):
 class ObjectStore(Protocol):
     """What is needed of a store. Keys are relative to its prefix. May be used by many threads."""
 
-    def get(self, key: str) -> StoredObject:
-        """A small object in whole."""
+    def get(self, key: str, most: int = MOST_WHOLE) -> StoredObject:
+        """A small object in whole; TooLargeError where it has more bytes than `most`."""
 
     def get_changed(self, key: str, etag: str) -> StoredObject | None:
         """The same, unless it still has `etag`: then None, and its bytes are not sent."""
@@ -87,3 +94,9 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: list[str]) -> None:
         """Remove objects; those that are not there are no error. A part may be done on errors."""
+
+
+def check_size(operation: str, size: int, most: int) -> None:
+    """Raise TooLargeError where an object that is to be read in whole is not small."""
+    if size > most:
+        raise TooLargeError(f"cannot {operation}: it has {size:,} bytes, expected {most:,} at most")

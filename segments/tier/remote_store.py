@@ -28,12 +28,14 @@ from obstore import exceptions, store as kinds
 from segments.disk import Buffer
 from segments.tier.address import Address
 from segments.tier.object_store import (
+    MOST_WHOLE,
     CutError,
     DeniedError,
     Listed,
     MissingError,
     StoredObject,
     UnsupportedError,
+    check_size,
 )
 from segments.tier.pieces import IdleBuffers, file_pieces
 from segments.tier.refusals import refusal
@@ -79,9 +81,10 @@ class RemoteStore:
     def __repr__(self) -> str:
         return str(self._address)
 
-    def get(self, key: str) -> StoredObject:  # noqa: D102 - see ObjectStore
+    def get(self, key: str, most: int = MOST_WHOLE) -> StoredObject:  # noqa: D102 - see ObjectStore
         with self._refusals(f"read {key}"):
             found = obstore.get(self._repeated, key)
+            check_size(f"read {key} in {self}", found.meta["size"], most)
             return StoredObject(bytes(found.bytes()), self._etag(found.meta))
 
     def get_changed(self, key: str, etag: str) -> StoredObject | None:  # noqa: D102 - see ObjectStore
@@ -94,6 +97,7 @@ class RemoteStore:
                 return None
             if self._etag(found.meta) == etag:
                 return None
+            check_size(f"read {key} in {self}", found.meta["size"], MOST_WHOLE)
             return StoredObject(bytes(found.bytes()), self._etag(found.meta))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:  # noqa: D102 - see ObjectStore

@@ -16,12 +16,14 @@ import trio
 
 from segments.disk import Buffer
 from segments.tier.object_store import (
+    MOST_WHOLE,
     ConflictError,
     CutError,
     Listed,
     MissingError,
     StoredObject,
     TierError,
+    check_size,
 )
 from segments.tier.pieces import file_pieces
 from streamd.broker import threads
@@ -179,11 +181,12 @@ class FakeStore:
 
     # What the program does with it; see ObjectStore.
 
-    def get(self, key: str) -> StoredObject:
+    def get(self, key: str, most: int = MOST_WHOLE) -> StoredObject:
         with self._call("get", key) as call:
             kept = self._kept(key)
             self._resize(call, len(kept.content))
             content = self._changed(call, kept.content)
+        check_size(f"read {key} in {self}", len(content), most)
         if len(content) < len(kept.content):
             raise TierError(f"cannot read {key} in {self}: the connection broke off")
         return StoredObject(content, kept.etag)
@@ -305,7 +308,8 @@ def late_answers(store: FakeStore) -> Iterator[None]:
         finally:
             owed, store.owed = store.owed, 0.0
             if owed:
-                with trio.CancelScope(shield=True):  # as a thread is not abandoned
+                is_waited_for = threads._limiter.get() is None
+                with trio.CancelScope(shield=is_waited_for):
                     await trio.sleep(owed)
 
     threads.in_thread = in_thread

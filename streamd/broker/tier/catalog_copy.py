@@ -16,10 +16,10 @@ from segments.checksum import crc32
 from segments.tier.cluster import CatalogCopy
 from segments.tier.keys import CATALOG_FOLDER
 from segments.tier.object_store import ObjectStore, TierError
-from streamd.broker import threads
 from streamd.broker.catalog import CATALOG_FILE, CatalogError
 from streamd.broker.tier.claims import FencedError, check, name_catalog
 from streamd.broker.tier.identity import Identity, random_name
+from streamd.broker.tier.requests import ask
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class CatalogCopies:
         self._fenced = fenced
         self._work = Wakeup()
         self._work.set()  # what has changed before the start is not known
-        self._size = self._crc = 0
+        self._last: CatalogCopy | None = None
 
     def changed(self) -> None:
         """Something was committed to the catalog."""
@@ -101,7 +101,8 @@ class CatalogCopies:
             await self._work.wait()
             await trio.sleep(_DEBOUNCE_SECONDS)
             await self._copy()
-            await trio.sleep(min(self._size / _BYTES_PER_SECOND, _LONGEST_PAUSE_SECONDS))
+            size = 0 if self._last is None else self._last.size
+            await trio.sleep(min(size / _BYTES_PER_SECOND, _LONGEST_PAUSE_SECONDS))
 
     async def _copy(self) -> None:
         """Copy it once, however long the store is away."""
@@ -109,7 +110,7 @@ class CatalogCopies:
         while True:
             self.is_behind = False
             try:
-                await threads.in_thread(self._copy_once)
+                await ask(self._copy_once)
             except FencedError as error:
                 self.is_fenced = self.is_behind = True
                 self._fenced(error)
@@ -131,18 +132,18 @@ class CatalogCopies:
         """
         content = compact_copy(self._data)
         checksum = crc32(content)
-        if (len(content), checksum) == (self._size, self._crc):
-            return
         me = self._me()
         held = check(self._store, me)
         if held is None:
             raise TierError("the object that says whose the tier is, is gone")
         last = held.cluster.catalog
+        if last is not None and last == self._last and last[-2:] == (len(content), checksum):
+            return
         revision = 1 if last is None else last.revision + 1
         copy = CatalogCopy(revision, me.epoch, random_name(), len(content), checksum)
         self._store.put(copy.key, content)
         name_catalog(self._store, held, copy, me)
-        self._size, self._crc = len(content), checksum
+        self._last = copy
         with suppress(TierError):  # the next time, then
             self._remove_old({copy.key} if last is None else {copy.key, last.key}, revision)
 

@@ -16,6 +16,7 @@ import trio
 
 from segments.disk import Buffer
 from segments.tier.object_store import (
+    MOST_WHOLE,
     ConflictError,
     Listed,
     MissingError,
@@ -84,9 +85,9 @@ class CountedStore:
         with self._lock:
             self.transferred[kind] += size
 
-    def get(self, key: str) -> StoredObject:  # noqa: D102 - see ObjectStore
+    def get(self, key: str, most: int = MOST_WHOLE) -> StoredObject:  # noqa: D102 - see ObjectStore
         with self._counted(Kind.GET):
-            found = self._inner.get(key)
+            found = self._inner.get(key, most)
         self._add(Kind.GET, len(found.content))
         return found
 

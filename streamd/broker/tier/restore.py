@@ -69,6 +69,8 @@ logger = logging.getLogger(__name__)
 RESTORING = "restoring"  # files of the data folder
 SCRATCH = "read-only"
 STREAMS = "streams"
+_MOST_CATALOG = 512 << 20  # bytes of a copy of the catalog; 10,000 streams have 2 MB
+_START_SECONDS = 10.0  # that a start waits for a store to say whose it is
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
@@ -148,10 +150,14 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
     """
     if is_used(data):
         return
+    found, reason = None, f"it has not answered within {_START_SECONDS:g} s"
     try:
-        found = await ask(claims.look, store)
+        with trio.move_on_after(_START_SECONDS):
+            found, reason = await ask(claims.look, store), ""
     except TierError as error:
-        logger.warning("it is not known whose the tier is: %s", error)
+        reason = str(error)
+    if reason:
+        logger.warning("it is not known whose the tier is: %s", reason)
         return
     if found is not None:
         raise RestoreError(
@@ -414,13 +420,13 @@ def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:
     if copy is None:
         return None
     try:
-        return read_object(store, copy.key, StoredFile(copy.size, copy.crc))
+        return read_object(store, copy.key, StoredFile(copy.size, copy.crc), _MOST_CATALOG)
     except BadObjectError as error:
         logger.error("%s; an older copy of the catalog is looked for", error)
     keys = {revision_of(found.key): found.key for found in store.listing(CATALOG_FOLDER)}
     for revision in sorted(keys, reverse=True):
         if revision < copy.revision:
             with suppress(MissingError):
-                return store.get(keys[revision]).content
+                return store.get(keys[revision], _MOST_CATALOG).content
     logger.error("there is no copy of the catalog: users, exchanges and bindings are not restored")
     return None

@@ -107,6 +107,7 @@ class Tier:
         self._held: Held | None = None
         self._fence = ""
         self._is_fit = False
+        self._copies: CatalogCopies | None = None
         self._supervisor = supervisor
         self._uploader = Uploader(supervisor, lambda: self.may_write, self._store_failed)
         self._streams: dict[tuple[Name, Name], TieredStream] = {}
@@ -263,6 +264,8 @@ class Tier:
         self._held = found
         if found is None:  # somebody has emptied the store
             await self._take()
+            if self._copies is not None:
+                self._copies.changed()
         else:
             self._set_state(TierState.OK, "")
 
@@ -304,6 +307,7 @@ class Tier:
         """Keep a copy of the catalog in the store."""
         await self.taken()
         copies = CatalogCopies(self._data, self.store, lambda: self.identity, self._is_fenced)
+        self._copies = copies
         self._catalog.tell(copies.changed)
         await copies.run()
 

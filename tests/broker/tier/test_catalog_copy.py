@@ -12,7 +12,7 @@ from streamd.broker.catalog import Catalog
 from streamd.broker.tier.catalog_copy import CatalogCopies, compact_copy
 from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
-from tests.support.fake_store import FakeStore
+from tests.support.fake_store import FakeStore, late_answers
 from tests.support.server import Harness, harness
 
 
@@ -166,3 +166,26 @@ async def test_a_copy_is_not_named_without_a_claim(tmp_path: Path) -> None:
             assert copied.copies.is_behind
             assert not store.objects
             nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_hangs_keeps_no_server_from_ending(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with harness(tmp_path / "a") as server:
+        with late_answers(store):
+            async with _copying(server, store):
+                store.seconds = lambda _call: 3_600.0
+                await trio.sleep(5)
+                ends_at = trio.current_time()
+            assert trio.current_time() < ends_at + 1
+
+
+async def test_the_object_that_names_the_copy_is_gone(tmp_path: Path) -> None:
+    """Somebody has removed it, and the tier was taken again: it names a copy soon."""
+    store = FakeStore()
+    async with harness(tmp_path / "a") as server, _copying(server, store) as copied:
+        await trio.sleep(2)
+        del store.objects["v1/cluster"]
+        claim(store, copied.me)
+        copied.copies.changed()
+        await trio.sleep(60)
+        assert _catalog_in(store, tmp_path / "copy").virtual_hosts()

@@ -27,7 +27,7 @@ from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
 from tests.support.amqp import STREAM, connect, declare, exchange, open_peer
-from tests.support.fake_store import WRITES, FakeStore
+from tests.support.fake_store import WRITES, FakeStore, late_answers
 from tests.support.http import Http
 from tests.support.server import NEXT, Harness, Peer, frame, harness
 from tests.support.syncs import work_beside
@@ -706,3 +706,16 @@ async def test_the_http_api_changes_nothing(tmp_path: Path, writer: Writer) -> N
             answer = await http.ask(method, path, body)
             assert answer.status_code == 400, (method, path, answer.text)
             assert "read-only" in answer.text, (method, path, answer.text)
+
+
+async def test_a_store_that_hangs_keeps_no_server_from_ending(
+    tmp_path: Path, store: ReadStore, writer: Writer
+) -> None:
+    await writer.publish("s", b"a")
+    async with harness(tmp_path / "other"):
+        with late_answers(store):
+            async with _reading(tmp_path):
+                store.seconds = lambda _call: 3_600.0
+                await trio.sleep(60)
+                ends_at = trio.current_time()
+            assert trio.current_time() < ends_at + 30  # that connections have to end

@@ -25,7 +25,7 @@ from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
 from streamd.server import StartError
 from tests.broker.tier.support import tiered
-from tests.support.fake_store import Call, FakeStore
+from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.server import harness
 from tests.support.tier_upload import upload_catalog, upload_stream
 
@@ -484,3 +484,15 @@ def _put_tracking(store: FakeStore, manifest: Manifest, content: bytes) -> None:
     manifest = replace(manifest, tracking=stored)
     store.put(manifest.tracking_key, content)
     _put(store, manifest)
+
+
+async def test_a_store_that_hangs_does_not_keep_a_new_server_from_starting(
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness(tmp_path / "other"):
+        with late_answers(store):
+            store.seconds = lambda _call: 3_600.0
+            began_at = trio.current_time()
+            await restoring.check_is_ours(str(tmp_path / "new"), store)
+            assert trio.current_time() <= began_at + 10
+    assert "it is not known whose the tier is: it has not answered within 10 s" in caplog.text

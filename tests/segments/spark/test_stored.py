@@ -44,7 +44,7 @@ from segments.tier.folder_store import FolderStore
 from segments.tier.keys import CLUSTER, StreamKey
 from segments.tier.lookup import find_stream
 from segments.tier.manifest import Manifest, StoredFile, encode_manifest
-from segments.tier.object_store import MissingError, TierError
+from segments.tier.object_store import MOST_WHOLE, MissingError, TierError
 from segments.tier.stores import open_store
 from streamd.cli import main
 from tests.segments.spark.test_decoding import rows
@@ -61,9 +61,9 @@ class Counted(FolderStore):
         self.ranges: list[tuple[str, int, int]] = []
         self.whole: list[str] = []
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str, most: int = MOST_WHOLE) -> Any:
         self.whole.append(key)
-        return super().get(key)
+        return super().get(key, most)
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         self.ranges.append((key, start, size))

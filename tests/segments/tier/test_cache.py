@@ -1,14 +1,18 @@
 """The cache gives what was put into it, or says what is missing; never anything else."""
 
+import errno
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from segments.disk import OsDisk
 from segments.errors import StorageError
 from segments.tier import cache as cache_module
 from segments.tier.cache import CachedSegment, ColdError, ColdFile, Pin, Range, TierCache
@@ -261,3 +265,84 @@ def test_the_folder_is_made_when_it_is_needed(tmp_path: Path) -> None:
     file = cached.open()
     assert file.read(100, 50) == _content(0)[50:150]
     file.close()
+
+
+def test_a_file_without_a_name_is_not_believed_after_its_last_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first hole that cannot be punched is in a file that is read and written just then."""
+    monkeypatch.setattr(cache_module, "punch_hole", lambda *_: False)
+    content = _content(0)
+    cache = TierCache(str(tmp_path), 2_500)
+    cache.clear()
+    cached = cache.segment(_KEY, _stored(0), "f")
+    reader = cached.open()
+    for start in (0, 1_000, 2_000, 4_000):
+        cached.put(start, content[start : start + 1_000]).release()
+    assert reader.read(1_000, 4_000) == content[4_000:5_000]
+    reader.close()
+    other = cached.open()
+    for start in range(0, 6_000, 1_000):
+        with suppress(ColdError):
+            assert other.read(1_000, start) == content[start : start + 1_000]
+    other.close()
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("harm", ["removed", "cut"])
+def test_a_file_that_somebody_else_removes_or_cuts(
+    tmp_path: Path, harm: str, *, is_read: bool
+) -> None:
+    content = _content(0)
+    cache = TierCache(str(tmp_path), 12_000)
+    cache.clear()
+    cached = cache.segment(_KEY, _stored(0), "f")
+    cached.put(0, content[:10_000]).release()
+    file = cached.open()
+    if is_read:
+        assert file.read(10, 0) == content[:10]
+    (path,) = tmp_path.iterdir()
+    path.unlink() if harm == "removed" else os.truncate(path, 3_000)
+    for _ in range(2):
+        try:
+            assert file.read(5_000, 2_000) == content[2_000:7_000]
+        except ColdError:
+            cached.put(2_000, content[2_000:7_000]).release()
+    assert file.read(5_000, 2_000) == content[2_000:7_000]
+    cached.put(20_000, content[20_000:32_000]).release()  # others have to go
+    assert file.read(5_000, 25_000) == content[25_000:30_000]
+    file.close()
+    with suppress(ColdError):
+        assert cached.open().read(5_000, 25_000) == content[25_000:30_000]
+
+
+def test_one_for_which_there_is_no_descriptor_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TierCache(str(tmp_path), 12_000)
+    cache.clear()
+    cached = cache.segment(_KEY, _stored(0), "f")
+    cached.put(0, _content(0)[:10_000]).release()
+    with monkeypatch.context() as patched:
+        refused = StorageError("open", "f", OSError(errno.EMFILE, "too many open files"))
+        patched.setattr(OsDisk, "open", Mock(side_effect=refused))
+        cache.shrink(0)
+    assert cached.open().read(10, 0) == _content(0)[:10]
+
+
+def test_two_stored_segments_of_one_name_share_no_file(tmp_path: Path) -> None:
+    """As a store may say that does not tell the truth."""
+    cache = TierCache(str(tmp_path), _SIZE)
+    cache.clear()
+    first, second = (cache.segment(_KEY, _stored(0), folder) for folder in ("f", "g"))
+    first.put(0, b"a" * 10).release()
+    second.put(0, b"b" * 10).release()
+    assert [one.open().read(10, 0) for one in (first, second)] == [b"a" * 10, b"b" * 10]
+
+
+def test_a_file_of_which_nothing_is_left_goes(tmp_path: Path) -> None:
+    cache = TierCache(str(tmp_path), _SIZE)
+    cache.clear()
+    for number in range(3):
+        cache.segment(_KEY, _stored(number), "f").put(0, _content(number)).release()
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,12 +1,18 @@
 """A manifest says what was written into it, or is refused."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from segments.checksum import crc32
 from segments.codec import Damage
 from segments.errors import FormatError, VersionError
+from segments.tier.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
 from segments.tier.keys import StreamKey, creation_in, parse_object
 from segments.tier.manifest import (
     Manifest,
@@ -130,3 +136,86 @@ def test_keys_are_plain_and_short(host: str, name: str) -> None:
     assert parts[1] not in ("cluster", "catalog")
     assert creation_in("/".join(parts[:3])) == "0123456789abcdef"
     assert parse_object(parts[3]) == (1 << 62, 99, "f" * 16, ".segment")
+
+
+_ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    1.5,
+    "x",
+    "../../x",
+    "",
+    [],
+    {},
+    [[]],
+    1 << 70,
+    "\ud800",
+    "a" * 9_999,
+]
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values in a value."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for name in value if isinstance(value, dict) else range(len(value)):
+            yield from _places(value[name], (*path, name))
+
+
+def _changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    copy = json.loads(json.dumps(value))
+    at = copy
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = odd
+    return copy
+
+
+def _with_crc(lines: list[Any]) -> bytes:
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    return body + b'{"crc32":%d}\n' % crc32(body)
+
+
+def test_fields_of_the_wrong_type_are_one_sentence() -> None:
+    """Whatever is accepted can be used: its keys be told, and it be written again."""
+    tracking = StoredTracking(10, 2, f"{1:016x}", StoredFile(3, 4))
+    manifest = replace(_small(), tracking=tracking, arguments={"max-age": "7D"})
+    damaged = replace(manifest.segments[1], damage=(Damage(8, 9, 5, 6),))
+    manifest = replace(manifest, segments=(manifest.segments[0], damaged))
+    lines = [json.loads(line) for line in encode_manifest(manifest).splitlines()[:-1]]
+    sentences = []
+    for path in _places(lines):
+        for odd in _ODD:
+            try:
+                found = decode_manifest(_with_crc(_changed(lines, path, odd)))
+            except FormatError as error:
+                sentences.append(str(error))
+                continue
+            assert decode_manifest(encode_manifest(found)) == found
+            assert found.first_offset >= 0 <= found.size
+            assert {key.count("/") for key in Manifest.keys(found)} == {3}, path
+            hash(found.stream.folder)
+    assert sentences
+    assert all(len(one) < 200 and one.isprintable() for one in sentences)
+
+
+@pytest.mark.parametrize("decode", [decode_manifest, decode_cluster])
+def test_json_that_is_deep_or_no_names(decode: Callable[[bytes], object]) -> None:
+    for line in (b"[" * 100_000, b'{"a":' * 100_000, b"[]", b"7", b"null", b'"a"', b"\xff"):
+        with pytest.raises(FormatError):
+            decode(line + b'\n{"crc32":%d}\n' % crc32(line + b"\n"))
+
+
+def test_fields_of_the_cluster_object() -> None:
+    copy = CatalogCopy(3, 2, f"{5:016x}", 10, 11)
+    content = encode_cluster(Cluster(revision=1, epoch=2, writer="w", start="s", catalog=copy))
+    line = json.loads(content.splitlines()[0])
+    for path in _places(line):
+        for odd in _ODD:
+            with suppress(FormatError):
+                found = decode_cluster(_with_crc([_changed(line, path, odd)]))
+                assert decode_cluster(encode_cluster(found)) == found
+                assert found.epoch + 1
+                assert found.catalog is None or ".." not in found.catalog.key

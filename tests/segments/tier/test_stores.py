@@ -12,6 +12,7 @@ import pytest
 from segments.errors import StorageError
 from segments.tier.keys import StreamKey
 from segments.tier.object_store import (
+    MOST_WHOLE,
     ConflictError,
     DeniedError,
     MissingError,
@@ -296,8 +297,8 @@ class TestWithoutCompareAndSet:
 
     def test_gives_back_what_was_replaced(self) -> None:
         class Caches(FakeStore):
-            def get(self, key: str) -> Any:
-                return super().get(key)._replace(content=b"1")
+            def get(self, key: str, most: int = MOST_WHOLE) -> Any:
+                return super().get(key, most)._replace(content=b"1")
 
         self.check(Caches(), "it gave back another object than the one it had stored")
 
