@@ -517,10 +517,7 @@ class Log:
         for segment in self.segments:
             one = stored.get(segment.base_offset)
             if segment.cold is None:
-                is_same = one is not None and (one.size, one.next_offset) == (
-                    segment.size,
-                    segment.next_offset,
-                )
+                is_same = one is not None and segment.is_as_stored(one)
                 segment.stored = one if is_same and self.is_sealed(segment) else None
             elif one is not None:
                 segment.stored = one

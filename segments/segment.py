@@ -194,6 +194,19 @@ class Segment:
         segment.is_indexable = FILTER_SUFFIX in stored.files
         return segment
 
+    def is_as_stored(self, stored: StoredSegment) -> bool:
+        """Whether a store has this segment, and not another one from the same offset on.
+
+        Two servers that began with the same data folder write segments that are as long, with other
+        messages in them; so their times are compared, too, unless damage keeps one from knowing.
+        """
+        if (self.size, self.next_offset) != (stored.size, stored.next_offset):
+            return False
+        if self.damage or stored.damage or not self.num_chunks:
+            return True
+        mine = (self.num_chunks, self.first_timestamp_ms, self.last_timestamp_ms)
+        return mine == (stored.num_chunks, stored.first_timestamp_ms, stored.last_timestamp_ms)
+
     def reaches_to(self, next_base: int) -> None:
         """The next segment begins here; offsets between its end and that are lost."""
         if next_base > self.next_offset:
@@ -204,6 +217,8 @@ class Segment:
     def make_cold(self, cold: CachedSegment) -> None:
         """From now on it is read from the store; who reads it already keeps its file."""
         self.cold = cold
+        if FILTER_SUFFIX not in cold.stored.files:
+            self.is_indexable = False  # nobody could fetch it, or make it
 
     def release(self) -> None:
         """Give back what `acquire` gave; the last one closes the file."""

@@ -37,7 +37,7 @@ def _escaped(name: str) -> str:
     found = quote(name, safe="").replace("~", "%7E").replace(".", "%2E", 1)
     if found in _RESERVED:
         found = f"%{ord(found[0]):02X}{found[1:]}"
-    if len(found) > _MOST_ESCAPED:
+    if len(found) > _MOST_ESCAPED or _HASHED.fullmatch(found):  # no name is another's hash
         digest = blake2b(name.encode(), digest_size=16).hexdigest()
         found = f"{found[: _MOST_ESCAPED - _HASH_ROOM]}-{digest}"
     return found

@@ -69,7 +69,6 @@ def conflict(log: Log, manifest: Manifest) -> str:
         here = segments.get(one.base_offset)
         if here is None or not log.is_sealed(here):
             return f"the tier has a segment from offset {one.base_offset} on, the data folder none"
-        is_same = (here.size, here.next_offset) == (one.size, one.next_offset)
-        if here.cold is None and not is_same:
+        if here.cold is None and not here.is_as_stored(one):
             return f"the segment from offset {one.base_offset} on is another one in the tier"
     return ""

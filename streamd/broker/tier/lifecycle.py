@@ -172,10 +172,12 @@ class Known(NamedTuple):
 
     Attributes:
         is_orphan: a stream in the store is an earlier one of a name that there is.
+        is_used: it is that of the catalog, or may be: what the store says may be old.
         in_work: keys of objects of uploads that are under way.
     """
 
     is_orphan: Callable[[StreamKey], bool]
+    is_used: Callable[[StreamKey], bool]
     in_work: Callable[[], Collection[str]]
 
 
@@ -212,12 +214,15 @@ class _Search:
         self.orphans: list[Orphan] = []
         self._store, self._me, self._known = store, me, known
         self._old_ms = now_ms - _DAY_MS
+        self._in_work: set[str] = set()
         self._is_dry = is_dry
         self._since = 0
 
     def look_at(self, folder: str) -> None:
         """Find the orphans in the folder of one life of a stream."""
         listed = list(self._store.listing(folder))
+        # What was listed, and is in work no more, is named by the manifest that is read after this.
+        self._in_work = set(self._known.in_work())
         manifest_key = f"{folder}/{MANIFEST_NAME}"
         try:
             manifest = decode_manifest(self._store.get(manifest_key).content)
@@ -226,10 +231,10 @@ class _Search:
             return
         except FormatError:
             return  # of a later version, or damaged: nothing is certain
-        if manifest.epoch > self._me.epoch:
+        if manifest.epoch > self._me.epoch or manifest.stream.folder != folder:
             return
-        is_nobodys = manifest.epoch < self._since or self._known.is_orphan(manifest.stream)
-        if manifest.is_deleted or is_nobodys:
+        is_late = manifest.epoch < self._since and not self._known.is_used(manifest.stream)
+        if manifest.is_deleted or is_late or self._known.is_orphan(manifest.stream):
             self._take(listed, manifest.stream)
             return
         named = manifest.keys() | {manifest_key}
@@ -256,7 +261,7 @@ class _Search:
         return name.epoch < self._me.epoch or one.modified_ms < self._old_ms
 
     def _take(self, found: list[Listed], stream: StreamKey | None = None) -> None:
-        in_work = self._known.in_work()
+        in_work = self._in_work.union(self._known.in_work())
         found = [one for one in found if one.key not in in_work]
         self.num_orphans += len(found)
         self.num_bytes += sum(one.size for one in found)

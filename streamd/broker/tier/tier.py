@@ -489,7 +489,7 @@ class Tier:
         if self._fence:
             raise Refused(Reason.PRECONDITION_FAILED, self._fence)
 
-        known = lifecycle.Known(self._is_orphan, self._in_work)
+        known = lifecycle.Known(self._is_orphan, self._is_used, self._in_work)
         return await lifecycle.collect(
             self.store, self.identity, self.now_ms(), known, is_dry=dry_run
         )
@@ -508,6 +508,11 @@ class Tier:
             )
             return False
         return stream.key is not None and key.creation < stream.key.creation
+
+    def _is_used(self, key: StreamKey) -> bool:
+        """A stream in the store may be the one of the catalog."""
+        stream = self._streams.get((Name(key.virtual_host), Name(key.stream)))
+        return stream is not None and stream.key in (None, key)
 
     def _in_work(self) -> set[str]:
         """Objects that are about to be named."""

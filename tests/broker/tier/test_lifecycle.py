@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from segments.tier.cluster import decode_cluster, encode_cluster
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import encode_manifest
 from segments.tier.object_store import TierError
@@ -201,6 +202,63 @@ class TestOrphans:
             fewer = replace(manifest, segments=manifest.segments[:1])
             store.objects[key] = Kept(encode_manifest(fewer), before.etag, 0)
             store.after = hook
+            await tier_of(server).collect(dry_run=False)
+            assert manifest.keys() <= set(store.objects)
+
+    async def test_of_an_upload_that_ends_after_the_manifest_was_read(self, tmp_path: Path) -> None:
+        """Its objects look old, because the clock has jumped, say."""
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            manifest = manifest_of(store, "s")
+            store.now_ms -= 2 * DAY_MS
+            for kept in store.objects.values():
+                kept.modified_ms -= 2 * DAY_MS
+            tier, key = tier_of(server), manifest.stream.manifest
+            last = manifest.segments[-1]
+            fewer = encode_manifest(replace(manifest, segments=manifest.segments[:-1]))
+            now = store.objects[key]
+            store.objects[key] = Kept(fewer, "before", 0)
+            in_work = {last.key(manifest.stream, suffix) for suffix in last.files}
+            tier._in_work = lambda: set(in_work)  # type: ignore[method-assign]
+
+            def named(call: Call) -> None:
+                if call.name == "get" and call.key == key:
+                    store.objects[key] = now
+                    in_work.clear()
+
+            store.after = named
+            await tier.collect(dry_run=False)
+            assert manifest.keys() <= set(store.objects)
+
+    async def test_a_stream_whose_manifest_comes_back_as_it_was_long_ago(
+        self, tmp_path: Path
+    ) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            tier = tier_of(server)
+            manifest = manifest_of(store, "s")
+            old = encode_manifest(replace(manifest, epoch=0))
+            store.objects[manifest.stream.manifest].content = old
+            cluster = store.objects["v1/cluster"]
+            since = replace(decode_cluster(cluster.content), since=1)
+            cluster.content = encode_cluster(since)
+            await tier.collect(dry_run=False)
+            assert manifest.keys() <= set(store.objects)
+
+    async def test_a_manifest_in_the_folder_of_another_stream(self, tmp_path: Path) -> None:
+        """As somebody leaves it who copies folders."""
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            manifest = manifest_of(store, "s")
+            deleted = encode_manifest(replace(manifest, is_deleted=True))
+            copied = StreamKey("/", "copy", "1" * 20)
+            store.objects[copied.manifest] = Kept(deleted, "e", 0)
             await tier_of(server).collect(dry_run=False)
             assert manifest.keys() <= set(store.objects)
 

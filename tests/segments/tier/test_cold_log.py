@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from segments import Log, at_offset
+from segments import ChunkMatcher, Log, at_offset
 from segments.checksum import crc32
 from segments.disk import OsDisk
 from segments.errors import CorruptError
@@ -15,6 +15,7 @@ from segments.tier.cache import ColdError, TierCache
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import MANIFEST_FILE, write_copy
 from segments.tier.manifest import Manifest, StoredFile, StoredSegment
+from segments.tier.planning import conflict
 from tests.support.logs import append
 
 _KEY = StreamKey("/", "s", "1")
@@ -215,3 +216,32 @@ def test_a_copy_that_is_damaged_is_not_taken_for_no_copy(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(CorruptError, match=r"manifest is damaged.*the store has it, too"):
         Log.open(str(tmp_path / "s"), _POLICY)
+
+
+def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Two that began with the same folder have written as much, at other times."""
+    log, other = _write(tmp_path / "s"), Log.open(str(tmp_path / "t"), _POLICY)
+    for at in range(60):
+        append(other, [b"%d " % at * 50], [b"value %d" % (at % 7)], now_ms=1_000 * at + 5)
+    assert [s.size for s in log.segments[:2]] == [s.size for s in other.segments[:2]]
+    manifest = _store(other, 2, {})
+    log.is_stored(manifest)
+    assert not any(segment.stored for segment in log.segments)
+    assert "is another one in the tier" in conflict(log, manifest)
+    other.is_stored(manifest)
+    assert all(segment.stored for segment in other.segments[:2])
+    assert not conflict(other, manifest)
+
+
+def test_a_segment_that_was_stored_without_its_filter_index(tmp_path: Path) -> None:
+    """No filter index is asked for that the store does not have."""
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    log.is_stored(_store(log, 3, contents))
+    log.flush(with_checkpoint=True)
+    first = log.segments[0]
+    log.make_cold(first)
+    first.drop_filters()
+    reader = Reader(log, log.find(at_offset(0)), ChunkMatcher([b"value 1"]))
+    with pytest.raises(ColdError) as caught:
+        reader.read(16, 1 << 20, 100)
+    assert caught.value.suffix in ("", *caught.value.cached.stored.files)

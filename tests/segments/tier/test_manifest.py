@@ -219,3 +219,10 @@ def test_fields_of_the_cluster_object() -> None:
                 assert decode_cluster(encode_cluster(found)) == found
                 assert found.epoch + 1
                 assert found.catalog is None or ".." not in found.catalog.key
+
+
+def test_no_name_is_taken_for_the_hash_of_another() -> None:
+    """Nobody can put a stream in the place of one with a long name."""
+    long = StreamKey("/", "n" * 250, "1")
+    escaped = long.folder.rpartition("/")[2].rpartition("~")[0]
+    assert StreamKey("/", escaped, "1").folder != long.folder
