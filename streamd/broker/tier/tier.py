@@ -510,9 +510,16 @@ class Tier:
         return stream.key is not None and key.creation < stream.key.creation
 
     def _is_used(self, key: StreamKey) -> bool:
-        """A stream in the store may be the one of the catalog."""
-        stream = self._streams.get((Name(key.virtual_host), Name(key.stream)))
-        return stream is not None and stream.key in (None, key)
+        """A stream in the store is the one of the catalog, or may be; blocks."""
+        host, name = Name(key.virtual_host), Name(key.stream)
+        stream = self._streams.get((host, name))
+        if stream is None or stream.key is not None:
+            return stream is not None and stream.key == key
+        try:
+            copy = _copy_in(self._disk, stream_folder(self._data, host, name))
+        except SegmentsError:
+            return True
+        return copy is not None and copy.stream == key
 
     def _in_work(self) -> set[str]:
         """Objects that are about to be named."""
