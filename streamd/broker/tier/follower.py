@@ -339,7 +339,7 @@ class Follower:
         if manifest is not None and manifest.stream.folder == one.folders[0]:
             with suppress(MissingError):
                 found = read_changed(self._store, FoundManifest(manifest, one.etag))
-                if not found.manifest.is_deleted:
+                if not found.manifest.is_deleted and found.manifest.epoch >= self._since:
                     return found
         return newest_manifest(self._store, one.folders, self._since)
 
