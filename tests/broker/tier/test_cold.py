@@ -83,7 +83,7 @@ async def test_finding_without_a_tier(peer: Peer, server: Harness) -> None:
 
 
 @pytest.mark.parametrize("restored", [False, True])
-@pytest.mark.parametrize("offset", [0, 1, 4, 9, 10])
+@pytest.mark.parametrize("offset", [0, 4, 9, 10])
 async def test_truncating(
     peer: Peer, server: Harness, store: FakeStore, offset: int, restored: bool
 ) -> None:

@@ -35,11 +35,8 @@ async def amqp(server: Harness) -> AmqpPeer:
     return peer
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("restored", [False, True])
-@pytest.mark.parametrize(
-    "start", ["first", 0, 1, 55, 99, "last", Field("T", 1_700_000_003), "100s"]
-)
+@pytest.mark.parametrize(("cache_bytes", "restored"), [(0, True), (1 << 20, False)])
+@pytest.mark.parametrize("start", ["first", 55, "last", Field("T", 1_700_000_003)])
 async def test_what_they_get(
     amqp: AmqpPeer, server: Harness, store: FakeStore, start: Any, restored: bool, cache_bytes: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from segments.keys.files import keys_of
 from segments.log import Log
+from segments.message import Message
 from segments.search import (
     KeysUnknown,
     Limits,
@@ -163,4 +164,38 @@ def test_the_page_ends_where_the_tier_does_not_answer() -> None:
         assert searched.is_away
         assert not searched.has_progressed
         assert searched.page.after
+        log.close()
+
+
+def test_a_scan_fetches_many_chunks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_BLOCK", 256)
+    log, messages = write([ChunkPlan(0, 1, [order("1")]) for _ in range(40)], per_segment=20)
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, 1 << 20)
+        make_cold(log, store)
+        found = run(log, store, SearchRequest(limit=1_000)).messages
+        assert len(found) == len(messages) == 40
+        assert store.count("get_range") == 2  # one for each segment
+        log.close()
+
+
+def test_a_filter_value_fetches_its_chunks_alone() -> None:
+    """Also where the filter index has to be fetched before."""
+    regions = ["EU" if n == 7 else "US" for n in range(20)]
+    plan = [
+        ChunkPlan(
+            0, 1, [Message(b"z" * 3_000, application_properties={"region": regions[n]}).encode()]
+        )
+        for n in range(20)
+    ]
+    log, _ = write(plan, per_segment=20)
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, 1 << 20)
+        make_cold(log, store, restored=True)
+        asked = SearchRequest(filter_values=(b"EU",), filter_properties=("region",))
+        assert [m.offset for m in run(log, store, asked).messages] == [7]
+        assert store.count("get_range") == 1
+        assert store.size("get_range") < 4_000
         log.close()
