@@ -105,7 +105,7 @@ QUICK = Size(
     publish=50_000,
     upload=4 * MIB,
     rate=20_000_000,
-    cold=8 * MIB,
+    cold=16 * MIB,
     streams=3,
     restore=4 * MIB,
     firsts=2,
@@ -266,8 +266,10 @@ def cold_stream(bench: Bench) -> Cold:
     data, place = bench.data(), bench.place()
     with Target(data, *at_once(place)) as target, target.connect() as connection:
         connection.request(c.Create, STREAM, bench.arguments())
+        turn = RUN * VALUES  # messages in which each value comes once
+        turns = max(messages_in(bench.size.cold) // turn // _TIMES, 1)
         for _ in range(_TIMES):  # or full segments wait for the disk, and the newest one grows
-            publish_all(connection, messages_in(bench.size.cold // _TIMES), values=VALUES)
+            publish_all(connection, turn * turns, values=VALUES)
             wait_until_stored(connection)
         mark(connection, STREAM)
         wait_until_stored(connection)
