@@ -69,7 +69,9 @@ _SOON_SECONDS = 0.1  # until it is looked again whether an index is made
 _FAULT_SECONDS = 30.0  # until it is looked again whether somebody has mended what is wrong
 _SHORTAGE_SECONDS = 1.0
 _KEYS_SECONDS = 60.0  # that a key index is waited for
-_MOST_OVER = 2  # segments by which a stream may exceed its local limit while files have to stay
+# A stream may exceed its local limit by so many segments while files have to stay; another one may
+# be on its way to the store.
+_MOST_OVER = 1
 _KEPT_TRACKING_BYTES = 16 << 10  # in memory; larger ones are read from the store
 
 
