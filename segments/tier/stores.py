@@ -63,10 +63,10 @@ def probe(store: ObjectStore) -> str:
     key = f"probe-{uuid4().hex}"
     try:
         told = _cannot_compare_and_set(store, key)
-    except TierError:
+    except TierError as error:
         with suppress(TierError):
             store.delete([key])
-        raise
+        raise type(error)(str(error).replace(key, "a probe")) from error  # told once, not each time
     store.delete([key])
     return told and f"{store} cannot compare-and-set, so only one server may use it: {told}"
 

@@ -319,3 +319,18 @@ def test_a_probe_that_fails_says_why_and_leaves_nothing(name: str, error: TierEr
         with pytest.raises(type(error), match=str(error)):
             probe(store)
         assert store.objects == {} or name == "delete"
+
+
+def test_a_probe_that_fails_says_the_same_each_time() -> None:
+    """So that it is one line of the log, however often it is tried."""
+
+    class Refusing(FakeStore):
+        def create(self, key: str, content: bytes) -> str:
+            raise DeniedError(f"cannot write {key}, {len(content)} bytes")
+
+    told = set()
+    for _ in range(2):
+        with pytest.raises(DeniedError) as caught:
+            probe(Refusing())
+        told.add(str(caught.value))
+    assert told == {"cannot write a probe, 1 bytes"}
