@@ -214,6 +214,11 @@ class Reader:
         self._window = b""
         self._let_go(self._pins)
 
+    def rest(self) -> None:
+        """Nothing is read for a while: what is kept of a cold segment may go."""
+        if self._pins:
+            self.drop_readahead()
+
     def pin_segment(self) -> Segment | Held:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""
         self._segment.acquire()

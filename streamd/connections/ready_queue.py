@@ -177,6 +177,16 @@ class QueuedConsumer(ABC):
             if self.state is ConsumerState.IDLE and self._demand is not None:
                 self._demand.release()  # it may not send now
 
+    def rest(self, reader: Reader | None) -> None:
+        """It does not read on now: nothing in the cache is kept for it.
+
+        A peer that gives no credit, or takes nothing of what it is sent, must not fill the disk.
+        """
+        if reader is not None:
+            reader.rest()
+        if self._demand is not None and self.state is not ConsumerState.FETCHING:
+            self._demand.release()
+
     def has_read(self, reader: Reader) -> None:
         """It has read on: what was kept for that may go, and what it needs soon is fetched."""
         if self._demand is not None:

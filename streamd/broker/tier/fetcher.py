@@ -186,6 +186,7 @@ class Demand:
         pins, self._pins = self._pins, []
         for pin in pins:
             pin.release()
+        self._fetcher.keeps_nothing(self)
 
     def stop(self) -> None:
         """Nothing is needed at the moment: nobody is told."""
@@ -254,6 +255,7 @@ class Demand:
         callback = self._callback
         if callback is not None and self._error is error:
             self._callback = self._error = None
+            self._fetcher.keeps(self)
             callback()
 
     def _forget_jobs(self) -> None:
@@ -261,6 +263,7 @@ class Demand:
         self._waits_for.clear()
         self.needed.clear()
         self.soon.clear()
+        self._fetcher.has_nothing(self)
         for job in jobs:
             job.users.pop(self, None)
             self._fetcher.left(job)
@@ -290,6 +293,7 @@ class Fetcher:
         self._files: dict[tuple[CachedSegment, str], _Job] = {}
         self._needed: dict[Demand, None] = {}  # in the order of their turns
         self._soon: dict[Demand, None] = {}
+        self._kept: dict[Demand, None] = {}  # that were told, the oldest first
         self._held_back: _Job | None = None
         self._running = self._running_bytes = 0
         self._is_away = self._is_full = False
@@ -416,6 +420,30 @@ class Fetcher:
     def wants_turn(self, demand: Demand) -> None:
         """A demand has a job that it does not wait for."""
         self._soon[demand] = None
+
+    def has_nothing(self, demand: Demand) -> None:
+        """A demand wants nothing any more: it has no turn."""
+        self._needed.pop(demand, None)
+        self._soon.pop(demand, None)
+
+    def keeps_nothing(self, demand: Demand) -> None:
+        """A demand has read what it has waited for."""
+        self._kept.pop(demand, None)
+
+    def keeps(self, demand: Demand) -> None:
+        """A demand has what it has waited for, and keeps it until it has been read.
+
+        Those that do not come to read it, as their peers take nothing, are not to fill the disk.
+        """
+        self._kept.pop(demand, None)
+        self._kept[demand] = None
+        most = self.cache.max_bytes + MAX_BYTES
+        while self._kept and self.cache.num_bytes > most:
+            oldest = next(iter(self._kept))
+            if oldest is demand:
+                return
+            oldest.release()
+            self.cache.shrink(self.cache.max_bytes)
 
     def left(self, job: _Job) -> None:
         """Somebody does not want a job any more."""

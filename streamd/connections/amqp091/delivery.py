@@ -375,6 +375,7 @@ class Deliveries:
         self.held = self.properties_size = 0
         self._cannot_read = cannot_read
         self._delayed: dict[AmqpConsumer, None] = {}
+        self._all: dict[AmqpConsumer, None] = {}
         self._has_delayed = Wakeup()
 
     def add(
@@ -393,6 +394,7 @@ class Deliveries:
         """
         consumer = AmqpConsumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
+        self._all[consumer] = None
         self.num_consumers += 1
         self.traffic.consumers += 1
         self.properties_size += properties_size(arguments.items())
@@ -404,6 +406,7 @@ class Deliveries:
         self.traffic.consumers -= 1
         self.properties_size -= properties_size(consumer.arguments.items())
         self._delayed.pop(consumer, None)
+        self._all.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
 
     def hold(self, size: int) -> None:
@@ -441,6 +444,8 @@ class Deliveries:
             TransportClosed: the peer is gone.
         """
         if transport.is_congested:
+            for waiting in self._all:  # a peer that never reads holds nothing in the cache
+                waiting.rest(waiting.reader)
             await transport.drained()
             return
         consumer = self.queue.next()
@@ -459,6 +464,8 @@ class Deliveries:
         else:
             await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
         consumer.check()
+        if consumer.state not in (ConsumerState.READY, ConsumerState.DELAYED):
+            consumer.rest(consumer.reader)
 
     def cannot_read(self, consumer: AmqpConsumer, error: SegmentsError) -> None:
         """The stream of a consumer cannot be read: all that read it on this connection end."""

@@ -23,7 +23,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
 from streamd.broker.tier.fetcher import NoTierError
 from streamd.broker.traffic import ProtocolTraffic
-from streamd.connections.ready_queue import QueuedConsumer, ReadyQueue
+from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
 from streamd.net.transport import FileUnreadable, Transport
 from streamd.wire.stream.deliver import encode_deliver_head
@@ -383,6 +383,7 @@ class Delivery:
             for waiting in self.subscriptions.values():  # a peer that never reads holds nothing
                 if waiting.reader is not None:
                     waiting.reader.drop_readahead()
+                waiting.rest(waiting.reader)
             await transport.drained()
             return
         subscription = self.queue.next()
@@ -405,6 +406,8 @@ class Delivery:
                 break
         subscription.tell_watchers()
         subscription.check()
+        if subscription.state is not ConsumerState.READY:
+            subscription.rest(subscription.reader)
 
     async def _send(
         self,

@@ -326,3 +326,22 @@ def test_little_is_fetched_that_is_not_wanted() -> None:
             found = plan.merged(chosen)
             assert sum(one.end - one.start for one in found) <= 1.25 * wanted + size
             assert all(one.end - one.start <= plan.MOST_MERGED for one in found)
+
+
+async def test_those_that_never_read_do_not_fill_the_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers that take nothing of what they are sent: the bytes that are kept for them may go."""
+    monkeypatch.setattr(fetching, "MAX_BYTES", 3 * _CHUNK)
+    world.cache.max_bytes = 2 * _CHUNK
+    demands = [world.want(f"{n}", n) for n in range(20)]
+    await trio.sleep(60)
+    assert len(world.done) == 20
+    assert world.cache.num_bytes <= 7 * _CHUNK
+    world.cache.shrink(0)
+    assert world.has(19)
+    assert not world.has(0)
+    for demand in demands:
+        demand.stop()
+    assert not world.pins
+    assert not world.fetcher._kept

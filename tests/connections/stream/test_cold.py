@@ -304,3 +304,41 @@ async def test_chaos(peer: Peer, server: Harness, store: FakeStore) -> None:
     await trio.sleep(100)
     assert not fetcher.num_waiting
     assert fetcher.num_errors
+
+
+def _kept(server: Harness) -> int:
+    """Bytes of the cache that somebody keeps there."""
+    cache = server.server.broker.fetcher.cache
+    cache.shrink(0)
+    return cache.num_bytes
+
+
+async def test_who_has_no_credit_keeps_nothing_in_the_cache(
+    peer: Peer, server: Harness, store: FakeStore
+) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    for n in range(10):
+        await peer.store(bodies(10, f"{n}-" * 100), first_id=10 * n)
+    make_stream_cold(server.host.find("s"), store)
+    await peer.subscribe("s", FIRST, credit=1)
+    for n in range(8):
+        assert await ids(peer, 1) == [10 * n]
+        await peer.silence()
+        assert not _kept(server)
+        await peer.send(c.Credit(1, 1))
+
+
+async def test_those_that_come_and_go_while_the_store_hangs_leave_nothing(
+    reader: Peer, server: Harness, store: FakeStore
+) -> None:
+    fetcher = server.server.broker.fetcher
+    store.seconds = lambda _call: 3_600.0
+    for number in range(20):
+        await reader.subscribe("s", at(number * 5), credit=1)
+        await trio.sleep(1)
+        assert await reader.code(c.Unsubscribe, 1) == OK
+    await trio.sleep(1)
+    assert not fetcher._needed
+    assert not fetcher._soon
+    assert not fetcher._kept
