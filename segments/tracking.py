@@ -149,10 +149,10 @@ def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
         next_offset: the offset.
         before: what chunks before it say, as far as they were looked at.
         now: a snapshot of what is known now: stored offsets, and sequences of publishers that have
-            sent nothing since.
+            sent nothing since. Of an offset behind the end, the end is kept: other messages come
+            there, and the consumer has not seen them.
     """
     found: dict[bytes, Block] = {}
-    offsets = []
     for block in (*before.snapshot_blocks(), *now):
         if block.kind == OFFSET:
             continue
@@ -161,7 +161,10 @@ def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
             continue
         if known is None or (known.chunk_id or 0) <= block.chunk_id:
             found[block.id] = block
-    offsets = [block for block in now if block.kind == OFFSET]
+    last = max(0, next_offset - 1)
+    offsets = [
+        block._replace(value=min(block.value, last)) for block in now if block.kind == OFFSET
+    ]
     sequences = sorted(found.values(), key=lambda block: block.chunk_id or 0)
     return Tracking.from_snapshot([*(b for b in sequences if b.kind == SEQUENCE), *offsets])
 

@@ -112,3 +112,21 @@ async def test_what_it_has_left_is_removed(tmp_path: Path) -> None:
             await tier_of(new).collect(dry_run=False)
             assert not manifests(store)
             assert {key for key in store.objects if "/catalog/" not in key} == {CLUSTER}
+
+
+async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path) -> None:
+    """The first one had seen more than what was stored; at these offsets come other messages."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as old:
+        peer = await _publisher(old, "s", is_new=True)
+        store.fail(key=".segment", skip=1, times=-1)
+        async with old.host.find("s").opened():
+            await old.host.find("s").set_offset("app", 199)
+        await publish(peer, 0, 10)
+        await passes(60)
+        stored = manifest_of(store, "s").next_offset
+        assert 0 < stored < 199
+    store.heal()
+    async with tiered(tmp_path / "new", store, restore=True) as new:
+        async with new.host.find("s").opened() as log:
+            assert log.tracking.offset(b"app") == stored - 1
