@@ -26,11 +26,20 @@ ANSWER_SECONDS = 30
 _QUIET_SECONDS = 0.3  # a consumer that has got nothing for so long has got everything
 _BATCH = 12
 
-# The same arguments in the three protocols; small segments that come and go.
+# The same arguments in the three protocols; small segments that come and go, and that leave the
+# disk where there is a tier.
 ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     "length": {"stream-max-segment-size-bytes": 1_500, "max-length-bytes": 5_000},
-    "age": {"stream-max-segment-size-bytes": 1_000, "max-age": "1s"},
-    "filter": {"stream-max-segment-size-bytes": 2_500, "stream-filter-size-bytes": 32},
+    "age": {
+        "stream-max-segment-size-bytes": 1_000,
+        "max-age": "1s",
+        "stream-local-max-length-bytes": 0,
+    },
+    "filter": {
+        "stream-max-segment-size-bytes": 2_500,
+        "stream-filter-size-bytes": 32,
+        "stream-local-max-length-bytes": 3_000,
+    },
 }
 KEYS = "stream-key-properties"
 _SIZES = {str(a["stream-max-segment-size-bytes"]): name for name, a in ARGUMENTS.items()}

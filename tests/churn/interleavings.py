@@ -4,6 +4,9 @@ One interleaving is a server in memory, some clients with some requests each, an
 requests, for the order in which trio runs tasks, and for how long work in threads takes. The same
 seed gives the same run. After it the catalog, the memory and the folders must agree, nothing may be
 left of the clients, and every answer must be explained.
+
+Every other server has a tier whose store refuses now and then, before or after it has done what it
+was asked for. In the end the store has what the streams say that it has, and nothing of others.
 """
 
 import argparse
@@ -15,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,19 +26,25 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from segments.checksum import crc32
 from segments.disk import OsDisk
 from segments.keys import schedule
 from segments.keys.files import KeyJob, make_table
 from segments.keys.worker import Answer
+from segments.tier.manifest import Manifest, decode_manifest
+from segments.tier.object_store import TierError
+from segments.tier.planning import next_unstored
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog
 from streamd.broker.key_worker import WorkerDied
+from tests.broker.tier.support import tiered
 from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS
 from tests.churn.innocents import Innocents
 from tests.churn.network import Memory
 from tests.churn.seekers import WAYS, Seekers
 from tests.churn.server_log import is_unexplained
+from tests.support.fake_store import Call, FakeStore
 from tests.support.server import Harness, harness
 from tests.support.syncs import work_beside
 
@@ -49,6 +58,8 @@ _INNOCENT_SECONDS = 0.012
 _SIZES = Sizes(streams=2, routes=1, realms=1, messages=40, shelves=1)
 _DELAYS = (0, 0, 0, 0.001, 0.004, 0.02)  # seconds that work in a thread takes
 _SETTLE_SECONDS = 5
+_REFUSED = 0.02  # how often the store refuses
+_TIER_SECONDS = 300  # until all is stored, and removed, that is to be
 _AT_ONCE = 20  # given to a process
 _FOLDER = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 _SECONDS = 3_600  # of virtual time, until everything must have ended
@@ -86,6 +97,7 @@ class Interleaving:
         self._seed = seed
         self._chance = Random(seed)
         self.world = World(_SIZES, lost_seconds=None)
+        self._store = FakeStore() if seed % 2 else None
         self._faults: list[str] = []
 
     def run(self) -> list[str]:
@@ -103,12 +115,22 @@ class Interleaving:
 
     async def _run(self) -> None:
         with trio.move_on_after(_SECONDS) as limit:
-            async with harness(self._folder) as server:
+            async with self._server() as server:
                 threads.in_thread = self._in_thread  # the harness puts the real one back
                 server.server.broker._resources.keys.worker.make = self._make  # type: ignore
                 await self._act(server)
         if limit.cancelled_caught:
             self._faults.append("the run does not end")
+
+    def _server(self) -> AbstractAsyncContextManager[Harness]:
+        if self._store is None:
+            return harness(self._folder)
+        self._store.before = self._store.after = self._refuse
+        return tiered(self._folder, self._store)
+
+    def _refuse(self, _call: Call) -> None:
+        if self._chance.random() < _REFUSED:
+            raise TierError("the connection broke off")
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
         await trio.lowlevel.checkpoint()
@@ -152,6 +174,8 @@ class Interleaving:
         self._faults += _disagreements(server)
         await innocents.check()
         await seekers.check(keys=2)
+        if self._store is not None:
+            self._faults += await _stored_badly(server, self._store)
 
 
 # -- what must hold
@@ -178,6 +202,45 @@ def _disagreements(server: Harness) -> list[str]:
     if folders != expected:
         found.append(f"folders and streams differ: {sorted(folders ^ expected)}")
     return found + [f"{count} {what} are left" for what, count in _left(server).items() if count]
+
+
+async def _stored_badly(server: Harness, store: FakeStore) -> list[str]:
+    """Where the store differs from what the streams say, once it answers."""
+    store.before = store.after = lambda _call: None
+    await trio.sleep(_TIER_SECONDS)
+    found = []
+    known = set()
+    for host in server.server.broker.virtual_hosts.values():
+        for name in host.names():
+            async with host.find(name).opened() as log:
+                manifest = log.manifest
+                waiting = next_unstored(log)
+            if waiting is not None:
+                found.append(f"{waiting} of {name} is not stored")
+            if manifest is not None:
+                known.add(manifest.stream.folder)
+                found += _stored_otherwise(store, manifest)
+    folders = {key.rpartition("/")[0] for key in store.objects if "~" in key}
+    return found + [f"of no stream: {folder}" for folder in sorted(folders - known)]
+
+
+def _stored_otherwise(store: FakeStore, manifest: Manifest) -> list[str]:
+    """What a stream says of the store that is not so."""
+    kept = store.objects.get(manifest.stream.manifest)
+    if kept is None:
+        return [] if not manifest.segments else [f"{manifest.stream} has no manifest"]
+    if decode_manifest(kept.content) != manifest:
+        return [f"the manifest of {manifest.stream} is another one"]
+    files = {
+        segment.key(manifest.stream, suffix): file
+        for segment in manifest.segments
+        for suffix, file in segment.files.items()
+    }
+    return [
+        f"{key} is not what was stored"
+        for key, (_, crc) in files.items()
+        if key not in store.objects or crc32(store.objects[key].content) != crc
+    ]
 
 
 def _catalogued(catalog: Catalog) -> dict[str, set[Any]]:

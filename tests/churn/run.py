@@ -5,8 +5,12 @@ many files as in the beginning. Its memory has grown by less than SLACK_BYTES si
 of the run, when its caches were filled: fragments stay, but what is kept of each stream or
 connection would be more after some minutes. Caches fill for some 20 seconds: the memory of shorter
 beginnings says nothing.
+
+Full segments go to a tier, and some of them leave the disk. When all streams are deleted nothing of
+them is left in the store.
 """
 
+import os
 import re
 import time
 from collections import Counter
@@ -18,6 +22,8 @@ from typing import NamedTuple
 
 import trio
 
+from segments.tier.lookup import stream_folders
+from segments.tier.stores import open_store
 from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoor
 from tests.churn.innocents import Innocents
@@ -27,6 +33,7 @@ from tests.churn.pika_door import PikaDoor
 from tests.churn.seekers import Seekers
 from tests.churn.server_log import is_unexplained
 from tests.support.process import ServerProcess
+from tests.support.stores import StoreServer
 
 SLACK_BYTES = 64 << 20
 _WARM_SECONDS = 20
@@ -55,6 +62,7 @@ class _Left(NamedTuple):
     descriptors: Counter[str]
     files: frozenset[str]
     memory: int
+    folders: frozenset[str]
 
 
 class Churn:
@@ -65,10 +73,21 @@ class Churn:
         seconds: how long clients are busy.
         clients: how many there are.
         seed: the same one makes clients ask for the same things; their order is another.
+        store: the kind of the tier's store, one of tests.support.stores.KINDS.
     """
 
-    def __init__(self, folder: Path, seconds: float, clients: int, seed: int) -> None:
-        self._server = ServerProcess(folder / "data", "--http-port", "0", "--flush-ms", "100")
+    def __init__(
+        self, folder: Path, seconds: float, clients: int, seed: int, store: str = "file"
+    ) -> None:
+        self._store = StoreServer(store, folder / "store").start()
+        os.environ.update(self._store.environment)
+        self._tier = self._store.url("tier"), self._store.endpoint
+        options = ["--tier", self._tier[0], "--tier-delete-delay-seconds", "0"]
+        if self._store.endpoint:
+            options += ["--tier-endpoint", self._store.endpoint]
+        self._server = ServerProcess(
+            folder / "data", "--http-port", "0", "--flush-ms", "100", *options
+        )
         self._network = Sockets(self._server)
         self._seconds = seconds
         self._num_clients = clients
@@ -93,6 +112,7 @@ class Churn:
             self._faults.append(f"in the end: {group.exceptions!r}")
         finally:
             self._stop()
+            self._store.kill()
         return self._report()
 
     def _stop(self) -> None:
@@ -180,7 +200,8 @@ class Churn:
         data = self._server.data
         descriptors = Counter(_descriptors(self._server.pid))
         files = _files(data)
-        return _Left(descriptors, files, self._server.resident_bytes())
+        stored = frozenset(stream_folders(open_store(*self._tier)))
+        return _Left(descriptors, files, self._server.resident_bytes(), stored)
 
     async def _settle(self, before: _Left) -> None:
         """Wait until nothing is left; says what is, if it stays."""
@@ -237,6 +258,8 @@ def _difference(before: _Left, now: _Left) -> list[str]:
         found.append(f"more descriptors are open than before: {shown}")
     if more := sorted(now.files - before.files):
         found.append(f"{len(more)} files are left, such as {', '.join(more[:3])}")
+    if now.folders:
+        found.append(f"{len(now.folders)} streams are left in the tier: {sorted(now.folders)[:3]}")
     if now.memory > before.memory + SLACK_BYTES:
         sizes = f"{now.memory >> 20} MB, {before.memory >> 20} MB before"
         found.append(f"memory has grown to {sizes}")

@@ -65,6 +65,7 @@ KINDS = {
     "k-small": Kind(
         {
             "stream-max-segment-size-bytes": "1500",
+            "stream-local-max-length-bytes": "0",
             "stream-chunk-max-records": "4",
             "stream-key-properties": "order_id",
         },
@@ -83,7 +84,14 @@ KINDS = {
         3,
     ),
     "k-kept": Kind(
-        {"stream-max-segment-size-bytes": "8000", "max-length-bytes": "60000"}, 40, 60, 2
+        {
+            "stream-max-segment-size-bytes": "8000",
+            "max-length-bytes": "60000",
+            "stream-local-max-length-bytes": "10000",
+        },
+        40,
+        60,
+        2,
     ),
     "k-large": Kind({"stream-key-properties": "id"}, 120, 6_000, 0.5),
 }

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from segments import Log, StorageError
+from segments import Log, SegmentsError, StorageError
 from segments.checksum import crc32
 from segments.errors import FormatError
 from segments.filter_index import FilterFile
@@ -514,7 +514,11 @@ class TieredStream:
         tracking = await self._tracking_before()
         now = log.tracking.snapshot_blocks()
         uid = random_name()
-        packed = await threads.in_thread(pack, segment, mine.epoch, uid, tracking)
+        try:
+            packed = await threads.in_thread(pack, segment, mine.epoch, uid, tracking)
+        except SegmentsError:
+            if log.keeps(segment):
+                raise  # else its files have gone while they were read
         if not log.keeps(segment):
             return None
         end = as_of(segment.next_offset, packed.tracking, now)
