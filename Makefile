@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -20,6 +20,7 @@ help:
 	@echo "make seek       searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
+	@echo "make tier-kills  kill -9 of server and object store, machines lost and restored, each message compared; SECONDS=180, STORE=file"
 	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make browser    the console in a real browser, where Chromium is installed"
@@ -69,8 +70,9 @@ fuzz: $(VENV)/.test $(VENV)/.fuzz
 # Many clients at once on the same few names. The seed that is printed repeats what they ask for.
 churn: SECONDS := 60
 churn: CLIENTS := 12
+churn: STORE := file
 churn: $(VENV)/.test
-	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 # Searches, truncations and changes of keys while the server is killed every few seconds.
 seek: SECONDS := 60
@@ -87,6 +89,12 @@ crashes: $(VENV)/.test
 kills: KILLS := 200
 kills: $(VENV)/.test
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
+
+# STORE: file, or gofakes3 or versitygw after `make stores`. The seed that is printed chooses the same faults.
+tier-kills: SECONDS := 180
+tier-kills: STORE := file
+tier-kills: $(VENV)/.test
+	$(BIN)/python -m tests.crash.tier_kills --seconds $(SECONDS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster"
@@ -138,7 +146,7 @@ compare: $(VENV)/.bench
 
 soak: SECONDS := 600
 soak: $(VENV)/.test $(VENV)/.bench
-	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.stores import StoreServer
+
 _READY = re.compile(r"streamd ready stream=\S+:(\d+) amqp=\S+:(\d+) http=\S+:(\d+)")
 _SERVE = (sys.executable, "-m", "streamd", "serve")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,6 +41,7 @@ class Child:
     Args:
         data: its data folder.
         options: of the command.
+        store: of its tier, None without one; it is killed as well.
 
     Attributes:
         stream_port, amqp_port, http_port: where it listens.
@@ -48,7 +51,7 @@ class Child:
         samples, faults: over time.
     """
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, store: StoreServer | None = None) -> None:
         self.stream_port = self.amqp_port = self.http_port = 0
         self.lives = 0
         self.recoveries: list[float] = []
@@ -58,6 +61,7 @@ class Child:
         self.log = data.with_suffix(".log")
         self._data = data
         self._options = options
+        self._store = store
         self._began = time.monotonic()
         self._process: subprocess.Popen[str] | None = None
         self._is_ready = False
@@ -109,11 +113,11 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def disturb(self, chance: random.Random, kinds: Sequence[str]) -> None:
-        """Kill, restart or pause it.
+        """Kill, restart or pause it, or kill its store.
 
         Args:
             chance: chooses.
-            kinds: from which: kill, stop, pause.
+            kinds: from which: kill, stop, pause, store.
         """
         kind = chance.choice(kinds)
         self.faults.append(Fault(self.seconds, kind))
@@ -122,6 +126,12 @@ class Child:
             self._process.send_signal(signal.SIGSTOP)
             time.sleep(chance.uniform(0.2, 3))
             self._process.send_signal(signal.SIGCONT)
+            return
+        if kind == "store":
+            assert self._store is not None
+            self._store.kill()
+            time.sleep(chance.uniform(0.2, 3))
+            self._store.start()
             return
         self.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
         self.start()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Picture
 
 from benchmarks.soak.child import Fault, Sample
 
-_COLORS = {"kill": "#c0392b", "stop": "#e08a2e", "pause": "#8e9aa6"}
+_COLORS = {"kill": "#c0392b", "stop": "#e08a2e", "pause": "#8e9aa6", "store": "#8e44ad"}
 _LINE = "#2a7f9e"
 _WARM_SECONDS = 45  # of each life: until all caches are filled, and retention is at work
 _LEAST_SECONDS = 30  # of a life behind that

@@ -127,6 +127,8 @@ async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path)
         stored = manifest_of(store, "s").next_offset
         assert 0 < stored < 199
     store.heal()
-    async with tiered(tmp_path / "new", store, restore=True) as new:
-        async with new.host.find("s").opened() as log:
-            assert log.tracking.offset(b"app") == stored - 1
+    async with (
+        tiered(tmp_path / "new", store, restore=True) as new,
+        new.host.find("s").opened() as log,
+    ):
+        assert log.tracking.offset(b"app") == stored - 1
