@@ -56,7 +56,7 @@ from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.broker import Broker
-from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
+from streamd.broker.catalog import CATALOG_FILE, CatalogError, Contents
 from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.names import Name, as_sent
@@ -80,8 +80,10 @@ from streamd.broker.tier.restore import (
     RestoreError,
     catalog_copy,
     put_catalog,
+    read_all,
     row_of,
     tracking_of,
+    usable_catalog,
 )
 
 logger = logging.getLogger(__name__)
@@ -292,11 +294,8 @@ class Follower:
         for suffix in SQLITE_SUFFIXES:
             disk.remove(str(folder / CATALOG_FILE) + suffix)
         replace_file(disk, str(folder / CATALOG_FILE), content, is_synced=False).close()
-        catalog = Catalog(str(folder))
-        try:
-            return _Copied(copy, catalog.contents(), catalog.users(), catalog.permissions())
-        finally:
-            catalog.close()
+        with usable_catalog(str(folder)) as catalog:
+            return _Copied(copy, *read_all(catalog))
 
     async def _list(self) -> None:
         """See which streams there are in the store."""
@@ -340,8 +339,12 @@ class Follower:
             with suppress(MissingError):
                 found = read_changed(self._store, FoundManifest(manifest, one.etag))
                 if not found.manifest.is_deleted and found.manifest.epoch >= self._since:
+                    row_of(found.manifest)  # it can be shown
                     return found
-        return newest_manifest(self._store, one.folders, self._since)
+        newest = newest_manifest(self._store, one.folders, self._since)
+        if newest is not None:
+            row_of(newest.manifest)
+        return newest
 
     def _take_fault(self, one: _Followed, fault: str) -> None:
         if fault != one.fault:

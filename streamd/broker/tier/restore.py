@@ -25,8 +25,8 @@ why: see `local_copy.unrestored`. A store that is away, or a full disk, ends the
 import json
 import logging
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -53,10 +53,11 @@ from segments.tier.manifest import Manifest, StoredFile, encode_manifest
 from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
-from streamd.broker.arguments import arguments_from_json
-from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError
-from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.arguments import arguments_from_json, policy_of
+from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
+from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.catalog_transaction import Transaction
+from streamd.broker.filter_contract import contract_of
 from streamd.broker.names import as_sent, stream_folder
 from streamd.broker.tier import claims
 from streamd.broker.tier.catalog_copy import revision_of
@@ -291,13 +292,14 @@ class _Restore:
             manifest = self._take(found)
         except MissingError:  # it was deleted meanwhile
             return None
+        row = row_of(manifest)
         content = journal_of(tracking_of(self._store, manifest), manifest.next_offset)
         folder = self._folder_of(manifest)
         disk = OsDisk()
         disk.make_folder(folder)
         replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
         write_copy(disk, folder, manifest)
-        return _Stream(row_of(manifest), manifest.size)
+        return _Stream(row, manifest.size)
 
     def _folder_of(self, manifest: Manifest) -> str:
         return stream_folder(self._data, manifest.stream.virtual_host, manifest.stream.stream)
@@ -363,8 +365,7 @@ def put_catalog(data: str, content: bytes | None, stored: Iterable[StreamRow]) -
         file = replace_file(OsDisk(), str(Path(data, CATALOG_FILE)), content)
         file.close()
         os.chmod(file.path, 0o640)
-    catalog = Catalog(data)
-    try:
+    with usable_catalog(data) as catalog:
         hosts = set(catalog.virtual_hosts())
         known = {(row.virtual_host, row.name) for row in catalog.streams()}
         wanted = list(stored)
@@ -379,17 +380,46 @@ def put_catalog(data: str, content: bytes | None, stored: Iterable[StreamRow]) -
             transaction.put_all_files((row.virtual_host, row.name) for row in wanted)
 
         catalog.apply(put)
-    finally:
-        catalog.close()
+        read_all(catalog)  # or the next start would find what is wrong with it
+
+
+@contextmanager
+def usable_catalog(folder: str) -> Iterator[Catalog]:
+    """A copy of a catalog, whatever is in it.
+
+    Raises:
+        CatalogError: it is of a later version, or no catalog, or what is in it is wrong.
+    """
+    try:
+        with closing(Catalog(folder)) as catalog:
+            yield catalog
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CatalogError(
+            f"the copy of the catalog in {folder} cannot be used: {error}"
+        ) from error
+
+
+def read_all(catalog: Catalog) -> tuple[Contents, list[UserRow], list[PermissionRow]]:
+    """What a catalog says."""
+    return catalog.contents(), catalog.users(), catalog.permissions()
 
 
 def row_of(manifest: Manifest) -> StreamRow:
-    """The row of a stream that the catalog does not know."""
+    """The row of a stream that the catalog does not know.
+
+    Raises:
+        BadObjectError: nobody can have declared it like that.
+    """
     key = manifest.stream
-    arguments, settings = (
-        arguments_from_json(json.dumps(dict(found)))
-        for found in (manifest.arguments, manifest.settings)
-    )
+    try:
+        arguments, settings = (
+            arguments_from_json(json.dumps(dict(found)))
+            for found in (manifest.arguments, manifest.settings)
+        )
+        contract_of(arguments)
+        policy_of({**arguments, **settings})
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadObjectError(key.manifest, f"its arguments are wrong: {error}") from error
     return StreamRow(
         as_sent(key.virtual_host), as_sent(key.stream), arguments, settings, has_files=True
     )

@@ -2,6 +2,8 @@
 
 import errno
 import itertools
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -496,3 +498,51 @@ async def test_a_store_that_hangs_does_not_keep_a_new_server_from_starting(
             await restoring.check_is_ours(str(tmp_path / "new"), store)
             assert trio.current_time() <= began_at + 10
     assert "it is not known whose the tier is: it has not answered within 10 s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max-age": "nonsense"},
+        {"max-age": 7},
+        {"stream-filter-size-bytes": 1 << 40},
+        {"stream-filter-size-bytes": "x"},
+        {"stream-max-segment-size-bytes": -5},
+        {"stream-key-properties": "a\x00,,b"},
+        {"consistent": "x", "": 1},
+        {"stream-filter-properties": ",,"},
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_arguments_that_nobody_can_have_declared(
+    tmp_path: Path, store: FakeStore, arguments: dict[str, Any], *, is_known: bool
+) -> None:
+    """They cost their stream at most, and no start."""
+    async with harness(tmp_path / "empty"):
+        pass
+    await _old_machine(tmp_path / "old", store, ("s", "t"))
+    manifest = _manifest(store, "s")
+    if not is_known:
+        upload_catalog(store, tmp_path / "empty", revision=9)
+    store.objects[manifest.stream.manifest].content = encode_manifest(
+        replace(manifest, arguments=arguments, settings=arguments)
+    )
+    found = await _contents(tmp_path / "new", restore=True)
+    assert found.pop("s") in ((0, 10), (-1, -1))
+    assert found == {"t": (0, 10)}
+    assert set(await _contents(tmp_path / "new")) == {"s", "t"}
+
+
+@pytest.mark.parametrize("text", ['{"max-age":"x"}', "[1]", "[" * 9_999])
+async def test_a_catalog_with_something_wrong_in_it(
+    tmp_path: Path, store: FakeStore, text: str
+) -> None:
+    """One sentence, whoever is to use it."""
+    await _old_machine(tmp_path / "old", store)
+    with closing(sqlite3.connect(tmp_path / "old" / "catalog.sqlite")) as catalog, catalog:
+        catalog.execute("UPDATE streams SET arguments = ?", (text,))
+    upload_catalog(store, tmp_path / "old", revision=9)
+    for options in ({"restore": True}, {"read_only": True}):
+        with pytest.raises(StartError, match="the copy of the catalog"):
+            async with harness(tmp_path / next(iter(options)), **TIER, **options):
+                pass
