@@ -10,7 +10,7 @@ otherwise: objects that no manifest names are left by a crash, and are removed s
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -123,6 +123,15 @@ class Manifest:
         if self.tracking is not None:
             found.add(self.tracking_key)
         return found
+
+    def keys_without(self, later: "Manifest") -> set[str]:
+        """Keys that a later one does not name any more; soon, as most segments are in both."""
+        kept = {segment.uid for segment in later.segments}
+        gone = replace(self, segments=tuple(one for one in self.segments if one.uid not in kept))
+        keys = gone.keys()
+        if later.tracking is not None:
+            keys.discard(later.tracking_key)
+        return keys
 
     @property
     def tracking_key(self) -> str:

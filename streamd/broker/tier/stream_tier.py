@@ -422,7 +422,7 @@ class TieredStream:
         self._attempt, self._kept, self._has_met = None, kept, True
         if self._upload is not None and self._is_in(wanted, self._upload):
             self._has_stored(self._upload)
-        gone = before.manifest.keys() - wanted.keys() if before is not None else set()
+        gone = before.manifest.keys_without(wanted) if before is not None else set()
         if gone:
             await self._parts.delete_later(gone)
         if not self._is_over(log):

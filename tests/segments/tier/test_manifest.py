@@ -226,3 +226,14 @@ def test_no_name_is_taken_for_the_hash_of_another() -> None:
     long = StreamKey("/", "n" * 250, "1")
     escaped = long.folder.rpartition("/")[2].rpartition("~")[0]
     assert StreamKey("/", escaped, "1").folder != long.folder
+
+
+@given(_manifests(), st.data())
+def test_keys_that_are_named_no_more(manifest: Manifest, data: st.DataObject) -> None:
+    kept = data.draw(st.lists(st.booleans(), min_size=6, max_size=6))
+    later = replace(
+        manifest,
+        segments=tuple(s for s, stays in zip(manifest.segments, kept, strict=False) if stays),
+        tracking=data.draw(st.sampled_from([None, manifest.tracking])),
+    )
+    assert manifest.keys_without(later) == manifest.keys() - later.keys()
