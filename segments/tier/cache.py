@@ -41,6 +41,7 @@ class Range(NamedTuple):
 
 
 _NOTHING = Range(0, 0)
+_SHRUNK_AT_ONCE = 16 << 20  # bytes
 
 
 class ColdError(SegmentsError):
@@ -505,9 +506,15 @@ class TierCache:
         return [piece]
 
     def shrink(self, num_bytes: int) -> None:
-        """Let pieces go until there are so many bytes, because the disk is full, say."""
-        with self.lock:
-            self._shrink(num_bytes)
+        """Let pieces go until there are so many bytes, because the disk is full, say.
+
+        There may be very many, so readers get the lock in between; in a thread, rather.
+        """
+        before = self.num_bytes + 1
+        while num_bytes < self.num_bytes < before:
+            with self.lock:
+                before = self.num_bytes
+                self._shrink(max(num_bytes, before - _SHRUNK_AT_ONCE))
 
     def _shrink(self, most: int) -> None:
         while self.num_bytes > most:

@@ -496,6 +496,9 @@ class Fetcher:
         except BadFileError as error:
             self._is_bad(job, str(error))
         except Exception as error:  # noqa: BLE001 - the store's, the disk's, or a bug
+            if isinstance(error, StorageError):
+                with suppress(SegmentsError):
+                    await threads.in_thread(self.cache.shrink, self.cache.num_bytes // 2)
             self._has_failed(job, error)
         finally:
             self._running -= 1
@@ -591,7 +594,6 @@ class Fetcher:
             elif not self._is_full:
                 self._is_full = True
                 logger.error("%s; the cache of the tier is made smaller", error)
-            self.cache.shrink(self.cache.num_bytes // 2)
         elif not isinstance(error, TierError):
             self._supervisor.failed("fetching from the tier", job.stream.name, error)
         elif not self._is_away:

@@ -346,3 +346,18 @@ def test_a_file_of_which_nothing_is_left_goes(tmp_path: Path) -> None:
     for number in range(3):
         cache.segment(_KEY, _stored(number), "f").put(0, _content(number)).release()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_who_reads_does_not_wait_until_all_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_SHRUNK_AT_ONCE", 2_000)
+    cache = TierCache(str(tmp_path), _SIZE)
+    cached = cache.segment(_KEY, _stored(0), "f")
+    for start in range(0, 20_000, 1_000):
+        cached.put(start, _content(0)[start : start + 1_000]).release()
+    shrink, parts = cache._shrink, []
+    monkeypatch.setattr(cache, "_shrink", lambda most: (parts.append(most), shrink(most)))
+    cache.shrink(500)
+    assert cache.num_bytes == 0
+    assert parts == [*range(18_000, 0, -2_000), 500]
