@@ -1,8 +1,10 @@
 """What the measurements of the tier share: sizes, rows, a server, a stream that is cold."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ VALUES, RUN = 100, 256  # each chunk has one of a hundred filter values
 LOOK_SECONDS = 0.01
 _ASK_SECONDS = 0.1  # between two questions, which cost the server something
 _PATIENCE_SECONDS = 900
+_NICEST = 19
 _TIMES = 8  # that the cold stream is published to
 _PART = 512_000  # messages whose frames are made at once
 _MESSAGE_BYTES = 105  # of 100 bytes, in a segment, with a part of its chunk's header
@@ -204,6 +207,24 @@ def wait_until_ready(connection: RawConnection) -> None:
 def wait_until_stored(connection: RawConnection) -> None:
     """Return when nothing waits to be uploaded."""
     wait_until("all was stored", lambda: not status(connection).bytes_waiting)
+
+
+def let_others_go_first(pid: int) -> None:
+    """Give a process the lowest priority, as it stands for another machine."""
+    _give(pid, os.SCHED_OTHER, 0, _NICEST)
+
+
+def go_on_as_all(pid: int) -> None:
+    """Give a process the priority of this one again."""
+    priority = os.sched_getparam(0).sched_priority
+    _give(pid, os.sched_getscheduler(0), priority, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def _give(pid: int, policy: int, priority: int, niceness: int) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError, PermissionError):  # root alone may take it back
+            os.setpriority(os.PRIO_PROCESS, int(task.name), niceness)
+            os.sched_setscheduler(int(task.name), policy, os.sched_param(priority))
 
 
 # -- publishing

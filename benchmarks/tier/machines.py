@@ -5,7 +5,7 @@ import selectors
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from benchmarks.tier.bench import (
     Row,
     at_most,
     at_once,
+    let_others_go_first,
     messages_in,
     publish_all,
     status,
@@ -46,7 +47,6 @@ _SOON = ("--tier-roll-seconds", "1")  # so that all is stored soon
 _RATE = 1_000
 _LEAD_SECONDS = 0.05
 _PATIENCE_SECONDS = 30
-_NICEST = 19
 _IDS = struct.Struct(">BI")  # of a confirm: the publisher, and how many ids follow
 
 
@@ -96,7 +96,7 @@ def reading_elsewhere(bench: Bench) -> Iterator[Row]:
                     found[False].append(_slowest_confirms(target, size.seconds))
                     continue
                 with Target(bench.data(), *place.options, "--read-only") as other:
-                    _let_others_go_first(other.pid)
+                    let_others_go_first(other.pid)
                     with _readers(other, size.consumers):
                         found[True].append(_slowest_confirms(target, size.seconds))
     off, on = (median(found[kind]) * 1e3 for kind in (False, True))
@@ -184,14 +184,6 @@ def _slowest_confirms(target: Target, seconds: float) -> float:
     return waited[len(waited) * 99 // 100]
 
 
-def _let_others_go_first(pid: int) -> None:
-    """Give a process the lowest priority, as it stands for another machine."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(ProcessLookupError):
-            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, int(task.name), _NICEST)
-
-
 @contextmanager
 def _readers(target: Target, consumers: int) -> Iterator[None]:
     """Consumers of a filter value each, from the beginning on, in a process of their own."""
@@ -210,7 +202,7 @@ def _readers(target: Target, consumers: int) -> Iterator[None]:
 
 
 def _replay(host: str, port: int, consumers: int) -> None:
-    _let_others_go_first(os.getpid())
+    let_others_go_first(os.getpid())
     with RawConnection(host, port) as connection:
         for number in range(consumers):
             wanted = filters((_value(number),))

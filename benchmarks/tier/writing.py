@@ -21,6 +21,8 @@ from benchmarks.tier.bench import (
     at_most,
     at_once,
     folder_of,
+    go_on_as_all,
+    let_others_go_first,
     messages_in,
     of_stream,
     publish_all,
@@ -41,20 +43,34 @@ _NETWORK = 100e6  # bytes a second that an upload may take besides
 _BLOCK = 512  # bytes, in which the system counts what a file takes up
 
 
+_OFF, _HERE, _ELSEWHERE = "no tier", "the store here", "the store elsewhere"
+
+
 def publishing(bench: Bench) -> Iterator[Row]:
     """Publishing with and without a tier, in turn."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    used: dict[bool, list[float]] = {False: [], True: []}
+    kinds = [_OFF, _HERE, *([_ELSEWHERE] if bench.store.server.pid else [])]
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    used: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(bench.size.rounds):
-        for has_tier in (False, True) if number % 2 else (True, False):
-            rate, cpu = _publishing(bench, has_tier=has_tier)
-            rates[has_tier].append(rate)
-            used[has_tier].append(cpu)
-    off, on = (median(rates[kind]) for kind in (False, True))
+        for kind in kinds[:: 1 if number % 2 else -1]:
+            if kind == _ELSEWHERE:
+                let_others_go_first(bench.store.server.pid)
+            elif bench.store.server.pid:
+                go_on_as_all(bench.store.server.pid)
+            rate, cpu = _publishing(bench, has_tier=kind != _OFF)
+            rates[kind].append(rate)
+            used[kind].append(cpu)
+    off = median(rates[_OFF])
     yield Row("publish 100 B without a tier", f"{off:,.0f} msg/s", off)
-    yield Row("with one, uploading beside it", f"{on:,.0f} msg/s", on)
-    yield Row("the same as a share", f"{on / off:.2f}", on / off, at_least(0.9))
-    without, with_ = (median(used[kind]) * 1e6 for kind in (False, True))
+    for kind, name in (
+        (_HERE, "with one"),
+        (_ELSEWHERE, "with one, the store at the lowest priority"),
+    ):
+        if kind in kinds:
+            on = median(rates[kind])
+            yield Row(f"{name}, uploading beside it", f"{on:,.0f} msg/s", on)
+            yield Row("the same as a share", f"{on / off:.2f}", on / off, at_least(0.9))
+    without, with_ = (median(used[kind]) * 1e6 for kind in (_OFF, _HERE))
     text = f"{without:.2f} and {with_:.2f} µs/message"
     yield Row("processor time of the server, without and with", text, with_ / without)
 

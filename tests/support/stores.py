@@ -125,6 +125,11 @@ class StoreServer:
         path.mkdir(parents=True, exist_ok=True)
         return f"file://{path}"
 
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 of a folder."""
+        return 0 if self._process is None else self._process.pid
+
     def start(self) -> Self:
         """Start it; after `kill` at the same port."""
         self._folder.mkdir(parents=True, exist_ok=True)
