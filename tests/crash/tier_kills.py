@@ -703,6 +703,8 @@ class Run:
                     return
                 if not isinstance(first, _GONE):
                     raise
+                if name == "life" and isinstance(first, StreamDoesNotExist):
+                    return  # whoever has deleted it was stopped before creating it again
                 if time.monotonic() > give_up_at:
                     raise WrongError(f"{name} cannot be read: {first!r}") from error
                 await trio.sleep(0.2)
