@@ -281,6 +281,8 @@ class Tier:
         self._set_state(TierState.AWAY, str(error))
 
     def _set_state(self, state: TierState, sentence: str) -> None:
+        if self.state is TierState.FENCED:
+            return  # an answer from before that was late
         before, self.state = self.state, state
         has_news = state is not before or sentence != self.sentence
         self.sentence = sentence
