@@ -1,17 +1,19 @@
 """A server that does not know that another one has taken its tier over harms nothing."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from segments.tier.keys import CLUSTER
 from segments.tier.lookup import find_stream
-from segments.tier.object_store import MissingError
+from segments.tier.object_store import MissingError, TierError
 from streamd.broker.tier.claims import begin_since, look
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierState
 from tests.broker.tier.support import (
     SEGMENT_BYTES,
+    bodies,
     manifest_of,
     manifests,
     passes,
@@ -20,7 +22,7 @@ from tests.broker.tier.support import (
     tiered,
 )
 from tests.support.fake_store import FakeStore
-from tests.support.server import Harness, Peer
+from tests.support.server import FIRST, Harness, Peer
 
 SMALL = {"stream_max_segment_size_bytes": SEGMENT_BYTES}
 
@@ -132,3 +134,67 @@ async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path)
         new.host.find("s").opened() as log,
     ):
         assert log.tracking.offset(b"app") == stored - 1
+
+
+class _Line:
+    """Leads to a store, until it is cut."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.is_cut = False
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        def ask(*arguments: Any) -> Any:
+            if self.is_cut:
+                raise TierError("nobody answers")
+            return call(*arguments)
+
+        return ask
+
+
+async def _all_bodies(server: Harness, name: str) -> list[bytes]:
+    async with server.host.find(name).opened() as log:
+        assert log.first_offset == 0
+        count = log.next_offset
+    peer = await server.peer()
+    await peer.subscribe(name, FIRST, credit=500)
+    return await peer.bodies(count)
+
+
+async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Path) -> None:
+    """Messages of two servers at the same offsets: each keeps its own, and the second's count."""
+    store = FakeStore()
+    line = _Line(store)
+    async with tiered(tmp_path / "old", cast(FakeStore, line)) as old:
+        peer = await _publisher(old, "s", is_new=True)
+        end = await publish(peer, 0, 8)
+        await passes(5)
+        line.is_cut = True
+        end = await publish(peer, end, 8)
+        stored = manifest_of(store, "s").next_offset
+        assert 0 < stored < end
+        async with tiered(tmp_path / "new", store, restore=True) as new:
+            other = await new.peer()
+            await other.declare("s", reference="q")
+            theirs = [b"another %08d" % number for number in range(300)]
+            for at in range(0, 300, 20):
+                await other.store(theirs[at : at + 20], at + 1)
+            await passes(5)
+            line.is_cut = False
+            await passes(100)
+            assert tier_of(old).state is TierState.FENCED
+            mine = bodies(0, end)
+            assert await _all_bodies(old, "s") == mine
+            assert await _all_bodies(new, "s") == mine[:stored] + theirs
+        before = dict(store.objects)
+    async with tiered(tmp_path / "old", store) as old:
+        await passes(100)
+        assert tier_of(old).state is TierState.FENCED
+        assert await _all_bodies(old, "s") == mine
+    assert store.objects == before
+    async with tiered(tmp_path / "third", store, restore=True) as third:
+        found = await _all_bodies(third, "s")
+        assert found == (mine[:stored] + theirs)[: len(found)]
+        assert len(found) > stored
