@@ -167,7 +167,7 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
     """Messages of two servers at the same offsets: each keeps its own, and the second's count."""
     store = FakeStore()
     line = _Line(store)
-    async with tiered(tmp_path / "old", cast(FakeStore, line)) as old:
+    async with tiered(tmp_path / "old", cast("FakeStore", line)) as old:
         peer = await _publisher(old, "s", is_new=True)
         end = await publish(peer, 0, 8)
         await passes(5)
