@@ -23,7 +23,7 @@ from functools import partial
 
 import trio
 
-from segments import SegmentsError
+from segments import SegmentsError, StorageError
 from segments.disk import Disk, OsDisk
 from segments.tier import stores
 from segments.tier.keys import StreamKey
@@ -44,7 +44,7 @@ from streamd.broker.tier.catalog_copy import CatalogCopies
 from streamd.broker.tier.claims import FencedError, Held
 from streamd.broker.tier.deletions import Deletion, Deletions
 from streamd.broker.tier.fetcher import Fetcher
-from streamd.broker.tier.identity import Identity, keep_epoch
+from streamd.broker.tier.identity import Identity, keep_epoch, random_name
 from streamd.broker.tier.reports import (
     Collected,
     StreamTier,
@@ -326,14 +326,10 @@ class Tier:
 
     # -- removing
 
-    async def _add_deletion(
-        self, due_ms: int, keys: Iterable[str] = (), streams: Iterable[StreamKey] = ()
-    ) -> Deletion:
-        add = partial(self._deletions.add, keys=tuple(keys), streams=tuple(streams))
-        deletion = await threads.in_thread(add, due_ms)
-        self._pending.append(deletion)
+    async def _add_deletion(self, due_ms: int, keys: Iterable[str]) -> None:
+        add = partial(self._deletions.add, keys=tuple(keys))
+        self._pending.append(await threads.in_thread(add, due_ms))
         self._has_pending.set()
-        return deletion
 
     async def will_delete(self, folders: dict[Name, str], virtual_host: Name) -> Deletion | None:
         """Streams are about to be deleted: write down what is in the store of them.
@@ -352,8 +348,17 @@ class Tier:
                 keys.append(key)
         if not keys:
             return None
+        return await self._note_deletion(keys)
+
+    async def _note_deletion(self, keys: Iterable[StreamKey]) -> Deletion:
+        """Write down streams that are to be removed; a full disk keeps nobody from deleting."""
         add = partial(self._deletions.add, streams=tuple(keys))
-        return await threads.in_thread(add, self.now_ms())
+        try:
+            return await threads.in_thread(add, self.now_ms())
+        except StorageError as error:
+            names = ", ".join(key.stream for key in keys)
+            logger.warning("if this server ends soon, %s stays in the tier: %s", names, error)
+            return Deletion(f"{random_name()}.json", self.now_ms(), streams=tuple(keys))
 
     async def is_deleted(
         self, deletion: Deletion | None, virtual_host: Name, names: Iterable[Name]
@@ -366,7 +371,8 @@ class Tier:
             self._has_pending.set()
             keys -= set(deletion.streams)
         if keys:  # their first upload has begun meanwhile
-            await self._add_deletion(self.now_ms(), streams=sorted(keys))
+            self._pending.append(await self._note_deletion(sorted(keys)))
+            self._has_pending.set()
 
     async def is_kept(self, deletion: Deletion | None) -> None:
         """They were not deleted after all."""

@@ -1,16 +1,20 @@
 """The end of streams in the store, orphans, and what is damaged there."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from segments import StorageError
 from segments.tier.cluster import decode_cluster, encode_cluster
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import encode_manifest
 from segments.tier.object_store import TierError
 from streamd.broker.errors import Refused
+from streamd.broker.tier.deletions import Deletions
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,
@@ -57,6 +61,20 @@ class TestDeletion:
             assert changes[0].key.endswith("/manifest")
             assert changes[-1].key.endswith("/manifest")
             assert not list((tmp_path / "tier-deletions").iterdir())
+
+    async def test_a_full_disk_keeps_nobody_from_deleting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 30)
+            await passes(5)
+            full = StorageError("write", "f", OSError(errno.ENOSPC, "no space left"))
+            monkeypatch.setattr(Deletions, "add", Mock(side_effect=full))
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(5)
+            assert not of_streams(store)
 
     async def test_one_of_the_same_name_shares_nothing_with_it(self, tmp_path: Path) -> None:
         store = FakeStore()
