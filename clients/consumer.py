@@ -476,11 +476,14 @@ class Consumer:
             owed, self._owed_credit = self._owed_credit, 0
             return codec.encode(c.Credit(self._subscription_id, owed))
 
-        with suppress(ConnectionLost):
+        is_lost = False
+        try:
             await connection.send_frame(credit)
+        except ConnectionLost:
+            is_lost = True
         self._is_granting = False
-        if connection is not self._connection:
-            self._grant()
+        if not is_lost or connection is not self._connection:
+            self._grant()  # what has become due while it was sent: nothing else may ever ask again
 
     def _open(self, arrived: "_Arrived") -> list[ReceivedMessage]:
         chunk = arrived.chunk
