@@ -447,3 +447,22 @@ async def test_a_request_that_was_not_sent_is_sent_on_the_next_connection(networ
         with trio.fail_after(100):
             while not await client.exists("new"):
                 await trio.sleep(0.1)
+
+
+async def test_credit_that_becomes_due_while_other_credit_is_sent(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is done with all it was sent meanwhile is sent more nevertheless."""
+    original = clients.connection.ClientConnection.send_frame
+
+    async def slow(connection: Any, make: Any) -> None:
+        await original(connection, make)
+        await trio.sleep(1)  # the program reads on
+
+    async with network.client() as client:
+        for number in range(40):
+            async with client.producer("s") as producer:
+                await producer.send(Message(b"%d" % number))
+        monkeypatch.setattr(clients.connection.ClientConnection, "send_frame", slow)
+        with trio.fail_after(100):
+            assert await contents(client, "s") == [b"%d" % number for number in range(40)]
