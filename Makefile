@@ -94,6 +94,7 @@ kills: $(VENV)/.test
 tier-kills: SECONDS := 180
 tier-kills: STORE := file
 tier-kills: $(VENV)/.test
+	$(BIN)/python -m tests.broker.tier.paused
 	$(BIN)/python -m tests.crash.tier_kills --seconds $(SECONDS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 test-fast: $(VENV)/.test
