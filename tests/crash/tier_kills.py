@@ -327,6 +327,11 @@ class Run:
         life.is_cut_back(end)
         await self._check(name, end=end)
         await self._compare_sequences(life)
+        async with connect(self.server.uri, retry_seconds=0) as client:
+            with suppress(NoOffset):
+                offset = await client.query_offset(name, "app")
+                if offset >= end:
+                    raise WrongError(f"{name}: offset {offset} is stored, and it ends at {end}")
 
     async def _first_body(self, name: str) -> bytes | None:
         async with connect(self.server.uri, retry_seconds=0) as client:
@@ -789,7 +794,7 @@ class Run:
         async with self._client("store offset", "kept") as (client, life):
             with suppress(NoOffset):
                 found = await client.query_offset("kept", "app")
-                if found not in life.stored[-2:]:
+                if life.stored and found not in life.stored[-2:]:
                     raise WrongError(f"offset {found} is stored, expected {life.stored[-2:]}")
             if life.seen:
                 at = max(life.seen)

@@ -144,6 +144,7 @@ class Life:
         for offset in [at for at in self.seen if at >= next_offset]:
             del self.places[self.seen.pop(offset)]
         self.confirmed.clear()
+        self.stored.clear()  # an older one is there, as of the last upload
         self.first = 0
 
     def last_numbers(self) -> dict[str, int]:
