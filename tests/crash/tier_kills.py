@@ -794,7 +794,8 @@ class Run:
         async with self._client("store offset", "kept") as (client, life):
             with suppress(NoOffset):
                 found = await client.query_offset("kept", "app")
-                if life.stored and found not in life.stored[-2:]:
+                life.stored = life.stored or [found]
+                if found not in life.stored[-2:]:
                     raise WrongError(f"offset {found} is stored, expected {life.stored[-2:]}")
             if life.seen:
                 at = max(life.seen)
