@@ -143,7 +143,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
       streamd tune flights --data ./data
       streamd tune flights --workload recorded --apply
       streamd tune data/streams/%2F/flights --workload wanted.json --keep-limit
-      streamd tune s3://my-bucket/streams/%2F/flights --master spark://spark-1:7077
+      streamd tune s3://bucket/streams/%2F/flights --master spark://spark-1:7077
     """
     folder = _folder(stream, data, vhost)
     tuning = run_tuning(

@@ -529,6 +529,7 @@ def test_every_command_has_help_with_examples(command: list[str]) -> None:
         ["permission"],
         ["selector"],
         ["offset"],
+        ["tier"],
         ["demo"],
     ):
         assert "Example" in result.output

@@ -15,7 +15,7 @@ from segments.tier.object_store import TierError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 
-MOST_TOLD = 1_000  # faults, or orphans: there may be one for each object
+MOST_TOLD = 500  # faults, or orphans: there may be one for each object
 Report = TypeVar("Report")
 
 

@@ -15,6 +15,7 @@ from streamd.broker.catalog_writer import Check
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.steps import in_turns
 from streamd.broker.stored_offsets import stored_offsets
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 Arguments: TypeAlias = Mapping[str, str]
 Row: TypeAlias = dict[str, str]
 MAX_NAME_BYTES = 255
+_ROWS_A_TURN = 200
 
 
 class Management:
@@ -83,8 +85,10 @@ class Management:
         except Refused as refused:
             code, reason = code_of(refused), refused.details
         logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
-        answer = tuple(tuple(map(Pair, row.keys(), row.values())) for row in rows)
-        response = c.ManageResponse(command.correlation_id, code, reason, answer)
+        answer = [
+            tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows, _ROWS_A_TURN)
+        ]
+        response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
 
     def _check(self) -> None:

@@ -26,7 +26,7 @@ from tests.support.server import harness
 
 A, B = Identity("a" * 16, 5, "1" * 16), Identity("b" * 16, 3, "2" * 16)
 numbers = st.integers(0, 1 << 62)
-names = st.text("0123456789abcdef", min_size=1, max_size=16)
+names = st.text("0123456789abcdef", min_size=16, max_size=16)
 copies = st.none() | st.builds(CatalogCopy, numbers, numbers, names, numbers, numbers)
 clusters = st.builds(
     Cluster, revision=numbers, epoch=numbers, writer=names, start=names, catalog=copies

@@ -20,7 +20,7 @@ from tests.support.server import OK
 
 
 async def test_publishing_does_not_wait_for_it(tmp_path: Path) -> None:
-    store = FakeStore(seconds=lambda _call: 20.0)
+    store = FakeStore(seconds=lambda _call: 10.0)
     async with tiered(tmp_path, store) as server:
         with late_answers(store):
             peer = await a_stream(server)

@@ -459,7 +459,7 @@ class TestVersitygw:
                 with pytest.raises(DeniedError) as told:
                     write(*arguments)
                 assert str(told.value).endswith(f" at {tier.endpoint}: {NO_RIGHT}")
-            with pytest.raises(DeniedError, match="cannot write probe-"):
+            with pytest.raises(DeniedError, match="cannot write a probe"):
                 probe(store)
             assert list(store.listing("v1")) == []
 
