@@ -124,8 +124,8 @@ def test_a_chunk_that_is_being_sent_is_sent_whole(server: ServerProcess) -> None
 def test_a_second_signal_ends_it_at_once(server: ServerProcess) -> None:
     create(server, 3000, 10_000)
     subscribe = c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000, ())
-    with raw(server, subscribe):  # reads nothing, so the server waits for it
-        wait_until(lambda: "connected" in server.log.read_text())
+    with raw(server, subscribe) as connection:  # reads nothing, so the server waits for it
+        wait_until(lambda: len(connection.recv(1 << 16, socket.MSG_PEEK)) > 20_000)  # a delivery
         server.signal(signal.SIGTERM)
         wait_until(lambda: "SIGTERM: stopping" in server.log.read_text())
         server.signal(signal.SIGINT)

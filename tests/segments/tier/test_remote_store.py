@@ -544,6 +544,7 @@ class TestWhatIsSent:
         self, alone: StoreProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         alone.decide = lambda _: Answer(200, {"etag": '"e"'}, b"")
+        monkeypatch.delenv("AWS_REGION", raising=False)
         monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token")
         at(alone).put("v1/x", b"")
         assert self.headers(alone)["x-amz-security-token"] == "a-token"
