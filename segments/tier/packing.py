@@ -91,10 +91,20 @@ def pack(segment: Segment, epoch: int, uid: str, tracking: Tracking) -> Packed:
     keys = _keys(segment)
     if keys is not None:
         files[KEYS_SUFFIX], paths[KEYS_SUFFIX] = keys, segment.path(KEYS_SUFFIX)
-    return Packed(_stored(segment, epoch, uid, files), contents, paths, found.tracking)
+    return Packed(stored_segment(segment, epoch, uid, files), contents, paths, found.tracking)
 
 
-def _stored(segment: Segment, epoch: int, uid: str, files: dict[str, StoredFile]) -> StoredSegment:
+def stored_segment(
+    segment: Segment, epoch: int, uid: str, files: dict[str, StoredFile]
+) -> StoredSegment:
+    """What a manifest says of a segment.
+
+    Args:
+        segment: sealed.
+        epoch: of the objects' names.
+        uid: of the same.
+        files: that are stored, by suffix.
+    """
     return StoredSegment(
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,

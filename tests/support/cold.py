@@ -2,11 +2,8 @@
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from pathlib import PurePath
-from uuid import uuid4
 
 from segments import Log
-from segments.checksum import crc32
 from segments.filter_files import load_or_build
 from segments.segment import (
     FILTER_SUFFIX,
@@ -20,14 +17,14 @@ from segments.tier.cache import CachedSegment, ColdError, Pin, Range
 from segments.tier.fetching import fetch_file, fetch_range
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest, StoredFile, StoredSegment
+from segments.tier.manifest import Manifest
 from segments.tier.object_store import ObjectStore
 from segments.tier.plan import Request, aligned
 from streamd.broker.stream import Stream
+from tests.support.stored_streams import EPOCH, put_segment
 from tests.support.syncs import work_beside
 
 KEY = StreamKey("/", "s", "0000018bcfe56800-5eed")
-EPOCH = 3
 _NOTHING = Range(0, 0)
 _ALL = (SEGMENT_SUFFIX, INDEX_SUFFIX, FILTER_SUFFIX, KEYS_SUFFIX)
 
@@ -60,7 +57,7 @@ def make_cold(
         log.flush(with_checkpoint=True)
     sealed = [one for one in log.segments if log.is_sealed(one) and one.num_chunks]
     chosen = [one for one in sealed[:number] if one.cold is None]
-    stored = [_put(store, one, suffixes) for one in chosen]
+    stored = [put_segment(store, KEY, one, suffixes) for one in chosen]
     before = log.manifest.segments if log.manifest is not None else ()
     manifest = Manifest(
         stream=KEY,
@@ -156,31 +153,3 @@ def load_filters(log: Log) -> None:
 def make_stream_cold(stream: Stream, store: ObjectStore, **options: bool) -> list[Segment]:
     """The same on the event loop, of a stream whose log is open."""
     return work_beside(lambda: make_cold(stream.log, store, **options))
-
-
-def _put(store: ObjectStore, segment: Segment, suffixes: Collection[str]) -> StoredSegment:
-    if FILTER_SUFFIX in suffixes:
-        load_or_build(segment, segment.size, is_sealed=True)
-    uid = uuid4().hex[:16]
-    files = {}
-    for suffix in suffixes:
-        if PurePath(segment.path(suffix)).name in segment.disk.list(segment.folder):
-            file = segment.disk.open(segment.path(suffix), writable=False)
-            content = file.read(file.size(), 0)
-            file.close()
-            if suffix == SEGMENT_SUFFIX:
-                content = content[: segment.size]
-            store.put(KEY.object(segment.base_offset, EPOCH, uid, suffix), content)
-            files[suffix] = StoredFile(len(content), crc32(content))
-    return StoredSegment(
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        num_chunks=segment.num_chunks,
-        first_timestamp_ms=segment.first_timestamp_ms,
-        last_timestamp_ms=segment.last_timestamp_ms,
-        last_chunk_id=segment.last_chunk_id,
-        epoch=EPOCH,
-        uid=uid,
-        files=files,
-        damage=tuple(segment.damage.values()),
-    )

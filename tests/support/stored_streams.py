@@ -2,7 +2,9 @@
 
 import shutil
 import tempfile
-from pathlib import Path
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path, PurePath
 from uuid import uuid4
 
 from segments import Log
@@ -12,6 +14,7 @@ from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segmen
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
 from segments.tier.object_store import ObjectStore
+from segments.tier.packing import stored_segment
 
 EPOCH = 3
 
@@ -43,7 +46,9 @@ def put_stream(
         try:
             log.flush(with_checkpoint=True)
             log.seal()
-            stored = tuple(_put(store, key, s, suffixes) for s in log.segments if s.num_chunks)
+            stored = tuple(
+                put_segment(store, key, s, suffixes) for s in log.segments if s.num_chunks
+            )
             found = Manifest(
                 stream=key,
                 revision=1,
@@ -59,29 +64,26 @@ def put_stream(
     return found
 
 
-def _put(
-    store: ObjectStore, key: StreamKey, segment: Segment, suffixes: tuple[str, ...]
+def put_segment(
+    store: ObjectStore,
+    key: StreamKey,
+    segment: Segment,
+    suffixes: Collection[str],
+    *,
+    epoch: int = EPOCH,
+    uid: str = "",
 ) -> StoredSegment:
-    load_or_build(segment, segment.size, is_sealed=True)
-    uid = uuid4().hex[:16]
+    """Upload the files of a sealed segment, those of them that are there."""
+    if FILTER_SUFFIX in suffixes:
+        load_or_build(segment, segment.size, is_sealed=True)
+    uid = uid or uuid4().hex[:16]
     files = {}
     for suffix in suffixes:
-        path = Path(segment.path(suffix))
-        if path.exists():
-            content = path.read_bytes()
+        if PurePath(segment.path(suffix)).name in segment.disk.list(segment.folder):
+            with closing(segment.disk.open(segment.path(suffix), writable=False)) as file:
+                content = file.read(file.size(), 0)
             if suffix == SEGMENT_SUFFIX:
                 content = content[: segment.size]
-            store.put(key.object(segment.base_offset, EPOCH, uid, suffix), content)
+            store.put(key.object(segment.base_offset, epoch, uid, suffix), content)
             files[suffix] = StoredFile(len(content), crc32(content))
-    return StoredSegment(
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        num_chunks=segment.num_chunks,
-        first_timestamp_ms=segment.first_timestamp_ms,
-        last_timestamp_ms=segment.last_timestamp_ms,
-        last_chunk_id=segment.last_chunk_id,
-        epoch=EPOCH,
-        uid=uid,
-        files=files,
-        damage=tuple(segment.damage.values()),
-    )
+    return stored_segment(segment, epoch, uid, files)

@@ -8,21 +8,19 @@ from typing import Any
 
 from segments import Log
 from segments.checksum import crc32
-from segments.filter_files import load_or_build
 from segments.journal import journal_of
-from segments.segment import FILTER_SUFFIX, Segment
 from segments.tier.cluster import CatalogCopy, Cluster, encode_cluster
 from segments.tier.keys import CLUSTER, StreamKey
 from segments.tier.manifest import (
     Manifest,
     StoredFile,
-    StoredSegment,
     StoredTracking,
     encode_manifest,
 )
 from segments.tier.object_store import ObjectStore
 from streamd.broker.names import stream_folder
 from streamd.broker.tier.catalog_copy import compact_copy
+from tests.support.stored_streams import put_segment
 
 SUFFIXES = (".segment", ".index", ".filter", ".keys")
 
@@ -60,7 +58,10 @@ def stored(
     epoch: int = 1,
 ) -> Manifest:
     """Put the sealed segments of a log into a store, and its tracking; the manifest for them."""
-    segments = tuple(_put_segment(store, s, key, epoch, suffixes) for s in log.segments[:-1])
+    segments = tuple(
+        put_segment(store, key, s, suffixes, epoch=epoch, uid=f"{s.base_offset:016x}")
+        for s in log.segments[:-1]
+    )
     next_offset = log.segments[-1].base_offset
     content = journal_of(log.tracking, next_offset)
     uid = f"{next_offset:016x}"
@@ -74,32 +75,6 @@ def stored(
         next_offset=next_offset,
         segments=segments,
         tracking=tracking,
-    )
-
-
-def _put_segment(
-    store: ObjectStore, segment: Segment, key: StreamKey, epoch: int, suffixes: Sequence[str]
-) -> StoredSegment:
-    uid = f"{segment.base_offset:016x}"
-    files = {}
-    if FILTER_SUFFIX in suffixes:
-        load_or_build(segment, segment.size, is_sealed=True)
-    for suffix in suffixes:
-        path = Path(segment.path(suffix))
-        if path.exists():
-            content = path.read_bytes()
-            files[suffix] = StoredFile(len(content), crc32(content))
-            store.put(key.object(segment.base_offset, epoch, uid, suffix), content)
-    return StoredSegment(
-        segment.base_offset,
-        segment.next_offset,
-        segment.num_chunks,
-        segment.first_timestamp_ms,
-        segment.last_timestamp_ms,
-        segment.last_chunk_id,
-        epoch,
-        uid,
-        files,
     )
 
 

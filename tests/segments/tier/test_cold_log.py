@@ -14,7 +14,8 @@ from segments.reader import Reader
 from segments.tier.cache import ColdError, TierCache
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import MANIFEST_FILE, write_copy
-from segments.tier.manifest import Manifest, StoredFile, StoredSegment
+from segments.tier.manifest import Manifest, StoredFile
+from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict
 from tests.support.logs import append
 
@@ -45,19 +46,7 @@ def _store(log: Log, number: int, contents: dict[str, bytes]) -> Manifest:
         uid = f"{segment.base_offset:016x}"
         files = {s: _file(Path(segment.path(s))) for s in (".segment", ".index")}
         contents[uid] = Path(segment.path()).read_bytes()
-        stored.append(
-            StoredSegment(
-                segment.base_offset,
-                segment.next_offset,
-                segment.num_chunks,
-                segment.first_timestamp_ms,
-                segment.last_timestamp_ms,
-                segment.last_chunk_id,
-                1,
-                uid,
-                files,
-            )
-        )
+        stored.append(stored_segment(segment, 1, uid, files))
     return Manifest(
         stream=_KEY,
         revision=1,
