@@ -13,7 +13,7 @@ from segments.tier.cache import TierCache
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import write_copy
 from segments.tier.manifest import Manifest, StoredFile
-from segments.tier.packing import _stored
+from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict, kept_segments, next_unstored
 from tests.segments.test_crashes import CrashingLog
 from tests.support.disk import FaultyDisk, Killed
@@ -59,7 +59,7 @@ class TieredLog(CrashingLog):
                 INDEX_SUFFIX: StoredFile(len(index), crc32(index)),
             }
             uid = f"{len(self.objects):016x}"
-            new = _stored(segment, 1, uid, files)
+            new = stored_segment(segment, 1, uid, files)
             self.objects[uid] = content
         segments = kept_segments(self.log, self.kept.segments, new)
         self.kept = replace(
