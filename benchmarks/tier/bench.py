@@ -82,7 +82,8 @@ class Size(NamedTuple):
         streams: that are restored.
         restore: bytes of all of them.
         firsts: first messages that are waited for.
-        delay: seconds of a store that is far away.
+        delay: seconds that a first message is away.
+        far: seconds that the store is away of which all is read.
         consumers: of a server that only reads.
         seconds: for which these are beside the server that writes.
     """
@@ -98,6 +99,7 @@ class Size(NamedTuple):
     restore: int = 2 * GB
     firsts: int = 20
     delay: float = 0.03
+    far: float = 0.1
     consumers: int = 100
     seconds: float = 5
 

@@ -26,13 +26,22 @@ _SIZE = struct.Struct(">I")
 
 def reading_all(bench: Bench, cold: Cold) -> Iterator[Row]:
     """All of it, in turn with what the store gives to whoever asks it directly."""
+    yield from _reading_all(bench, cold, "on this machine")
+    if cold.place.endpoint:  # here it is the requests that take time, not the processors
+        with Proxy(cold.place.endpoint, bench.size.far) as proxy:
+            place = cold.place._replace(endpoint=proxy.endpoint)
+            name = f"{bench.size.far * 1e3:.0f} ms away"
+            yield from _reading_all(bench, cold._replace(place=place), name)
+
+
+def _reading_all(bench: Bench, cold: Cold, where: str) -> Iterator[Row]:
     rates, of_store = [], []
     for _ in range(bench.size.rounds):
         of_store.append(_rate_of_store(cold))
         found, requests, fetched = cold.read()
         rates.append(found.bytes / found.seconds)
     mine, theirs = median(rates), median(of_store)
-    name = f"the store alone, 4 MiB a request, {_PARALLEL} at once"
+    name = f"a store {where} alone, 4 MiB a request, {_PARALLEL} at once"
     yield Row(name, f"{theirs / 1e6:,.0f} MB/s", theirs)
     text = f"{mine / 1e6:,.0f} MB/s, {requests:,} requests for {fetched / 1e6:,.0f} MB"
     yield Row("read all, cold", text, mine)

@@ -18,8 +18,9 @@ from tests.support.stores import PROGRAMS, StoreServer
 KINDS = ("versitygw", "gofakes3", "file")
 _PIECE = 1 << 18
 _HEAD_BYTES = 1 << 16
-# gofakes3 keeps all objects in memory, and without this the garbage of as many uploads beside them.
-_GO_MEMORY = "1500MiB"
+# gofakes3 keeps all objects in memory, and without this the garbage of as many uploads beside them;
+# with less than the objects take it does nothing but collect garbage.
+_GO_MEMORY = "6GiB"
 
 
 class Store(NamedTuple):
