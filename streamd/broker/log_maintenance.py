@@ -62,6 +62,8 @@ class LogMaintenance:
         rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.
         flush_seconds: gets the time that each flush takes.
+        goes_on: called after a flush for which something may have waited: it is to be written and
+            flushed now.
         demand: for what it reads of cold segments; None where nothing is cold.
 
     Attributes:
@@ -76,6 +78,7 @@ class LogMaintenance:
         rounds: Rounds,
         now_ms: Callable[[], int],
         flush_seconds: Histogram,
+        goes_on: Callable[[], None],
         demand: Callable[[], Demand] | None = None,
     ) -> None:
         self._name = name
@@ -84,6 +87,7 @@ class LogMaintenance:
         self._rounds = rounds
         self._now_ms = now_ms
         self._flush_seconds = flush_seconds
+        self._goes_on = goes_on
         self._demand = demand
         self.is_stopped = self._expires_again = False
         self._turn = trio.Lock()
@@ -107,14 +111,19 @@ class LogMaintenance:
         Returns:
             Whether a flush has run: False when there was nothing left to flush.
         """
+        log = self._log
         try:
-            return await self._flush(
+            has_run = await self._flush(
                 only_sealed=only_sealed, with_checkpoint=with_checkpoint, seals=seals
             )
         except Exception as error:  # a bug: it stays in this stream
             logger.exception("stream %s failed", self._name)
             self._fail(str(error))
             return False
+        # Whoever has asked for it: what came meanwhile has found the writer paused.
+        if has_run and (log.commits_on_flush or log.tracking.has_pending or log.awaits_flush):
+            self._goes_on()
+        return has_run
 
     async def _flush(self, *, only_sealed: bool, with_checkpoint: bool, seals: bool) -> bool:
         log, writer = self._log, self._writer

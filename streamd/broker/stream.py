@@ -374,6 +374,7 @@ class Stream:
             services.rounds,
             services.now_ms,
             self.traffic.server.flush_seconds,
+            self._work.set,
             self.demand,
         )
         self._upkeep = KeyUpkeep(self.name, log, self._maintenance)
@@ -740,16 +741,8 @@ class Stream:
             only_sealed: leave the newest segment to the system.
             with_checkpoint: write one in any case.
         """
-        if self._maintenance is None:
-            return
-        has_run = await self._maintenance.flush(
-            only_sealed=only_sealed, with_checkpoint=with_checkpoint
-        )
-        log = self._log
-        if has_run and log is not None:
-            has_more = log.commits_on_flush or log.tracking.has_pending  # that came meanwhile
-            if has_more or log.awaits_flush:
-                self._work.set()
+        if self._maintenance is not None:
+            await self._maintenance.flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
 
     @property
     def unflushed_bytes(self) -> int:

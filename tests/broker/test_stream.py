@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from segments import Log, LogPolicy, StorageError
+from segments import Log, LogPolicy, StorageError, at_offset
 from segments.flush import Flush
 from streamd.broker import threads
 from streamd.broker.errors import Refused
@@ -104,6 +104,17 @@ class Bench:
 def schedule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways in which a stream comes to write."""
     monkeypatch.setattr(Bench, "in_rounds", request.param == "rounds")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No threads: what they would do is done when others have had a turn."""
+
+    async def do(work: Callable[..., Any], *arguments: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        return work(*arguments)
+
+    monkeypatch.setattr(threads, "in_thread", do)
 
 
 async def test_a_full_disk_holds_what_came_and_goes_on_when_there_is_room(
@@ -245,3 +256,53 @@ async def test_what_is_published_does_not_wait_until_old_segments_are_removed(
     assert len(bench.disk.files) > files / 2  # and they were being removed meanwhile
     await trio.sleep(100)
     assert len(bench.disk.files) < 10
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("what", ["drop old segments", "truncate"])
+async def test_what_is_published_while_old_segments_are_about_to_go_is_confirmed(
+    nursery: trio.Nursery, what: str
+) -> None:
+    """Even if nothing more is published: nobody else has a turn then."""
+    bench = Bench(nursery, commits_on_flush=True)
+    for number in range(1, 120):
+        bench.publish(number)
+        assert await bench.answers() == [c.PublishConfirm(1, (number,))]
+    gate = trio.Event()
+    bench.block_flushes(gate)
+    if what == "truncate":
+        nursery.start_soon(bench.stream.truncate, at_offset(60))
+    else:
+        bench.stream.set_policy(LogPolicy(max_segment_chunks=50, max_length_bytes=1))
+        nursery.start_soon(bench.stream.expire)
+    await wait_all_tasks_blocked()
+    bench.publish(120)
+    bench.stream.store_offset("c", 7)
+    assert await bench.answers() == []
+    gate.set()
+    assert await bench.answers() == [c.PublishConfirm(1, (120,))]
+    assert bench.log.first_offset > 0
+    with trio.fail_after(1):
+        await bench.stream.settled()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_flush_before_old_segments_go_that_finds_a_shortage_is_tried_again(
+    nursery: trio.Nursery,
+) -> None:
+    bench = Bench(nursery)
+    for number in range(1, 120):
+        bench.publish(number)
+        await bench.answers()
+    bench.stream.set_policy(LogPolicy(max_segment_chunks=50, max_length_bytes=1))
+    run = bench.stream._maintenance._run
+
+    async def refuse(_flush: Flush) -> StorageError | None:
+        bench.stream._maintenance._run = run  # type: ignore[method-assign]
+        return threads.NoThread()
+
+    bench.stream._maintenance._run = refuse  # type: ignore[method-assign]
+    await bench.stream.expire()
+    assert bench.stream.alarm
+    await trio.sleep(5)
+    assert not bench.stream.alarm
