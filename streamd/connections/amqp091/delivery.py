@@ -85,7 +85,7 @@ class AmqpConsumer(QueuedConsumer):
         self._first_chunk_id: int | None = None
         self.reader: Reader | None = None
         self._deliveries = deliveries
-        self._has_warned = False
+        self._has_warned = self._is_reading = False
         self._read: deque[tuple[int, bytes]] = deque()  # offset and message
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
         self._start = wanted.start
@@ -164,6 +164,8 @@ class AmqpConsumer(QueuedConsumer):
 
     def check(self) -> None:
         """See QueuedConsumer; one that waits for more to gather may be in a hurry now."""
+        if self._is_reading:
+            return  # what it reads is not there yet: it is checked when its turn is over
         if self.state is ConsumerState.DELAYED and not may_gather(self.credit, self._prefetch):
             self.get_in_line()
         else:
@@ -231,6 +233,13 @@ class AmqpConsumer(QueuedConsumer):
             self.fetch(error, reader.missing(error))
             return
         self.has_read(reader)
+        self._is_reading = True
+        try:
+            await self._choose_all(chunks, budget)
+        finally:
+            self._is_reading = False
+
+    async def _choose_all(self, chunks: Sequence[StoredChunk], budget: Budget) -> None:
         for chunk in chunks:
             try:
                 await self._choose(chunk, budget)

@@ -1,12 +1,17 @@
 """Acknowledgements are left to gather while their client is busy, and only then."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from streamd.broker import threads
+from streamd.connections.amqp091 import delivery
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Connection
-from tests.support.amqp import AmqpPeer, open_peer
+from tests.connections.amqp091.test_messages import offsets
+from tests.support.amqp import AmqpPeer, fields, open_peer
 from tests.support.server import Harness
 
 COUNT = 2_000
@@ -89,3 +94,29 @@ async def test_requests_are_answered_after_a_moment(busy: AmqpPeer) -> None:
     start = trio.current_time()
     await busy.declare("s")
     assert trio.current_time() - start <= TOTAL_SECONDS
+
+
+async def test_acknowledgements_that_come_while_a_selector_is_at_work(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read all there is then, and it is not at the end: it sends what it finds."""
+    compute = threads.compute
+
+    async def slowly(*work: Any) -> Any:
+        await trio.sleep(1)
+        return await compute(*work)
+
+    monkeypatch.setattr(threads, "compute", slowly)
+    monkeypatch.setattr(delivery, "_CHOICE_UNITS", 0)
+    publisher, peer = await open_peer(server), await open_peer(server)
+    await publisher.declare("s")
+    await publisher.store("s", *map(bytes, range(5)), headers=fields(odd=1))
+    await peer.consume("s", prefetch=6, x_stream_offset="first", x_stream_sql="odd = 1")
+    found = await peer.deliveries(5)
+    await publisher.store("s", *map(bytes, range(25)), headers=fields(odd=1))
+    await trio.sleep(0.5)
+    with trio.fail_after(60):
+        while len(found) < 30:
+            await peer.send(m.BasicAck(found[-1].method.delivery_tag, True))
+            found += await peer.deliveries(1)
+    assert offsets(found) == list(range(30))
