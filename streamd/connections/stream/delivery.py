@@ -373,6 +373,14 @@ class Delivery:
             for chunk in chunks
         ]
 
+    def _next(self) -> Subscription | None:
+        """Whose turn it is; None when that one has nothing to send now."""
+        subscription = self.queue.next()
+        if subscription is None or subscription.may_send:
+            return subscription
+        subscription.has_fetched()  # one that was in line when it was to begin has asked nobody
+        return None
+
     async def send_next(self, transport: Transport) -> None:
         """Send what is next in line, or wait until the peer has taken what it was sent.
 
@@ -386,8 +394,8 @@ class Delivery:
                 waiting.rest(waiting.reader)
             await transport.drained()
             return
-        subscription = self.queue.next()
-        if subscription is None or not subscription.may_send:
+        subscription = self._next()
+        if subscription is None:
             return
         reader = subscription.reader
         assert reader is not None  # noqa: S101 - else it could not send

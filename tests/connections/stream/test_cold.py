@@ -262,6 +262,25 @@ async def test_a_single_active_consumer_of_a_restored_server(
     assert await ids(peer, 7) == list(range(30, 100, 10))
 
 
+async def test_one_that_is_in_line_when_it_is_its_turn_in_the_group_again(
+    peer: Peer, server: Harness, store: FakeStore
+) -> None:
+    await fill(peer)
+    await peer.subscribe("s", FIRST, credit=0, name="group", single_active_consumer="true")
+    update = await peer.expect(c.ConsumerUpdate)
+    await peer.send(c.ConsumerUpdateResponse(update.correlation_id, OK, FIRST))
+    await peer.silence(1)
+    make_stream_cold(server.host.find("s"), store, restored=True)
+    (session,) = server.host.observers
+    (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
+    subscription.add_credit(100)  # others of its connection are in line before it
+    subscription.deactivate()
+    subscription.activate(OffsetSpec(Start.OFFSET, 33))
+    subscription.check()
+    with trio.fail_after(60):
+        assert await ids(peer, 7) == list(range(30, 100, 10))
+
+
 async def test_chaos(peer: Peer, server: Harness, store: FakeStore) -> None:
     """Many consumers that come and go, a small cache, and a store in which everything fails."""
     rnd = random.Random(21)
