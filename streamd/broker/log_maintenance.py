@@ -43,7 +43,8 @@ from streamd.net.rounds import Rounds
 
 logger = logging.getLogger(__name__)
 
-_FETCH_SECONDS = 30.0  # that the tier may take when something of it is needed for a truncation
+# That the tier may take when something of it is needed for a truncation. Clients wait 30 s.
+_FETCH_SECONDS = 20.0
 
 Result = TypeVar("Result")
 

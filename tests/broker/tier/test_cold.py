@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from clients.connection import ANSWER_SECONDS
 from streamd.broker import searches
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
@@ -101,7 +102,9 @@ async def test_truncating_where_the_tier_is_away(
     await fill(peer)
     make_stream_cold(server.host.find("s"), store)
     store.fail(times=-1)
+    began_at = trio.current_time()
     assert await truncate(peer, offset=7) == 0
+    assert trio.current_time() - began_at < ANSWER_SECONDS  # that clients wait
 
 
 async def test_where_offsets_lead_to(peer: Peer, server: Harness, store: FakeStore) -> None:
