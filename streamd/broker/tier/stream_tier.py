@@ -314,9 +314,12 @@ class TieredStream:
 
     async def _store_and_evict(self, stream: Stream, log: Log) -> float | None:
         waits = await self._upload_next(stream, log)
+        if self._is_over(log):
+            return None
+        evicts = await self._evict(stream, log)  # also while there is always one more to upload
         if waits is None or self._is_over(log):
             return None if self._is_over(log) else 0.0
-        found = [waits or None, await self._evict(stream, log), await self._roll(stream, log)]
+        found = [waits or None, evicts, await self._roll(stream, log)]
         return min((one for one in found if one is not None), default=None)
 
     def _is_over(self, log: Log) -> bool:

@@ -17,7 +17,7 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
-from tests.support.fake_store import FakeStore
+from tests.support.fake_store import FakeStore, late_answers
 from tests.support.server import Harness, Peer
 
 
@@ -73,6 +73,23 @@ async def test_never_more_is_here_than_the_limit_and_two_segments(tmp_path: Path
             assert log.local_size <= 5_000 + 2 * 2_303
         assert log is not None
         await reads_all(server, 60 * A_FRAME)
+
+
+async def test_a_store_that_is_slower_than_the_publishers_keeps_only_what_it_has_not_got(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    store.seconds = lambda call: 1.0 if call.key.endswith(".segment") else 0.0
+    async with tiered(tmp_path, store) as server:
+        with late_answers(store):
+            peer = await a_stream(server, stream_local_max_length_bytes="5000")
+            for frame in range(200):
+                await publish(peer, frame * A_FRAME, 1)
+                await passes(0.15)
+            log = server.host.find("s").log
+            waiting = [one for one in log.segments if one.stored is None]
+            assert len(waiting) > 5
+            assert log.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
 
 
 async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
