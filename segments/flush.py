@@ -261,7 +261,8 @@ class FlushState:
             if segment in self.sealed:
                 del self.sealed[segment]
                 segment.release()
-            self._indexes.pop(segment.path(INDEX_SUFFIX), None)
+        behind = first.path(INDEX_SUFFIX)  # names are in the order of offsets
+        self._indexes = {path: None for path in self._indexes if path >= behind}
         base = first.base_offset
         last = self._checkpoint
         if last is None or last.segment < base:

@@ -7,10 +7,12 @@ is on the device: then nobody reads what a power failure can still take away. Ti
 caller.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -35,7 +37,7 @@ from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
 from segments.tier.cache import TierCache
-from segments.tier.manifest import Manifest
+from segments.tier.manifest import Manifest, changed_segments
 from segments.tracking import Tracking
 from segments.tracking_replay import restore_tracking
 
@@ -45,6 +47,7 @@ MOST_AHEAD_MS = 3_600_000
 # As many are of the declared size; then it doubles with each further thousand, up to the default.
 _MANY_SEGMENTS, _SEGMENTS_PER_DOUBLING = 4_096, 1_024
 _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
+_base_offset = attrgetter("base_offset")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ def _open_writer(disk: Disk, folder: str, plan: Plan) -> SegmentWriter:
     # Offsets of lost records are not used again.
     base = plan.segments[-1].next_offset if plan.segments else plan.next_offset
     return SegmentWriter.create(disk, folder, base)
+
+
+def _needs_no_store(segment: Segment) -> bool:
+    return segment.stored is not None or not segment.num_chunks
 
 
 class Written(NamedTuple):
@@ -142,6 +149,7 @@ class Log:
         self._writer = self._shown = writer  # _shown: of the last segment that readers may read
         if not plan.has_tail:
             self.segments.append(writer.segment)
+        self._look_at_all()
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
@@ -295,17 +303,51 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes of all segment files."""
-        return sum(segment.size for segment in self.segments)
+        return self._sealed_size + self.segments[-1].size
 
     @property
     def num_lost(self) -> int:
         """Records that are kept, and damaged as far as that is known."""
-        return sum(segment.num_lost for segment in self.segments)
+        return sum(segment.num_lost for segment in self.segments if segment.damage)
 
     @property
     def num_chunks(self) -> int:
         """Chunks that are kept."""
-        return sum(segment.num_chunks for segment in self.segments)
+        return self._sealed_chunks + self.segments[-1].num_chunks
+
+    # There may be tens of thousands of segments, so nothing that is done for each of them looks at
+    # all of them: what is known of them is kept as it changes. Sealed ones stay as they are.
+
+    def _look_at_all(self) -> None:
+        """The list is a new one."""
+        sealed = self.segments[:-1]
+        self._sealed_size = sum(segment.size for segment in sealed)
+        self._sealed_chunks = sum(segment.num_chunks for segment in sealed)
+        # So many of the oldest ones need no look when segments are wanted that are not cold, or
+        # that are not stored: as segments leave the disk in order, these are nearly all.
+        self._num_cold = self._num_stored = 0
+
+    @property
+    def local(self) -> list[Segment]:
+        """Segments whose file is on this disk, oldest first; the newest one always is."""
+        segments = self.segments
+        while segments[self._num_cold].cold is not None:
+            self._num_cold += 1
+        return [segment for segment in segments[self._num_cold :] if segment.cold is None]
+
+    @property
+    def unstored(self) -> list[Segment]:
+        """Sealed segments that hold something and that no store has, oldest first."""
+        segments = self.segments[:-1]
+        while self._num_stored < len(segments) and _needs_no_store(segments[self._num_stored]):
+            self._num_stored += 1
+        return [one for one in segments[self._num_stored :] if not _needs_no_store(one)]
+
+    def segment_at(self, base_offset: int) -> Segment | None:
+        """The segment that begins there."""
+        number = bisect_left(self.segments, base_offset, key=_base_offset)
+        found = self.segments[number : number + 1]
+        return found[0] if found and found[0].base_offset == base_offset else None
 
     def sequence(self, reference: bytes) -> int | None:
         """Highest publishing id of a publisher in all that is appended, None when it has none."""
@@ -417,6 +459,8 @@ class Log:
         """Let readers have a new segment."""
         sealed = self.segments[-1]
         self.segments.append(writer.segment)
+        self._sealed_size += sealed.size
+        self._sealed_chunks += sealed.num_chunks
         self._shown = writer
         self.keys_wanted_from = 0
         self.request_keys()  # of the sealed one
@@ -467,11 +511,14 @@ class Log:
 
     def has_outlived(self, now_ms: int) -> bool:
         """Segments have outlived the policy. Flush with a checkpoint, then `expire`."""
-        return bool(self.outlived(now_ms))
+        return self._num_outlived(now_ms) > 0
 
     def outlived(self, now_ms: int) -> list[Segment]:
         """Segments that have outlived the policy."""
-        return self.segments[: expired(self.segments, self.policy, now_ms)]
+        return self.segments[: self._num_outlived(now_ms)]
+
+    def _num_outlived(self, now_ms: int) -> int:
+        return expired(self.segments, self.size, self.policy, now_ms)
 
     def expire(self, now_ms: int, busy: Collection[Segment] = ()) -> Removal:
         """Take segments that have outlived the policy out of the log.
@@ -484,7 +531,7 @@ class Log:
             in a thread if the caller likes, without segments where all stay. Readers on them can
             finish. No flush may be going on meanwhile.
         """
-        number = expired(self.segments, self.policy, now_ms)
+        number = self._num_outlived(now_ms)
         for at, segment in enumerate(self.segments[:number]):
             if segment in busy:
                 number = at
@@ -493,35 +540,54 @@ class Log:
             number -= 1
         if not (number or self._gone):
             return Removal(self._disk, self.folder, [], None)
-        removal = self._drop(self.segments[:number], self.segments[number:])
+        removal = self._drop(number)
         self.tracking.forget_offsets_below(self.first_offset)
         return removal
 
-    def _drop(self, gone: list[Segment], kept: list[Segment]) -> Removal:
-        self.segments = kept
+    def _drop(self, number: int, rest: Segment | None = None) -> Removal:
+        """Take so many of the oldest segments out; `rest` is in their place, if there is one."""
+        gone, self.segments = self.segments[:number], self.segments[number:]
+        self._sealed_size -= sum(segment.size for segment in gone)
+        self._sealed_chunks -= sum(segment.num_chunks for segment in gone)
+        self._num_cold = max(0, self._num_cold - number)
+        self._num_stored = max(0, self._num_stored - number)
+        if rest is not None:
+            self.segments.insert(0, rest)
+            self._look_at_all()
+        self._forget(gone)
+        checkpoint = self._state.without(gone, self.segments[0])
+        self._gone += gone
+        return Removal(self._disk, self.folder, self._gone, checkpoint)
+
+    @staticmethod
+    def _forget(gone: Iterable[Segment]) -> None:
+        """Segments are not part of the log any more."""
         for segment in gone:
             segment.drop_filters()
             segment.drop_keys()
             if segment.cold is not None:
                 segment.cold.forget()
-        checkpoint = self._state.without(gone, self.segments[0])
-        self._gone += gone
-        return Removal(self._disk, self.folder, self._gone, checkpoint)
 
     # -- the store
 
     def is_stored(self, manifest: Manifest) -> None:
         """A store has what a manifest says, and the copy of it is on the device."""
+        before = self.manifest.segments if self.manifest is not None else ()
+        gone, new = changed_segments(before, manifest.segments)
         self.manifest = manifest
-        stored = {one.base_offset: one for one in manifest.segments}
-        for segment in self.segments:
-            one = stored.get(segment.base_offset)
-            if segment.cold is None:
-                is_same = one is not None and segment.is_as_stored(one)
-                segment.stored = one if is_same and self.is_sealed(segment) else None
-            elif one is not None:
+        for one in gone:
+            segment = self.segment_at(one.base_offset)
+            if segment is not None and segment.cold is None:
+                segment.stored, self._num_stored = None, 0
+        for one in new:
+            segment = self.segment_at(one.base_offset)
+            if segment is None:
+                continue
+            if segment.cold is not None:
                 segment.stored = one
                 segment.make_cold(self._cache.segment(manifest.stream, one, self.folder))
+            elif self.is_sealed(segment) and segment.is_as_stored(one):
+                segment.stored = one
 
     def forget_cold(self) -> None:
         """It is deleted: nothing of it is to stay in the cache."""
@@ -545,33 +611,34 @@ class Log:
         Raises:
             StorageError: the system refused; it is as it was.
         """
-        newest = self.segments[-1]
-        known = {s.stored.uid: s for s in self.segments if s.stored is not None}
+        newest, segments, gone = self.segments[-1], self.segments[:-1], list[Segment]()
+        before = [segment.stored for segment in segments if segment.stored is not None]
+        gone_from, new = changed_segments(before, manifest.segments)
         if manifest.next_offset > newest.base_offset:
             self._begin_at(manifest.next_offset)
-        segments: list[Segment] = []
-        for stored in manifest.segments:
-            segment = known.pop(stored.uid, None)
-            if segment is None:
-                segment = Segment.of_store(self._disk, self.folder, manifest.stream, stored)
-                segment.report_damage_to(self._observer.damage_found)
-                segment.make_cold(self._cache.segment(manifest.stream, stored, self.folder))
-            if segments:
-                segments[-1].reaches_to(segment.base_offset)
-            segments.append(segment)
+        first = 0
+        if gone_from:
+            uids = {stored.uid for stored in gone_from}
+            gone = [one for one in segments if one.stored is not None and one.stored.uid in uids]
+            segments = [one for one in segments if one not in set(gone)]
+        elif new:
+            first = max(0, bisect_left(segments, new[0].base_offset, key=_base_offset) - 1)
+        for stored in new:
+            segment = Segment.of_store(
+                self._disk, self.folder, manifest.stream, stored, self._cache
+            )
+            segment.report_damage_to(self._observer.damage_found)
+            insort(segments, segment, key=_base_offset)
+        for segment, following in pairwise(segments[first:]):
+            segment.reaches_to(following.base_offset)
         self.segments = [*segments, self._writer.segment]
-        gone = list(known.values())
-        for segment in gone:
-            segment.drop_filters()
-            segment.drop_keys()
-            if segment.cold is not None:
-                segment.cold.forget()
+        self._look_at_all()
+        self._forget(gone)
         if gone:
             self.begins_at = self.first_offset
         self.manifest, self.tracking = manifest, tracking
         self.committed_offset = manifest.next_offset
-        used = {segment.base_offset for segment in self.segments}
-        return [segment for segment in gone if segment.base_offset not in used]
+        return [one for one in gone if self.segment_at(one.base_offset) is None]
 
     def _begin_at(self, offset: int) -> None:
         """Let the newest segment, which is empty, begin at a later offset."""
@@ -589,7 +656,7 @@ class Log:
     @property
     def local_size(self) -> int:
         """Bytes of segment files that are on this disk, the cache not counted."""
-        return sum(segment.size for segment in self.segments if segment.cold is None)
+        return sum(segment.size for segment in self.local)
 
     def make_cold(self, segment: Segment) -> None:
         """Read a segment from the store from now on; who reads its file can finish.
@@ -639,14 +706,14 @@ class Log:
         Returns:
             The removal of files, as of `expire`.
         """
-        kept = [segment for segment in self.segments if segment.base_offset >= offset]
-        if rest is not None and (not kept or kept[0].base_offset != offset):
+        number = bisect_left(self.segments, offset, key=_base_offset)
+        if self.segment_at(offset) is not None:
+            rest = None
+        if rest is not None:
             rest.report_damage_to(self._observer.damage_found)
             rest.key_state = KeyState.KNOWN  # it has no key file
-            kept.insert(0, rest)
-        gone = [segment for segment in self.segments if segment.base_offset < offset]
         self.begins_at = offset
-        removal = self._drop(gone, kept)
+        removal = self._drop(number, rest)
         self.request_keys()
         return removal
 
@@ -661,7 +728,7 @@ class Log:
 
     def segment_holding(self, offset: int) -> Segment:
         """The segment with `offset`, or the first one after it when that is gone."""
-        number = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        number = bisect_right(self.segments, offset, key=_base_offset) - 1
         return self.segments[max(number, 0)]
 
     def request_index(self, segment: Segment) -> None:
@@ -671,7 +738,7 @@ class Log:
         """
         if segment.index_requested or not segment.is_indexable or segment.damage:
             return  # readers ask again for every chunk
-        number = bisect_left(self.segments, segment.base_offset, key=lambda s: s.base_offset)
+        number = bisect_left(self.segments, segment.base_offset, key=_base_offset)
         for one in self.segments[number : number + _SEGMENTS_AHEAD]:
             is_possible = one.is_indexable and not one.damage and not one.index_requested
             if is_possible and (one is segment or one.filters is None):
@@ -693,7 +760,7 @@ class Log:
 
     def keeps(self, segment: Segment) -> bool:
         """Its files are this log's: it has not been dropped, nor the log closed or deleted."""
-        return not self.is_closed and segment in self.segments
+        return not self.is_closed and self.segment_at(segment.base_offset) is segment
 
     def is_sealed(self, segment: Segment) -> bool:
         """Nothing is added any more to what readers see of it.

@@ -56,6 +56,7 @@ from segments.segment import (
     files_by_base,
 )
 from segments.segment_scan import SegmentScanner
+from segments.tier.cache import TierCache
 from segments.tier.local_copy import MANIFEST_FILE, UNRESTORED_FILE, check_restored, read_copy
 from segments.tier.manifest import Manifest, StoredSegment
 
@@ -170,17 +171,13 @@ def _cold(manifest: Manifest | None, found: dict[int, set[str]]) -> dict[int, St
     return {b: s for b, s in bases.items() if SEGMENT_SUFFIX not in found.get(b, ())}
 
 
-def _cold_segment(
-    plan: Plan, disk: Disk, folder: str, stored: StoredSegment, next_base: int | None
-) -> Segment:
-    """A segment that is only in the store; offsets between it and the next one were lost."""
-    assert plan.manifest is not None  # noqa: S101 - it names the segment
-    segment = Segment.of_store(disk, folder, plan.manifest.stream, stored)
-    plan.last_epoch = max(plan.last_epoch, stored.epoch)
+def _take_cold(plan: Plan, segment: Segment, epoch: int, next_base: int | None) -> None:
+    """A segment is only in the store; offsets between it and the next one were lost."""
+    plan.segments.append(segment)
+    plan.last_epoch = max(plan.last_epoch, epoch)
     plan.is_ended = next_base is None
     if next_base is not None:
         segment.reaches_to(next_base)
-    return segment
 
 
 def _without(
@@ -208,12 +205,16 @@ def _examine_all(
     *,
     trust_indexes: bool,
 ) -> None:
+    cache = TierCache(disk=disk)  # that has nothing
     if plan.checkpoint is not None and bases and bases[0] > first:
         path = file_path(folder, first, SEGMENT_SUFFIX)
         plan.losses.append(Loss(path, 0, "the file is missing", first, bases[0] - first))
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
         if base in cold:
-            plan.segments.append(_cold_segment(plan, disk, folder, cold[base], next_base))
+            assert plan.manifest is not None  # noqa: S101 - it names the segment
+            stored, stream = cold[base], plan.manifest.stream
+            segment = Segment.of_store(disk, folder, stream, stored, cache)
+            _take_cold(plan, segment, stored.epoch, next_base)
             continue
         scanner = SegmentScanner(disk, folder, base, suffixes[base], plan.checkpoint)
         plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))

@@ -69,27 +69,30 @@ class Removal(NamedTuple):
             del self.segments[0]
 
 
-def expired(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:
+def expired(segments: Sequence[Segment], size: int, policy: LogPolicy, now_ms: int) -> int:
     """How many of the oldest segments go; never the newest one.
 
     By size the newest segments stay whose sizes add up to at most `max_length_bytes`. By age
     those go, from the oldest on, whose last chunk is older than `max_age_ms`. Of a chunk from the
     future only this is known: it was written before the next one that is not.
 
+    Args:
+        segments: of a log, at least one.
+        size: of all of them, in bytes.
+        policy: its limits.
+        now_ms: wall clock.
+
     Source: rabbitmq/osiris, src/osiris_log.erl, eval_max_bytes and eval_age.
     """
-    return max(_by_size(segments, policy.max_length_bytes), _by_age(segments, policy, now_ms))
+    return max(_by_size(segments, size, policy.max_length_bytes), _by_age(segments, policy, now_ms))
 
 
-def _by_size(segments: Sequence[Segment], max_bytes: int | None) -> int:
-    if max_bytes is None:
-        return 0
-    budget = max_bytes - segments[-1].size
-    for number in range(len(segments) - 2, -1, -1):
-        budget -= segments[number].size
-        if budget < 0:
-            return number + 1
-    return 0
+def _by_size(segments: Sequence[Segment], size: int, max_bytes: int | None) -> int:
+    number = 0
+    while max_bytes is not None and size > max_bytes and number < len(segments) - 1:
+        size -= segments[number].size
+        number += 1
+    return number
 
 
 def _by_age(segments: Sequence[Segment], policy: LogPolicy, now_ms: int) -> int:

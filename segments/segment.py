@@ -179,12 +179,12 @@ class Segment:
 
     @classmethod
     def of_store(
-        cls, disk: Disk, folder: str, stream: StreamKey, stored: StoredSegment
+        cls, disk: Disk, folder: str, stream: StreamKey, stored: StoredSegment, cache: TierCache
     ) -> "Segment":
-        """A segment whose file is only in a store, and nothing of it in a cache."""
+        """A segment whose file is only in a store."""
         segment = cls(disk, folder, stored.base_offset)
         segment.stored = stored
-        segment.cold = TierCache(disk=disk).segment(stream, stored, folder)
+        segment.cold = cache.segment(stream, stored, folder)
         segment.size, segment.next_offset = stored.size, stored.next_offset
         segment.num_chunks = stored.num_chunks
         segment.first_timestamp_ms = stored.first_timestamp_ms

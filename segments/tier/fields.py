@@ -4,6 +4,7 @@ Whatever is in a store may have been written by somebody else.
 """
 
 import re
+import sys
 from typing import Any
 
 from segments.errors import FormatError
@@ -54,10 +55,10 @@ def creation(value: object) -> str:
 
 
 def suffix(value: str) -> str:
-    """A dot and letters."""
+    """A dot and letters; thousands of segments share what there is of them."""
     if not _SUFFIX.fullmatch(value):
         raise FormatError(f"a file is called {shown(value)}, expected a suffix such as .index")
-    return value
+    return sys.intern(value)
 
 
 def flag(value: object) -> bool:

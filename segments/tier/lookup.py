@@ -20,7 +20,7 @@ from segments.tier.keys import (
     StreamKey,
     creation_in,
 )
-from segments.tier.manifest import Manifest, StoredFile, decode_manifest
+from segments.tier.manifest import Manifest, StoredFile, StoredSegment, decode_manifest
 from segments.tier.object_store import (
     MOST_WHOLE,
     MissingError,
@@ -89,12 +89,16 @@ def read_changed(store: ObjectStore, known: FoundManifest) -> FoundManifest:
         found = store.get_changed(stream.manifest, known.etag)
     except TooLargeError as error:
         raise BadObjectError(stream.manifest, error) from error
-    return known if found is None else _decoded(stream.folder, stream.manifest, found)
+    if found is None:
+        return known
+    return _decoded(stream.folder, stream.manifest, found, known.manifest.segments)
 
 
-def _decoded(folder: str, key: str, found: StoredObject) -> FoundManifest:
+def _decoded(
+    folder: str, key: str, found: StoredObject, known: Iterable[StoredSegment] = ()
+) -> FoundManifest:
     try:
-        manifest = decode_manifest(found.content)
+        manifest = decode_manifest(found.content, known=known)
         if manifest.stream.folder != folder:
             raise FormatError(f"it is of {_shown(manifest.stream)}")
     except FormatError as error:

@@ -7,11 +7,12 @@ still be under way; then it fails later, or it is done, and the next attempt fin
 These functions block; call them in a thread.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from segments.errors import FormatError
 from segments.tier.keys import StreamKey
-from segments.tier.manifest import Manifest, decode_manifest, encode_manifest
+from segments.tier.manifest import Manifest, StoredSegment, decode_manifest, encode_manifest
 from segments.tier.object_store import ConflictError, MissingError, ObjectStore, TierError
 
 
@@ -34,15 +35,22 @@ class OvertakenError(ConflictError):
         self.found = found
 
 
-def look_up(store: ObjectStore, stream: StreamKey) -> KeptManifest | None:
+def look_up(
+    store: ObjectStore, stream: StreamKey, known: Iterable[StoredSegment] = ()
+) -> KeptManifest | None:
     """The manifest of one life of a stream; None where there is none.
+
+    Args:
+        store: the store.
+        stream: whose it is.
+        known: segments that it probably lists; see `decode_manifest`.
 
     Raises:
         TierError: the store did not answer, or what it has cannot be understood.
     """
     try:
         found = store.get(stream.manifest)
-        return KeptManifest(decode_manifest(found.content, stream), found.etag)
+        return KeptManifest(decode_manifest(found.content, stream, known), found.etag)
     except MissingError:
         return None
     except FormatError as error:
@@ -62,7 +70,7 @@ def put_manifest(store: ObjectStore, before: KeptManifest | None, wanted: Manife
             return KeptManifest(wanted, store.create(key, content))
         return KeptManifest(wanted, store.replace(key, content, before.etag))
     except TierError as error:
-        found = look_up(store, wanted.stream)
+        found = look_up(store, wanted.stream, wanted.segments)
         if found is not None and encode_manifest(found.manifest) == content:
             return found
         is_as_before = _revision(found) == _revision(before)

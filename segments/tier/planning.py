@@ -11,18 +11,12 @@ from collections.abc import Sequence
 
 from segments.log import Log
 from segments.segment import Segment
-from segments.tier.manifest import Manifest, StoredSegment
-
-
-def sealed_segments(log: Log) -> list[Segment]:
-    """Those to which nothing is added any more, and that hold something; oldest first."""
-    return [one for one in log.segments if log.is_sealed(one) and one.num_chunks]
+from segments.tier.manifest import Manifest, StoredSegment, changed_segments, number_from
 
 
 def next_unstored(log: Log) -> Segment | None:
     """The oldest sealed segment that is not stored."""
-    unstored = (one for one in log.segments if one.stored is None)
-    return next((one for one in unstored if log.is_sealed(one) and one.num_chunks), None)
+    return next(iter(log.unstored), None)
 
 
 def kept_segments(
@@ -31,18 +25,18 @@ def kept_segments(
     """What a manifest should list.
 
     Args:
-        log: the log.
+        log: the log. All that is listed from its first offset on is part of it; see `conflict`.
         stored: what it lists now.
         new: what was uploaded since, a segment of the log.
     """
-    wanted = {one.base_offset: one for one in stored}
+    first = log.first_offset
+    dropped = number_from(stored, first)
+    kept = list(stored[dropped:])
     if new is not None:
-        wanted[new.base_offset] = new
-    bases = {segment.base_offset for segment in log.segments}
-    kept = [one for base, one in sorted(wanted.items()) if base in bases]
-    first = log.segments[0].base_offset
+        at = number_from(kept, new.base_offset)
+        kept[at : number_from(kept, new.base_offset + 1)] = [new]
     if not kept or kept[0].base_offset > first:  # the log begins with a rest that is not stored
-        kept[:0] = [one for one in stored if one.base_offset < first < one.next_offset]
+        kept[:0] = [one for one in stored[:dropped][-1:] if first < one.next_offset]
     return tuple(kept)
 
 
@@ -58,15 +52,18 @@ def conflict(log: Log, manifest: Manifest) -> str:
             f"the tier has messages up to offset {manifest.next_offset}, the data folder only up "
             f"to {log.committed_offset}"
         )
-    segments = {segment.base_offset: segment for segment in log.segments}
-    named = {one.base_offset for one in manifest.segments}
-    for base, segment in segments.items():
-        if segment.cold is not None and base not in named:
+    # What the log already knows to be in the store was compared: these are nearly all.
+    known = [segment.stored for segment in log.segments if segment.stored is not None]
+    lost, new = changed_segments(known, manifest.segments)
+    named = {one.base_offset for one in new}
+    for one in lost:
+        base, here = one.base_offset, log.segment_at(one.base_offset)
+        if here is not None and here.cold is not None and base not in named:
             return f"the segment from offset {base} on is in neither the tier nor the data folder"
-    for one in manifest.segments:
+    for one in new:
         if one.next_offset <= log.first_offset or one.base_offset < log.first_offset:
             continue
-        here = segments.get(one.base_offset)
+        here = log.segment_at(one.base_offset)
         if here is None or not log.is_sealed(here):
             return f"the tier has a segment from offset {one.base_offset} on, the data folder none"
         if here.cold is None and not here.is_as_stored(one):

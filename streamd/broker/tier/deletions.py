@@ -88,7 +88,7 @@ class Deletions:
         Raises:
             StorageError: the system refused.
         """
-        deletion = Deletion(f"{random_name()}.json", due_ms, tuple(keys), tuple(streams))
+        deletion = Deletion(f"{random_name()}.json", due_ms, tuple(sorted(keys)), tuple(streams))
         self._disk.make_folder(self._folder)
         line = {"due_ms": due_ms, "keys": deletion.keys, "streams": deletion.streams}
         path = str(PurePath(self._folder, deletion.name))

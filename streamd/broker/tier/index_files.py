@@ -16,10 +16,12 @@ from segments.tier.cache import ColdError
 from segments.tier.local_copy import MANIFEST_FILE, read_copy
 from streamd.broker import threads
 from streamd.broker.errors import Refused
+from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 from streamd.broker.tier.fetcher import Fetcher
 
 _SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)
+_A_TURN = 1_000  # segments that are looked at
 _STREAM_SECONDS, _FILE_SECONDS = 0.005, 0.05  # between two streams, and two files
 
 
@@ -50,7 +52,7 @@ class IndexFiles:
         """Fetch files of one stream, given by the id of their objects and their suffix."""
         try:
             async with stream.opened() as log:
-                for segment in list(log.segments):
+                async for segment in in_turns(list(log.segments), _A_TURN):
                     cached = segment.cold
                     if cached is None or not log.keeps(segment):
                         continue

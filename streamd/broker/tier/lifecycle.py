@@ -22,7 +22,7 @@ from segments.tier.keys import (
     StreamKey,
     parse_object,
 )
-from segments.tier.manifest import Manifest, StoredFile, decode_manifest
+from segments.tier.manifest import StoredFile, decode_manifest
 from segments.tier.manifest_store import look_up, put_manifest
 from segments.tier.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.tier import claims
@@ -77,10 +77,10 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
         TierError: the store cannot be asked.
     """
     found = _Findings()
-    manifest = await ask(_manifest_of, store, key, found)
-    if manifest is not None:
+    files = await ask(_files, store, key, found)
+    if files:
         sizes = await ask(_sizes, store, key)
-        for name, file in _files(manifest).items():
+        for name, file in files.items():
             await _verify(store, key, name, file, sizes.get(name), found)
     return Verification(
         num_objects=found.num_objects,
@@ -101,23 +101,22 @@ class _Findings:
             self.faults.append(Fault(key, sentence))
 
 
-def _manifest_of(store: ObjectStore, key: StreamKey, found: _Findings) -> Manifest | None:
-    try:
-        content = store.get(key.manifest).content
-        found.num_objects, found.num_bytes = 1, len(content)
-        return decode_manifest(content, key)
-    except MissingError:
-        found.add(key.manifest, "it is not there")
-    except FormatError as error:
-        found.add(key.manifest, str(error))
-    return None
-
-
 def _sizes(store: ObjectStore, key: StreamKey) -> dict[str, int]:
     return {one.key: one.size for one in store.listing(key.folder)}
 
 
-def _files(manifest: Manifest) -> dict[str, StoredFile]:
+def _files(store: ObjectStore, key: StreamKey, found: _Findings) -> dict[str, StoredFile]:
+    """What the manifest names; nothing where it cannot be read, which is a fault."""
+    try:
+        content = store.get(key.manifest).content
+        found.num_objects, found.num_bytes = 1, len(content)
+        manifest = decode_manifest(content, key)
+    except MissingError:
+        found.add(key.manifest, "it is not there")
+        return {}
+    except FormatError as error:
+        found.add(key.manifest, str(error))
+        return {}
     files = {
         segment.key(manifest.stream, suffix): file
         for segment in manifest.segments

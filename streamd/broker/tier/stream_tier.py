@@ -51,7 +51,7 @@ from segments.tier.manifest import Manifest, StoredFile, StoredTracking
 from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up, put_manifest
 from segments.tier.object_store import MissingError, ObjectStore
 from segments.tier.packing import Packed, pack
-from segments.tier.planning import conflict, kept_segments, next_unstored, sealed_segments
+from segments.tier.planning import conflict, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
 from streamd.broker import threads
 from streamd.broker.arguments import arguments_to_json
@@ -339,7 +339,8 @@ class TieredStream:
         assert log.manifest is not None  # noqa: S101 - see above
         if self._attempt is not None:
             return await self._try_again(stream, log)
-        found = await ask(look_up, self._parts.store, log.manifest.stream)
+        known = log.manifest
+        found = await ask(look_up, self._parts.store, known.stream, known.segments)
         return await self._take(stream, log, found)
 
     async def _begin(self, stream: Stream) -> bool:
@@ -400,7 +401,7 @@ class TieredStream:
             revision=(before.revision if before is not None else 0) + 1,
             epoch=mine.epoch,
             writer=mine.name,
-            next_offset=max([next_offset, *(one.next_offset for one in segments)]),
+            next_offset=max([next_offset, *(one.next_offset for one in segments[-1:])]),
             segments=segments,
             arguments=_plain(row.arguments) if row is not None else {},
             settings=_plain(row.settings) if row is not None else {},
@@ -413,7 +414,7 @@ class TieredStream:
         """Write a manifest, and its copy; whether it is the one in the store."""
         self._attempt = _Attempt(before, wanted)
         try:
-            kept = await ask(put_manifest, self._parts.store, before, wanted)
+            kept, gone = await ask(_replace, self._parts.store, before, wanted)
         except OvertakenError:
             self._attempt, self._has_met = None, False  # look at it anew
             await self._parts.is_overtaken()
@@ -425,7 +426,6 @@ class TieredStream:
         self._attempt, self._kept, self._has_met = None, kept, True
         if self._upload is not None and self._is_in(wanted, self._upload):
             self._has_stored(self._upload)
-        gone = before.manifest.keys_without(wanted) if before is not None else set()
         if gone:
             await self._parts.delete_later(gone)
         if not self._is_over(log):
@@ -434,7 +434,7 @@ class TieredStream:
 
     @staticmethod
     def _is_in(manifest: Manifest, upload: _Upload) -> bool:
-        return any(one.uid == upload.packed.stored.uid for one in manifest.segments)
+        return any(one.uid == upload.packed.stored.uid for one in reversed(manifest.segments))
 
     def _has_stored(self, upload: _Upload) -> None:
         stored = upload.packed.stored
@@ -450,8 +450,7 @@ class TieredStream:
         kept, first = self._kept, log.segments[0].base_offset
         if kept is None or kept.manifest.first_offset >= first:
             return False
-        bases = {segment.base_offset for segment in log.segments}
-        self._stored_ms = {at: ms for at, ms in self._stored_ms.items() if at in bases}
+        self._stored_ms = {at: ms for at, ms in self._stored_ms.items() if at >= first}
         segments = kept_segments(log, kept.manifest.segments)
         if segments == kept.manifest.segments:
             return False
@@ -626,6 +625,9 @@ class TieredStream:
         if not all(log.is_covered(segment.next_offset) for segment in going):
             await stream.flush(with_checkpoint=True)
         await stream.evict([one for one in going if log.is_covered(one.next_offset)])
+        for segment in going:
+            if segment.cold is not None:
+                self._stored_ms.pop(segment.base_offset, None)
         if any(log.keeps(one) and one.cold is None for one in going):
             return _SHORTAGE_SECONDS  # somebody works on it, or the disk refused
         return None if again_ms is None else again_ms / 1_000
@@ -637,8 +639,8 @@ class TieredStream:
             most = DEFAULT_LOCAL_BYTES
         over = 0 if most is None else log.local_size - most
         going: list[Segment] = []
-        for segment in log.segments:
-            if segment.cold is not None or not segment.num_chunks:
+        for segment in log.local:
+            if not segment.num_chunks:
                 continue
             if not log.is_sealed(segment):
                 break
@@ -710,20 +712,25 @@ class TieredStream:
         )
 
     def _count(self, log: Log) -> _Numbers:
-        local = [segment for segment in log.segments if segment.cold is None]
-        remote = log.manifest.segments if log.manifest is not None else ()
-        waiting = [one for one in sealed_segments(log) if one.stored is None]
-        if not log.policy.tier:
-            waiting = []
+        local, manifest = log.local, log.manifest
+        waiting = log.unstored if log.policy.tier else []
         return _Numbers(
             sum(segment.size for segment in local),
             len(local),
-            sum(segment.size for segment in remote),
-            len(remote),
+            0 if manifest is None else manifest.size,
+            0 if manifest is None else len(manifest.segments),
             sum(segment.size for segment in waiting),
             len(waiting),
             waiting[0].last_timestamp_ms if waiting else None,
         )
+
+
+def _replace(
+    store: ObjectStore, before: KeptManifest | None, wanted: Manifest
+) -> tuple[KeptManifest, set[str]]:
+    """Write a manifest; gives it, and the keys that it does not name any more."""
+    kept = put_manifest(store, before, wanted)
+    return kept, set() if before is None else before.manifest.keys_without(wanted)
 
 
 def has_final_keys(segment: Segment) -> bool:

@@ -200,7 +200,7 @@ class Tier:
     async def delete_later(self, keys: set[str]) -> None:
         """Remove objects that no manifest names any more, after the grace time."""
         try:
-            await self._add_deletion(self.now_ms() + self.delay_ms, keys=sorted(keys))
+            await self._add_deletion(self.now_ms() + self.delay_ms, keys=keys)
         except SegmentsError as error:
             logger.warning("%s objects are left in the tier, see `tier gc`: %s", len(keys), error)
 
