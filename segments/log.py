@@ -37,7 +37,7 @@ from segments.recovery_steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
 from segments.tier.cache import TierCache
-from segments.tier.manifest import Manifest, changed_segments
+from segments.tier.manifest import Manifest, StoredSegment, changed_segments
 from segments.tracking import Tracking
 from segments.tracking_replay import restore_tracking
 
@@ -149,7 +149,8 @@ class Log:
         self._writer = self._shown = writer  # _shown: of the last segment that readers may read
         if not plan.has_tail:
             self.segments.append(writer.segment)
-        self._look_at_all()
+        self._sealed_size = self._sealed_chunks = self._num_cold = self._num_stored = 0
+        self._count(self.segments[:-1])
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
@@ -315,17 +316,15 @@ class Log:
         """Chunks that are kept."""
         return self._sealed_chunks + self.segments[-1].num_chunks
 
-    # There may be tens of thousands of segments, so nothing that is done for each of them looks at
-    # all of them: what is known of them is kept as it changes. Sealed ones stay as they are.
+    # There may be tens of thousands of segments, so what is done with each of them looks at few
+    # others: sums are kept as sealed segments, which do not change any more, come and go. And as
+    # segments are stored and leave the disk in order, nearly all that are cold, or stored, are the
+    # oldest ones: of so many that is known.
 
-    def _look_at_all(self) -> None:
-        """The list is a new one."""
-        sealed = self.segments[:-1]
-        self._sealed_size = sum(segment.size for segment in sealed)
-        self._sealed_chunks = sum(segment.num_chunks for segment in sealed)
-        # So many of the oldest ones need no look when segments are wanted that are not cold, or
-        # that are not stored: as segments leave the disk in order, these are nearly all.
-        self._num_cold = self._num_stored = 0
+    def _count(self, sealed: Collection[Segment], sign: int = 1) -> None:
+        """Segments have been sealed or, with -1, are not part of it any more."""
+        self._sealed_size += sign * sum(segment.size for segment in sealed)
+        self._sealed_chunks += sign * sum(segment.num_chunks for segment in sealed)
 
     @property
     def local(self) -> list[Segment]:
@@ -459,8 +458,7 @@ class Log:
         """Let readers have a new segment."""
         sealed = self.segments[-1]
         self.segments.append(writer.segment)
-        self._sealed_size += sealed.size
-        self._sealed_chunks += sealed.num_chunks
+        self._count([sealed])
         self._shown = writer
         self.keys_wanted_from = 0
         self.request_keys()  # of the sealed one
@@ -547,13 +545,13 @@ class Log:
     def _drop(self, number: int, rest: Segment | None = None) -> Removal:
         """Take so many of the oldest segments out; `rest` is in their place, if there is one."""
         gone, self.segments = self.segments[:number], self.segments[number:]
-        self._sealed_size -= sum(segment.size for segment in gone)
-        self._sealed_chunks -= sum(segment.num_chunks for segment in gone)
+        self._count(gone, -1)
         self._num_cold = max(0, self._num_cold - number)
         self._num_stored = max(0, self._num_stored - number)
         if rest is not None:
             self.segments.insert(0, rest)
-            self._look_at_all()
+            self._count([rest])
+            self._num_cold = self._num_stored = 0
         self._forget(gone)
         checkpoint = self._state.without(gone, self.segments[0])
         self._gone += gone
@@ -572,14 +570,13 @@ class Log:
 
     def is_stored(self, manifest: Manifest) -> None:
         """A store has what a manifest says, and the copy of it is on the device."""
-        before = self.manifest.segments if self.manifest is not None else ()
-        gone, new = changed_segments(before, manifest.segments)
+        removed, added = self._changes(manifest)
         self.manifest = manifest
-        for one in gone:
+        for one in removed:
             segment = self.segment_at(one.base_offset)
             if segment is not None and segment.cold is None:
                 segment.stored, self._num_stored = None, 0
-        for one in new:
+        for one in added:
             segment = self.segment_at(one.base_offset)
             if segment is None:
                 continue
@@ -588,6 +585,13 @@ class Log:
                 segment.make_cold(self._cache.segment(manifest.stream, one, self.folder))
             elif self.is_sealed(segment) and segment.is_as_stored(one):
                 segment.stored = one
+
+    def _changes(
+        self, manifest: Manifest
+    ) -> tuple[tuple[StoredSegment, ...], tuple[StoredSegment, ...]]:
+        """What the manifest lists no more, and what it has not listed before."""
+        before = self.manifest.segments if self.manifest is not None else ()
+        return changed_segments(before, manifest.segments)
 
     def forget_cold(self) -> None:
         """It is deleted: nothing of it is to stay in the cache."""
@@ -611,34 +615,38 @@ class Log:
         Raises:
             StorageError: the system refused; it is as it was.
         """
-        newest, segments, gone = self.segments[-1], self.segments[:-1], list[Segment]()
-        before = [segment.stored for segment in segments if segment.stored is not None]
-        gone_from, new = changed_segments(before, manifest.segments)
-        if manifest.next_offset > newest.base_offset:
+        removed, added = self._changes(manifest)
+        if manifest.next_offset > self.segments[-1].base_offset:
             self._begin_at(manifest.next_offset)
-        first = 0
-        if gone_from:
-            uids = {stored.uid for stored in gone_from}
-            gone = [one for one in segments if one.stored is not None and one.stored.uid in uids]
-            segments = [one for one in segments if one not in set(gone)]
-        elif new:
-            first = max(0, bisect_left(segments, new[0].base_offset, key=_base_offset) - 1)
-        for stored in new:
-            segment = Segment.of_store(
-                self._disk, self.folder, manifest.stream, stored, self._cache
-            )
-            segment.report_damage_to(self._observer.damage_found)
+        bases = {stored.base_offset for stored in removed}
+        segments = self.segments[:-1]
+        at = bisect_right(segments, max(bases, default=-1), key=_base_offset)
+        gone = [one for one in segments[:at] if one.base_offset in bases]
+        segments[:at] = [one for one in segments[:at] if one.base_offset not in bases]
+        new = [self._cold_segment(manifest, stored) for stored in added]
+        for segment in new:
             insort(segments, segment, key=_base_offset)
-        for segment, following in pairwise(segments[first:]):
-            segment.reaches_to(following.base_offset)
+        for base in bases.union(map(_base_offset, new)):  # where others meet than before
+            at = bisect_left(segments, base, key=_base_offset)
+            for segment, following in pairwise(segments[max(0, at - 1) : at + 2]):
+                segment.reaches_to(following.base_offset)
         self.segments = [*segments, self._writer.segment]
-        self._look_at_all()
+        self._num_cold = self._num_stored = 0
+        self._count(gone, -1)
+        self._count(new)
         self._forget(gone)
         if gone:
             self.begins_at = self.first_offset
         self.manifest, self.tracking = manifest, tracking
         self.committed_offset = manifest.next_offset
-        return [one for one in gone if self.segment_at(one.base_offset) is None]
+        used = set(map(_base_offset, new))
+        return [one for one in gone if one.base_offset not in used]
+
+    def _cold_segment(self, manifest: Manifest, stored: StoredSegment) -> Segment:
+        disk, folder = self._disk, self.folder
+        segment = Segment.of_store(disk, folder, manifest.stream, stored, self._cache)
+        segment.report_damage_to(self._observer.damage_found)
+        return segment
 
     def _begin_at(self, offset: int) -> None:
         """Let the newest segment, which is empty, begin at a later offset."""

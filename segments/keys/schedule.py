@@ -99,7 +99,7 @@ class KeyFigures(NamedTuple):
         properties = log.policy.key_properties
         if not properties:
             return None
-        sealed = [one for one in log.segments if one.num_chunks and log.is_sealed(one)]
+        sealed = [one for one in log.segments[:-1] if one.num_chunks]
         indexed = [s for s in sealed if s.keys is not None and _is_usable(s.keys, properties)]
         known = [segment.keys for segment in log.segments if segment.keys is not None]
         return cls(

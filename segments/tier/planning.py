@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from segments.log import Log
 from segments.segment import Segment
-from segments.tier.manifest import Manifest, StoredSegment, changed_segments, number_from
+from segments.tier.manifest import Manifest, StoredSegment, changed_segments, number_before
 
 
 def next_unstored(log: Log) -> Segment | None:
@@ -30,11 +30,11 @@ def kept_segments(
         new: what was uploaded since, a segment of the log.
     """
     first = log.first_offset
-    dropped = number_from(stored, first)
+    dropped = number_before(stored, first)
     kept = list(stored[dropped:])
     if new is not None:
-        at = number_from(kept, new.base_offset)
-        kept[at : number_from(kept, new.base_offset + 1)] = [new]
+        at = number_before(kept, new.base_offset)
+        kept[at : number_before(kept, new.base_offset + 1)] = [new]
     if not kept or kept[0].base_offset > first:  # the log begins with a rest that is not stored
         kept[:0] = [one for one in stored[:dropped][-1:] if first < one.next_offset]
     return tuple(kept)

@@ -12,7 +12,7 @@ from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment
 from segments.tier.cache import TierCache
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest, StoredFile
+from segments.tier.manifest import Manifest, StoredFile, StoredSegment
 from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict, kept_segments, next_unstored
 from tests.segments.test_crashes import CrashingLog
@@ -62,6 +62,7 @@ class TieredLog(CrashingLog):
             new = stored_segment(segment, 1, uid, files)
             self.objects[uid] = content
         segments = kept_segments(self.log, self.kept.segments, new)
+        assert segments == self.anew(new)
         self.kept = replace(
             self.kept,
             revision=self.kept.revision + 1,
@@ -102,6 +103,31 @@ class TieredLog(CrashingLog):
         if was_killed:
             self.log = self.opened()
             self.durable = len(self.written)
+
+    def anew(self, new: StoredSegment | None) -> tuple[StoredSegment, ...]:
+        """What the manifest should list, from all that there is."""
+        named = [*self.kept.segments, *([new] if new is not None else [])]
+        bases = {segment.base_offset for segment in self.log.segments}
+        kept = {one.base_offset: one for one in named if one.base_offset in bases}
+        first = self.log.first_offset
+        if min(kept, default=first + 1) > first:
+            kept |= {s.base_offset: s for s in named if s.base_offset < first < s.next_offset}
+        return tuple(kept[base] for base in sorted(kept))
+
+    @invariant()
+    def what_is_known_is_what_there_is(self) -> None:
+        """Sums, and what the log knows of the store, do not depend on how it has come to be so."""
+        log = self.log
+        assert log.size == sum(segment.size for segment in log.segments)
+        assert log.num_chunks == sum(segment.num_chunks for segment in log.segments)
+        assert log.local == [segment for segment in log.segments if segment.cold is None]
+        rows = {} if log.manifest is None else {s.base_offset: s for s in log.manifest.segments}
+        *sealed, newest = log.segments
+        assert newest.stored is None
+        for segment in sealed:
+            row = rows.get(segment.base_offset)
+            assert segment.stored == row or segment.cold is not None
+        assert log.unstored == [s for s in sealed if s.stored is None and s.num_chunks]
 
     @invariant()
     def the_store_has_what_the_log_has(self) -> None:

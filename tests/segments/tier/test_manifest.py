@@ -19,6 +19,7 @@ from segments.tier.manifest import (
     StoredFile,
     StoredSegment,
     StoredTracking,
+    changed_segments,
     decode_manifest,
     encode_manifest,
 )
@@ -237,3 +238,48 @@ def test_keys_that_are_named_no_more(manifest: Manifest, data: st.DataObject) ->
         tracking=data.draw(st.sampled_from([None, manifest.tracking])),
     )
     assert manifest.keys_without(later) == manifest.keys() - later.keys()
+
+
+@st.composite
+def _two_manifests(draw: st.DrawFn) -> tuple[Manifest, Manifest]:
+    """Of segments of one stream; what is in both is the same object, or one that was read anew."""
+    segments = draw(_segments())
+    before, after = (tuple(one for one in segments if draw(st.integers(0, 3))) for _ in range(2))
+    again = draw(st.sets(st.sampled_from(range(len(after))))) if after else set()
+    changed = [replace(one, epoch=draw(st.integers(4, 5))) for one in after]
+    after = tuple(changed[n] if n in again else one for n, one in enumerate(after))
+    key = StreamKey("/", "s", "0123456789abcdef")
+    end = segments[-1].next_offset if segments else 0
+    first, second = (
+        Manifest(stream=key, revision=1, epoch=1, writer="w", next_offset=end, segments=some)
+        for some in (before, after)
+    )
+    return first, second
+
+
+@given(_two_manifests())
+def test_what_has_changed_between_two(two: tuple[Manifest, Manifest]) -> None:
+    before, after = two
+    gone, new = changed_segments(before.segments, after.segments)
+    assert gone == tuple(one for one in before.segments if one not in after.segments)
+    assert new == tuple(one for one in after.segments if one not in before.segments)
+
+
+@given(_two_manifests())
+def test_reading_one_of_which_most_is_known(two: tuple[Manifest, Manifest]) -> None:
+    """What is known is taken over, and makes no difference."""
+    before, after = two
+    content = encode_manifest(after)
+    found = decode_manifest(content, known=before.segments)
+    assert found == decode_manifest(content) == after
+    for one in found.segments:
+        assert (one in before.segments) == any(one is known for known in before.segments)
+
+
+@given(_manifests())
+def test_lines_that_were_kept_make_no_difference(manifest: Manifest) -> None:
+    content = encode_manifest(manifest)
+    anew = replace(manifest, segments=tuple(replace(one) for one in manifest.segments))
+    assert encode_manifest(anew) == encode_manifest(manifest) == content
+    later = replace(decode_manifest(content), revision=manifest.revision + 1)
+    assert encode_manifest(later) == encode_manifest(replace(anew, revision=later.revision))
