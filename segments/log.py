@@ -309,7 +309,12 @@ class Log:
     @property
     def num_lost(self) -> int:
         """Records that are kept, and damaged as far as that is known."""
-        return sum(segment.num_lost for segment in self.segments if segment.damage)
+        return sum(segment.num_lost for segment in self.damaged)
+
+    @property
+    def damaged(self) -> list[Segment]:
+        """Segments of which some cannot be read."""
+        return [segment for segment in self.segments if segment.damage]
 
     @property
     def num_chunks(self) -> int:

@@ -5,7 +5,9 @@ fails until it has.
 """
 
 import typing
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,37 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from segments import at_offset
 from segments.compression import GZIP, pack
+from segments.disk import OsDisk
 from segments.message import Message
+from segments.tier.local_copy import write_copy
+from segments.tier.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
+from streamd.broker.names import stream_folder
 from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.tier import index_files
 from streamd.broker.tier.reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import MAX_ITEMS, CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
+from tests.broker.tier.support import (
+    A_FRAME,
+    SEGMENT_BYTES,
+    manifest_of,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
 from tests.support.amqp import STREAM, AmqpPeer, declare, fields, open_peer
+from tests.support.fake_store import FakeStore
 from tests.support.http import Http
 from tests.support.metrics import Metrics
 from tests.support.server import FIRST, OK, Harness, frame, harness
+from tests.support.syncs import work_beside
 from tests.support.tier import FakeTier
 from tests.support.watchdog import MOST_UNITS, Watchdog, watchdog
 
@@ -386,6 +405,104 @@ async def asked(http: Http, dog: Watchdog, method: str, path: str) -> tuple[int,
 async def _ask(http: Http, method: str, path: str, body: Any) -> None:
     answer = await http.ask(method, path, body)
     assert answer.status_code not in (UNAUTHORIZED, FAILED), answer.text
+
+
+# -- streams of very many segments: as much for each of them as for metrics
+
+_MANY = 10_000
+_OF_ALL = ("truncating", "deleting")  # these do something with thousands of segments at once
+
+
+def _stored(number: int) -> StoredSegment:
+    files = {suffix: StoredFile(2_000, 7) for suffix in (".segment", ".index")}
+    at = 100 * number
+    return StoredSegment(at, at + 100, 9, 5, 6, at + 80, 1, f"{number:016x}", files)
+
+
+def _put_many(folder: Path, store: FakeStore) -> Manifest:
+    """A stream that is in the store alone, but for its newest segment."""
+    manifest = manifest_of(store, "s")
+    many = tuple(_stored(number) for number in range(_MANY))
+    many_more = replace(manifest, segments=many, next_offset=many[-1].next_offset, tracking=None)
+    store.objects[manifest.stream.manifest].content = encode_manifest(many_more)
+    at = stream_folder(str(folder), "/", "s")
+    OsDisk().remove_folder(at)
+    OsDisk().make_folder(at)
+    write_copy(OsDisk(), at, many_more)
+    return many_more
+
+
+class _Turns:
+    """Does one thing after the other, each in a task of its own, and notes their longest turns."""
+
+    def __init__(self, nursery: trio.Nursery, dog: Watchdog) -> None:
+        self.longest: dict[str, tuple[int, str]] = {}
+        self._nursery, self._dog = nursery, dog
+
+    async def of(self, what: str, work: Callable[..., Awaitable[object]], *given: Any) -> None:
+        async def do() -> None:
+            await work(*given)
+            done.set()
+
+        done = trio.Event()
+        self._dog.reset()
+        self._nursery.start_soon(do)
+        await done.wait()
+        await passes()
+        found = self._dog.longest, self._dog.where
+        self.longest[what] = max(self.longest.get(what, (0, "")), found)
+
+
+async def test_a_stream_of_very_many_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
+        await peer.declare("s")
+        await publish(peer, 0, 10)
+        await passes()
+    end = work_beside(lambda: _put_many(tmp_path, store)).next_offset
+    monkeypatch.setattr(index_files, "_missing", lambda _folder: {("none", ".index")})
+    async with tiered(tmp_path, store) as server, trio.open_nursery() as nursery:
+        with watchdog(monkeypatch) as dog:
+            turns = _Turns(nursery, dog)
+            await _live_with_many(server, turns, store, end)
+        nursery.cancel_scope.cancel()
+    for what, (units, where) in turns.longest.items():
+        print(f"{units:9,} {what} in {where}")
+        assert units <= (MOST_UNITS if what in _OF_ALL else _MOST_OF_SCRAPES), what
+
+
+async def _live_with_many(server: Harness, turns: _Turns, store: FakeStore, end: int) -> None:
+    host, tier, peer = server.host, tier_of(server), await server.peer()
+    await turns.of("opening", peer.declare, "s")
+    stream = host.find("s")
+    log = stream.log
+    for number in range(9):
+        await turns.of("storing", publish, peer, end + number * A_FRAME, 1)
+        await turns.of("sealing", stream.seal)
+    assert len(log.segments) == _MANY + 10
+    assert log.segments[-2].stored is not None
+    assert manifest_of(store, "s").segments[:_MANY] == tuple(map(_stored, range(_MANY)))
+    limit = ("stream-local-max-length-bytes", "2000")
+    await turns.of("evicting", host.settings.set_arguments, "s", [limit])
+    assert len(log.local) < 9
+    limit = ("max-length-bytes", str(log.size - 9_000))
+    await turns.of("retention", host.settings.set_arguments, "s", [limit])
+    assert manifest_of(store, "s").first_offset == log.first_offset > 0
+    await turns.of("status", tier.status)
+    await turns.of("metrics", Metrics(server).scrape_unread, "/per-object")
+    await turns.of("figures", peer.code, c.StreamStats, "s")
+    await turns.of("rows", peer.ask, c.DescribeStreams, ("s",))
+    await turns.of("verify", tier.verify, host.name, stream.name)
+    await turns.of("gc", partial(tier.collect, dry_run=True))
+    manifest = manifest_of(store, "s")
+    middle = manifest.segments[_MANY // 2].base_offset
+    await turns.of("truncating", stream.truncate, at_offset(middle))
+    assert manifest_of(store, "s").first_offset == middle
+    await turns.of("deleting", peer.code, c.Delete, "s")
 
 
 # -- metrics, which are asked for again and again: 5 ms at most

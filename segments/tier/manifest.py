@@ -130,7 +130,7 @@ class Manifest:
     @cached_property
     def size(self) -> int:
         """Bytes of all segment files."""
-        return sum(segment.size for segment in self.segments)
+        return sum([segment.files[".segment"].size for segment in self.segments])
 
     def keys(self) -> set[str]:
         """Keys of all objects that it names."""

@@ -54,8 +54,8 @@ class _LogState(NamedTuple):
             next(times, 0),
             log.last_timestamp_ms or 0,
             log.num_lost,
-            sum(len(segment.damage) for segment in segments),
-            sum(segment.keys is not None for segment in segments),
+            sum(len(segment.damage) for segment in log.damaged),
+            len([segment for segment in segments if segment.keys is not None]),
         )
 
     @classmethod

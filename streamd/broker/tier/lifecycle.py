@@ -25,12 +25,14 @@ from segments.tier.keys import (
 from segments.tier.manifest import StoredFile, decode_manifest
 from segments.tier.manifest_store import look_up, put_manifest
 from segments.tier.object_store import Listed, MissingError, ObjectStore
+from streamd.broker.steps import in_turns
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 from streamd.broker.tier.requests import ask
 
 _DAY_MS = 24 * 3_600_000
+_A_TURN = 1_000  # objects that are looked at before others have their turn
 _AT_ONCE = 1_000  # objects that are deleted in a request
 _RANGE_BYTES = 4 << 20
 
@@ -80,8 +82,13 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
     files = await ask(_files, store, key, found)
     if files:
         sizes = await ask(_sizes, store, key)
-        for name, file in files.items():
-            await _verify(store, key, name, file, sizes.get(name), found)
+        async for name, file in in_turns(files.items(), _A_TURN):
+            await _verify(store, name, file, sizes.get(name), found)
+        # Retention may have removed some since the manifest was read.
+        named = await ask(_named, store, key) if found.missing else set()
+        async for name in in_turns(found.missing, _A_TURN):
+            if name in named:
+                found.add(name, "it is not there")
     return Verification(
         num_objects=found.num_objects,
         num_bytes=found.num_bytes,
@@ -94,6 +101,7 @@ class _Findings:
     def __init__(self) -> None:
         self.num_objects = self.num_bytes = self.num_faults = 0
         self.faults: list[Fault] = []
+        self.missing: list[str] = []
 
     def add(self, key: str, sentence: str) -> None:
         self.num_faults += 1
@@ -128,15 +136,10 @@ def _files(store: ObjectStore, key: StreamKey, found: _Findings) -> dict[str, St
 
 
 async def _verify(
-    store: ObjectStore,
-    stream: StreamKey,
-    key: str,
-    file: StoredFile,
-    size: int | None,
-    found: _Findings,
+    store: ObjectStore, key: str, file: StoredFile, size: int | None, found: _Findings
 ) -> None:
     if size is None:
-        await _is_missing(store, stream, key, found)
+        found.missing.append(key)
         return
     found.num_objects += 1
     if size != file.size:
@@ -148,19 +151,17 @@ async def _verify(
         try:
             crc = crc32(await ask(store.get_range, key, start, wanted, size=wanted), crc)
         except MissingError:
-            await _is_missing(store, stream, key, found)
+            found.missing.append(key)
             return
         found.num_bytes += wanted
     if crc != file.crc:
         found.add(key, "its checksum is wrong")
 
 
-async def _is_missing(store: ObjectStore, stream: StreamKey, key: str, found: _Findings) -> None:
-    """That is a fault, unless retention has removed it since the manifest was read."""
-    now = await ask(look_up, store, stream)
-    named = now.manifest.keys() if now is not None else set()
-    if key in named:
-        found.add(key, "it is not there")
+def _named(store: ObjectStore, stream: StreamKey) -> set[str]:
+    """Keys of all objects that the manifest names now."""
+    now = look_up(store, stream)
+    return now.manifest.keys() if now is not None else set()
 
 
 # -- orphans
