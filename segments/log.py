@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from operator import attrgetter
 from pathlib import PurePath
 from typing import NamedTuple
@@ -86,10 +86,6 @@ def _open_writer(disk: Disk, folder: str, plan: Plan) -> SegmentWriter:
     # Offsets of lost records are not used again.
     base = plan.segments[-1].next_offset if plan.segments else plan.next_offset
     return SegmentWriter.create(disk, folder, base)
-
-
-def _needs_no_store(segment: Segment) -> bool:
-    return segment.stored is not None or not segment.num_chunks
 
 
 class Written(NamedTuple):
@@ -335,17 +331,17 @@ class Log:
     def local(self) -> list[Segment]:
         """Segments whose file is on this disk, oldest first; the newest one always is."""
         segments = self.segments
-        while segments[self._num_cold].cold is not None:
-            self._num_cold += 1
+        self._num_cold = next(n for n in count(self._num_cold) if segments[n].cold is None)
         return [segment for segment in segments[self._num_cold :] if segment.cold is None]
 
     @property
     def unstored(self) -> list[Segment]:
         """Sealed segments that hold something and that no store has, oldest first."""
-        segments = self.segments[:-1]
-        while self._num_stored < len(segments) and _needs_no_store(segments[self._num_stored]):
-            self._num_stored += 1
-        return [one for one in segments[self._num_stored :] if not _needs_no_store(one)]
+        segments = self.segments
+        # No store has the newest one.
+        self._num_stored = next(n for n in count(self._num_stored) if segments[n].stored is None)
+        found = segments[self._num_stored : -1]
+        return [one for one in found if one.stored is None and one.num_chunks]
 
     def segment_at(self, base_offset: int) -> Segment | None:
         """The segment that begins there."""

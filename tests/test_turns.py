@@ -476,8 +476,9 @@ async def test_a_stream_of_very_many_segments(
 
 
 async def _live_with_many(server: Harness, turns: _Turns, store: FakeStore, end: int) -> None:
+    await turns.of("opening", passes)
     host, tier, peer = server.host, tier_of(server), await server.peer()
-    await turns.of("opening", peer.declare, "s")
+    await peer.declare("s")
     stream = host.find("s")
     log = stream.log
     for number in range(9):
