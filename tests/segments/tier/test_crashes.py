@@ -21,6 +21,30 @@ from tests.support.disk import FaultyDisk, Killed
 KEY = StreamKey("/", "s", "018bcfe56800" + "0" * 8)
 
 
+def listed_anew(log: Log, kept: Manifest, new: StoredSegment | None) -> tuple[StoredSegment, ...]:
+    """What the manifest should list, from all that there is."""
+    named = [*kept.segments, *([new] if new is not None else [])]
+    bases = {segment.base_offset for segment in log.segments}
+    found = {one.base_offset: one for one in named if one.base_offset in bases}
+    first = log.first_offset
+    if min(found, default=first + 1) > first:
+        found |= {s.base_offset: s for s in named if s.base_offset < first < s.next_offset}
+    return tuple(found[base] for base in sorted(found))
+
+
+def check_known(log: Log) -> None:
+    """Sums, and what the log knows of the store, do not depend on how it has come to be so."""
+    assert log.size == sum(segment.size for segment in log.segments)
+    assert log.num_chunks == sum(segment.num_chunks for segment in log.segments)
+    assert log.local == [segment for segment in log.segments if segment.cold is None]
+    rows = {} if log.manifest is None else {s.base_offset: s for s in log.manifest.segments}
+    *sealed, newest = log.segments
+    assert newest.stored is None
+    for segment in sealed:
+        assert segment.stored == rows.get(segment.base_offset) or segment.cold is not None
+    assert log.unstored == [s for s in sealed if s.stored is None and s.num_chunks]
+
+
 class TieredLog(CrashingLog):
     """`objects` is what the store has, and `kept` the manifest there: no crash takes them away."""
 
@@ -62,7 +86,7 @@ class TieredLog(CrashingLog):
             new = stored_segment(segment, 1, uid, files)
             self.objects[uid] = content
         segments = kept_segments(self.log, self.kept.segments, new)
-        assert segments == self.anew(new)
+        assert segments == listed_anew(self.log, self.kept, new)
         self.kept = replace(
             self.kept,
             revision=self.kept.revision + 1,
@@ -104,30 +128,9 @@ class TieredLog(CrashingLog):
             self.log = self.opened()
             self.durable = len(self.written)
 
-    def anew(self, new: StoredSegment | None) -> tuple[StoredSegment, ...]:
-        """What the manifest should list, from all that there is."""
-        named = [*self.kept.segments, *([new] if new is not None else [])]
-        bases = {segment.base_offset for segment in self.log.segments}
-        kept = {one.base_offset: one for one in named if one.base_offset in bases}
-        first = self.log.first_offset
-        if min(kept, default=first + 1) > first:
-            kept |= {s.base_offset: s for s in named if s.base_offset < first < s.next_offset}
-        return tuple(kept[base] for base in sorted(kept))
-
     @invariant()
-    def what_is_known_is_what_there_is(self) -> None:
-        """Sums, and what the log knows of the store, do not depend on how it has come to be so."""
-        log = self.log
-        assert log.size == sum(segment.size for segment in log.segments)
-        assert log.num_chunks == sum(segment.num_chunks for segment in log.segments)
-        assert log.local == [segment for segment in log.segments if segment.cold is None]
-        rows = {} if log.manifest is None else {s.base_offset: s for s in log.manifest.segments}
-        *sealed, newest = log.segments
-        assert newest.stored is None
-        for segment in sealed:
-            row = rows.get(segment.base_offset)
-            assert segment.stored == row or segment.cold is not None
-        assert log.unstored == [s for s in sealed if s.stored is None and s.num_chunks]
+    def what_it_knows_is_what_there_is(self) -> None:
+        check_known(self.log)
 
     @invariant()
     def the_store_has_what_the_log_has(self) -> None:
