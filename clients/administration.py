@@ -382,8 +382,10 @@ class Administration:
 
         Args:
             operation: tier.status for users with the tag monitoring, tier.stream for those who may
-                read the stream, tier.verify or tier.gc for administrators.
-            arguments: the name of a stream; dry_run, true or false, of tier.gc.
+                read the stream, tier.verify, tier.gc or tier.upload for administrators.
+            arguments: the name of a stream; dry_run, true or false, of tier.gc; of tier.upload
+                names as stream.0, stream.1 and so on, none for all streams, and seconds that it
+                may take.
 
         Returns:
             The report, and behind it a row for each stream, fault or orphan in it.

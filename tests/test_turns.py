@@ -59,6 +59,7 @@ TIER = [
     c.Manage(3, "tier.status"),
     c.Manage(4, "tier.verify", (Pair("stream", "s"),)),
     c.Manage(5, "tier.gc"),
+    c.Manage(6, "tier.upload"),
 ]
 KEYS = [".".join(map(str, range(n, n + 20))) for n in range(5)]
 DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
@@ -78,6 +79,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         running.server.broker.tier = tier = FakeTier()
         tier.faults = (Fault("v1/objects/0.segment", "is missing"),) * MOST_TOLD
         tier.orphans = (Orphan("v1/objects/0.segment", 5),) * MOST_TOLD
+        tier.uploaded *= 2_000
         peer = await running.peer()
         await peer.create("s")
         await peer.create("t")
@@ -348,6 +350,8 @@ BODIES = {
     ("PUT", "/api/stream/{vhost}/{name}/tracking/{reference}"): {"offset": 5},
     ("POST", "/api/stream/{vhost}/{name}/truncate"): {"offset": 1},
     ("POST", "/api/tier/gc"): {"dry_run": True},
+    ("POST", "/api/tier/upload"): {"timeout_seconds": 5},
+    ("POST", "/api/tier/streams/{vhost}/{name}/upload"): None,
     ("POST", "/api/tier/streams/{vhost}/{name}/verify"): None,
     ("PUT", "/api/users/{user}"): {"password": "guest", "tags": "administrator"},
     ("PUT", "/api/permissions/{vhost}/{user}"): dict.fromkeys(("configure", "write", "read"), ".*"),

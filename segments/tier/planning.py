@@ -19,6 +19,13 @@ def next_unstored(log: Log) -> Segment | None:
     return next(iter(log.unstored), None)
 
 
+def is_stored_to(log: Log, offset: int) -> bool:
+    """The store has all messages before an offset that the log still has."""
+    newest = log.segments[-1]
+    waiting = log.unstored or ([newest] if newest.num_chunks else [])
+    return not waiting or waiting[0].base_offset >= offset
+
+
 def kept_segments(
     log: Log, stored: Sequence[StoredSegment], new: StoredSegment | None = None
 ) -> tuple[StoredSegment, ...]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from streamd.broker.tier.reports import (
+    MOST_SECONDS,
+    UPLOAD_SECONDS,
     Collected,
     Fault,
     Kind,
@@ -12,11 +14,13 @@ from streamd.broker.tier.reports import (
     StreamTier,
     TierState,
     TierStatus,
+    Uploaded,
+    UploadedStream,
     Verification,
     from_row,
     plain,
 )
-from streamd.cli.common import count, json_option, run_client, size, uri_option
+from streamd.cli.common import WholeNumber, count, json_option, run_client, size, uri_option
 from streamd.cli.terminal import Failed, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -178,3 +182,51 @@ def gc(uri: str, *, dry_run: bool) -> None:
     what = f"{count(found.num_orphans, 'object')}, {size(found.num_bytes)}"
     shown_only = f"; the first {len(orphans):,} are shown" * (found.num_orphans > len(orphans))
     note(f"{'removed' if found.is_removed else 'would remove'} {what}{shown_only}")
+
+
+@tier.command()
+@click.argument("streams", metavar="[STREAM]...", nargs=-1)
+@click.option(
+    "--timeout",
+    "seconds",
+    type=WholeNumber(1, MOST_SECONDS),
+    default=UPLOAD_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait for so long at most.",
+)
+@json_option
+@uri_option
+def upload(streams: tuple[str, ...], seconds: int, uri: str, *, as_json: bool) -> None:
+    """Upload what is not in the tier yet, and wait for that.
+
+    All streams of all virtual hosts, or each STREAM: segments that are not full are sealed for it.
+    Afterwards the tier has all messages that were confirmed before, and the catalog. Publishing
+    goes on meanwhile. The exit code is 1 when the time is over, or a stream cannot be uploaded;
+    what was uploaded stays in the tier, and the command can be given again.
+
+    \b
+    Examples:
+      streamd tier upload
+      streamd tier upload orders payments --timeout 60
+    """
+    names = {f"stream.{number}": name for number, name in enumerate(streams)}
+    row, rows = _run(uri, "tier.upload", seconds=str(seconds), **names)
+    found = from_row(Uploaded, row, streams=tuple(from_row(UploadedStream, one) for one in rows))
+    if as_json:
+        write_json(plain(found))
+        return
+    if found.streams:
+        show_table(
+            ("vhost", "stream", "uploaded", "next offset"),
+            [
+                (one.vhost, one.name, size(one.num_bytes), f"{one.next_offset:,}")
+                for one in found.streams
+            ],
+            "llrr",
+        )
+    outside = f"; {count(found.num_outside, 'stream')} not to be in it" if found.num_outside else ""
+    note(
+        f"{count(found.num_streams, 'stream')} and the catalog are in the tier, "
+        f"{size(found.num_bytes)} uploaded{outside}"
+    )

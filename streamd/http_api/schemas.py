@@ -3,7 +3,13 @@
 The fields are RabbitMQ's where it has them. Tests compare them with the rows that a server sends.
 """
 
-from streamd.broker.tier.reports import MOST_TOLD, Kind, TierState
+from streamd.broker.tier.reports import (
+    MOST_SECONDS,
+    MOST_TOLD,
+    UPLOAD_SECONDS,
+    Kind,
+    TierState,
+)
 from streamd.http_api.description import Schema
 
 TEXT: Schema = {"type": "string"}
@@ -367,6 +373,25 @@ SCHEMAS: dict[str, Schema] = {
         orphans=about(
             {"type": "array", "items": row(key=TEXT, size=NUMBER)}, f"The first {MOST_TOLD:,}."
         ),
+    ),
+    "NewUpload": body(
+        timeout_seconds=number(
+            f"That it may take, {UPLOAD_SECONDS} by default, at most {MOST_SECONDS}."
+        )
+    ),
+    "TierUpload": row(
+        num_streams=number("That are in the tier as they were when it was asked for."),
+        num_bytes=number("That were uploaded of all of them meanwhile."),
+        num_outside=number("Streams that are not to be in the tier, when all were asked for."),
+        streams={
+            "type": "array",
+            "items": row(
+                name=TEXT,
+                vhost=TEXT,
+                num_bytes=number("Of segments, with their indexes, that were uploaded meanwhile."),
+                next_offset=number("Behind the last message that is stored."),
+            ),
+        },
     ),
     "SuperStream": row(
         name=TEXT,

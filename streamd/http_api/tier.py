@@ -1,11 +1,21 @@
 """/api/tier: the object store that full segments are uploaded to."""
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.broker.names import Name
-from streamd.broker.tier.reports import plain, required, status_of, store_errors_refuse
+from streamd.broker.steps import in_turns
+from streamd.broker.tier.reports import (
+    UPLOAD_SECONDS,
+    check_seconds,
+    plain,
+    required,
+    status_of,
+    store_errors_refuse,
+)
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import (
@@ -15,6 +25,7 @@ from streamd.http_api.description import (
     Operation,
     described,
 )
+from streamd.http_api.found_messages import while_there
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -26,6 +37,7 @@ from streamd.http_api.messages import (
 from streamd.http_api.queues import host_of, tier_row
 from streamd.http_api.service import Service
 
+_STREAMS_A_TURN = 100
 _STREAM = "/api/tier/streams/{vhost}/{name}"
 
 
@@ -43,8 +55,10 @@ class TierPaths:
         self.routes = [
             Route("/api/tier", self._status),
             Route("/api/tier/gc", self._collect, methods=["POST"]),
+            Route("/api/tier/upload", self._upload_all, methods=["POST"]),
             Route(_STREAM, self._one),
             Route(_STREAM + "/verify", self._verify, methods=["POST"]),
+            Route(_STREAM + "/upload", self._upload, methods=["POST"]),
         ]
 
     @described(Operation(answer="Tier", needs=MONITORING))
@@ -85,6 +99,41 @@ class TierPaths:
         with store_errors_refuse():
             report = await required(self._broker.tier).collect(dry_run=is_dry)
         return await large_answer(plain(report))
+
+    @described(Operation(body="NewUpload", answer="TierUpload", needs=ADMINISTRATOR))
+    async def _upload_all(self, request: Request) -> Response:
+        """Upload what is not in the tier yet of all streams of all virtual hosts, and the catalog.
+
+        The segments that grow are sealed for that. The answer comes when everything that was
+        confirmed before is in the tier; 503 when that takes too long, or cannot be.
+        """
+        caller_of(request).require_administrator()
+        return await self._uploaded(request, None)
+
+    @described(Operation(body="NewUpload", answer="TierUpload", needs=ADMINISTRATOR))
+    async def _upload(self, request: Request) -> Response:
+        """The same of one stream, and the catalog."""
+        caller_of(request).require_administrator()
+        return await self._uploaded(request, self._stream(request))
+
+    async def _uploaded(
+        self, request: Request, stream: tuple[VirtualHost, Name] | None
+    ) -> Response:
+        seconds = (await read_body(request)).get("timeout_seconds", UPLOAD_SECONDS)
+        if not isinstance(seconds, int) or isinstance(seconds, bool):
+            raise BadRequest("timeout_seconds is not a whole number")
+        check_seconds(seconds)
+        caller_of(request).require_administrator()  # its body may have taken long
+        tier = required(self._broker.tier)
+        host, names = ("", ()) if stream is None else (stream[0].name, (stream[1],))
+
+        async def answer() -> Response:
+            with store_errors_refuse():
+                report = await tier.upload(Name(host), names, seconds)
+            rows = [plain(one) async for one in in_turns(report.streams, _STREAMS_A_TURN)]
+            return await large_answer({**plain(replace(report, streams=())), "streams": rows})
+
+        return await while_there(request, answer)
 
     def _stream(self, request: Request) -> tuple[VirtualHost, Name]:
         host, name = host_of(self._broker.virtual_hosts, request), part(request, "name")

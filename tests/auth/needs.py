@@ -137,10 +137,11 @@ MANAGE: dict[str, Case] = {
     "tier.stream": _managed(read("s"), stream="s"),
     "tier.verify": _managed(None, stream="s"),
     "tier.gc": _managed(None, dry_run="false"),
+    "tier.upload": _managed(None, **{"stream.0": "s"}),
 }
 
 # They change a stream's log or the tier, not the catalog, for whose turn they would have to wait.
-OF_THE_TIER = {"tier.status", "tier.stream", "tier.verify", "tier.gc"}
+OF_THE_TIER = {"tier.status", "tier.stream", "tier.verify", "tier.gc", "tier.upload"}
 OF_A_LOG = {"stream.truncate", "offset.set", "offset.delete"} | OF_THE_TIER
 
 AMQP: dict[str, Case] = {
@@ -238,6 +239,8 @@ HTTP: dict[str, Case] = {
     "GET /api/definitions": administrators(),
     "GET /api/definitions/{vhost}": administrators(),
     "POST /api/tier/streams/{vhost}/{name}/verify": administrators(),
+    "POST /api/tier/streams/{vhost}/{name}/upload": administrators(),
+    "POST /api/tier/upload": administrators(),
     "POST /api/tier/gc": administrators({"dry_run": False}),
     "GET /api/tier": administrators(),  # or with the tag monitoring
     "GET /api/nodes": administrators(),  # or with the tag monitoring

@@ -67,7 +67,7 @@ def test_without_a_tier(streamd: CommandLine) -> None:
         "streams": [],
     }
     assert streamd("stream", "create", "s").code == 0
-    for words in (["verify", "s"], ["gc"]):
+    for words in (["verify", "s"], ["gc"], ["upload"]):
         ended = streamd("tier", *words)
         assert ended.code == 1
         assert ended.notes.endswith(f" is refused: {says}")
@@ -114,7 +114,49 @@ def test_gc(streamd: CommandLine, tier: FakeTier) -> None:
     assert tier.asked == [("collect", True), ("collect", False), ("collect", False)]
 
 
-@pytest.mark.parametrize("words", [["verify", "s"], ["gc"]])
+def test_upload(streamd: CommandLine, tier: FakeTier) -> None:
+    ended = streamd("tier", "upload")
+    assert ended.code == 0
+    assert [" ".join(line.split()) for line in ended.out.splitlines()] == [
+        "vhost stream uploaded next offset",
+        "/ s 2.3 kB 1,000",
+        "/ t 0 B 1,000",
+    ]
+    says = "2 streams and the catalog are in the tier, 2.3 kB uploaded"
+    assert ended.notes == f"{says}; 1 stream not to be in it\n"
+    assert streamd("tier", "upload", "s", "t", "--timeout", "7").notes == f"{says}\n"
+    assert json.loads(streamd("tier", "upload", "s", "--json").out) == {
+        "num_streams": 2,
+        "num_bytes": 2_345,
+        "num_outside": 0,
+        "streams": [
+            {"name": "s", "vhost": "/", "num_bytes": 2_345, "next_offset": 1_000},
+            {"name": "t", "vhost": "/", "num_bytes": 0, "next_offset": 1_000},
+        ],
+    }
+    assert tier.asked == [
+        ("upload", "/", 300),
+        ("upload", "/", "s", "t", 7),
+        ("upload", "/", "s", 300),
+    ]
+    tier.uploaded = ()
+    ended = streamd("tier", "upload", "--timeout", "1")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.notes.startswith("0 streams and the catalog are in the tier, 0 B uploaded")
+
+
+@pytest.mark.usefixtures("tier")
+def test_an_upload_that_is_refused(streamd: CommandLine) -> None:
+    ended = streamd("tier", "upload", "s", "outside")
+    assert ended.code == 1
+    assert ended.notes.endswith(
+        "outside is not uploaded to the tier: its argument stream-tier is false\n"
+    )
+    for seconds in ("0", "-1", "inf", "604801"):
+        assert streamd("tier", "upload", "--timeout", seconds).code == 2
+
+
+@pytest.mark.parametrize("words", [["verify", "s"], ["gc"], ["upload"]])
 def test_a_store_that_is_away(streamd: CommandLine, tier: FakeTier, words: list[str]) -> None:
     tier.error = TierError("s3://bucket/prefix does not answer; it is tried again")
     ended = streamd("tier", *words)

@@ -1,12 +1,20 @@
 """/api/tier, and the tier in rows of streams."""
 
 import pytest
+import trio
 
 from segments.tier.object_store import TierError
 from streamd.broker.tier.reports import Fault, TierState, TierStatus, plain
 from tests.support.http import Http, add_user
 from tests.support.server import Harness
 from tests.support.tier import STATUS, FakeTier
+
+CHANGES = (
+    "tier/gc",
+    "tier/upload",
+    "tier/streams/%2F/s/verify",
+    "tier/streams/%2F/s/upload",
+)
 
 
 @pytest.fixture
@@ -24,7 +32,7 @@ async def test_status_is_for_those_who_see_all(server: Harness, http: Http, tier
     await add_user(server, "max", "management")
     assert await http.get("tier", user="mona") == plain(STATUS)
     assert await http.code("GET", "tier", user="max") == 401
-    for path in ("tier/gc", "tier/streams/%2F/s/verify"):
+    for path in CHANGES:
         assert await http.code("POST", path, {}, user="mona") == 401
     assert tier.asked == []
 
@@ -77,9 +85,43 @@ async def test_gc(http: Http, tier: FakeTier) -> None:
     assert tier.asked == [("collect", True), ("collect", False), ("collect", False)]
 
 
+async def test_upload(http: Http, tier: FakeTier) -> None:
+    answer = await http.ask("POST", "tier/upload", {"timeout_seconds": 7})
+    assert answer.json() == {
+        "num_streams": 2,
+        "num_bytes": 2_345,
+        "num_outside": 1,
+        "streams": [
+            {"name": "s", "vhost": "/", "num_bytes": 2_345, "next_offset": 1_000},
+            {"name": "t", "vhost": "/", "num_bytes": 0, "next_offset": 1_000},
+        ],
+    }
+    assert (await http.ask("POST", "tier/streams/%2F/s/upload")).json()["num_outside"] == 0
+    assert tier.asked == [("upload", "", 7), ("upload", "/", "s", 300)]
+    assert await http.code("POST", "tier/streams/%2F/none/upload") == 404
+    reason = await http.reason("POST", "tier/streams/%2F/outside/upload")
+    assert reason == "outside is not uploaded to the tier: its argument stream-tier is false"
+    for seconds in (True, 1.5, "5", None):
+        body = {"timeout_seconds": seconds}
+        assert await http.reason("POST", "tier/upload", body) == (
+            "timeout_seconds is not a whole number"
+        )
+    for number in (0, -1, 604_801):
+        says = await http.reason("POST", "tier/upload", {"timeout_seconds": number})
+        assert says == f"{number} is not a number of seconds from 1 to 604800"
+
+
+async def test_an_upload_ends_with_the_connection(http: Http, tier: FakeTier) -> None:
+    tier.seconds = 1_000
+    with trio.move_on_after(5):
+        await http.ask("POST", "tier/upload")
+    await trio.sleep(5)
+    assert tier.asked == [("upload", "", 300), ("cancelled",)]
+
+
 async def test_a_store_that_is_away(http: Http, tier: FakeTier) -> None:
     tier.error = TierError("s3://bucket/prefix does not answer")
-    for path in ("tier/gc", "tier/streams/%2F/s/verify"):
+    for path in CHANGES:
         answer = await http.ask("POST", path, {})
         assert answer.status_code == 503
         assert answer.json()["reason"] == "s3://bucket/prefix does not answer"
@@ -91,7 +133,7 @@ async def test_without_a_tier(server: Harness, http: Http) -> None:
     assert (await http.get("tier"))["state"] == TierState.OFF
     assert await http.code("GET", "tier/streams/%2F/s") == 404
     assert "tier" not in await http.get("queues/%2F/s")
-    for path in ("tier/gc", "tier/streams/%2F/s/verify"):
+    for path in CHANGES:
         assert "has no tier" in await http.reason("POST", path, {})
 
 

@@ -1,5 +1,7 @@
 """A tier that tells what a test wants."""
 
+from collections.abc import Collection
+
 import trio
 
 from streamd.broker.errors import Reason, Refused
@@ -11,6 +13,8 @@ from streamd.broker.tier.reports import (
     StreamTier,
     TierState,
     TierStatus,
+    Uploaded,
+    UploadedStream,
     Verification,
 )
 
@@ -40,7 +44,8 @@ class FakeTier:
         faults, orphans: that are found.
         error: raised by whatever waits.
         outside: names of streams that are not in the tier.
-        seconds: that a verification takes.
+        uploaded: streams that an upload tells of.
+        seconds: that a verification, or an upload, takes.
         asked: what was asked for, with arguments.
     """
 
@@ -50,6 +55,10 @@ class FakeTier:
         self.faults: tuple[Fault, ...] = ()
         self.orphans: tuple[Orphan, ...] = (Orphan("v1/x/0.segment", 12),)
         self.error: Exception | None = None
+        self.uploaded = tuple(
+            UploadedStream(name=name, vhost="/", num_bytes=size, next_offset=1_000)
+            for name, size in (("s", 2_345), ("t", 0))
+        )
         self.outside: set[str] = set()
         self.seconds = 0.0
         self.asked: list[tuple[object, ...]] = []
@@ -95,4 +104,23 @@ class FakeTier:
             num_bytes=size,
             is_removed=not dry_run,
             orphans=self.orphans,
+        )
+
+    async def upload(self, virtual_host: Name, names: Collection[Name], seconds: float) -> Uploaded:
+        self.asked.append(("upload", virtual_host, *names, seconds))
+        try:
+            await trio.sleep(self.seconds)
+        except trio.Cancelled:
+            self.asked.append(("cancelled",))
+            raise
+        if self.error is not None:
+            raise self.error
+        for name in self.outside.intersection(names):
+            details = f"{name} is not uploaded to the tier: its argument stream-tier is false"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        return Uploaded(
+            num_streams=len(self.uploaded),
+            num_bytes=sum(one.num_bytes for one in self.uploaded),
+            num_outside=0 if names else len(self.outside),
+            streams=self.uploaded,
         )

@@ -89,11 +89,20 @@ class CatalogCopies:
         self._work = Wakeup()
         self._work.set()  # what has changed before the start is not known
         self._last: CatalogCopy | None = None
+        self._num_changes, self._num_stored = 1, 0
+        self._stored = trio.lowlevel.ParkingLot()
 
     def changed(self) -> None:
         """Something was committed to the catalog."""
         self.is_behind = True
+        self._num_changes += 1
         self._work.set()
+
+    async def stored(self) -> None:
+        """Return when the store has what was committed before, however long it is away."""
+        wanted = self._num_changes
+        while self._num_stored < wanted:
+            await self._stored.park()
 
     async def run(self) -> None:
         """Copy what changes, until cancelled, or fenced; the tier is claimed."""
@@ -108,7 +117,7 @@ class CatalogCopies:
         """Copy it once, however long the store is away."""
         pause = _FIRST_RETRY_SECONDS
         while True:
-            self.is_behind = False
+            self.is_behind, changes = False, self._num_changes
             try:
                 await ask(self._copy_once)
             except FencedError as error:
@@ -120,6 +129,9 @@ class CatalogCopies:
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
                 continue
+            else:
+                self._num_stored = changes
+                self._stored.unpark_all()
             return
 
     def _copy_once(self) -> None:

@@ -27,7 +27,7 @@ nothing before; `streamd stream info` says so.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +70,7 @@ from streamd.broker.tier.reports import (
     StreamTier,
     TierState,
     TierStatus,
+    Uploaded,
     Verification,
 )
 from streamd.broker.tier.requests import CountedStore, ask
@@ -513,6 +514,15 @@ class Follower:
         raise ReadOnlyError
 
     async def collect(self, *, dry_run: bool) -> Collected:  # noqa: ARG002
+        """See TierReports; the server that writes does it."""
+        raise ReadOnlyError
+
+    async def upload(
+        self,
+        virtual_host: Name,  # noqa: ARG002
+        names: Collection[Name],  # noqa: ARG002
+        seconds: float,  # noqa: ARG002
+    ) -> Uploaded:
         """See TierReports; the server that writes does it."""
         raise ReadOnlyError
 

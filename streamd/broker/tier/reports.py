@@ -4,7 +4,7 @@ Sizes are in bytes. Sentences and URLs have nothing secret in them.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +16,8 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 
 MOST_TOLD = 500  # faults, or orphans: there may be one for each object
+UPLOAD_SECONDS = 300  # that an upload is waited for, unless something else is asked for
+MOST_SECONDS = 7 * 86_400  # that anything else may be
 Report = TypeVar("Report")
 
 
@@ -159,6 +161,39 @@ class Collected:
     orphans: tuple[Orphan, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedStream:
+    """A stream of which the tier has all that was confirmed when that was asked for.
+
+    Attributes:
+        name, vhost: which stream.
+        num_bytes: of segments, with their indexes, that were uploaded meanwhile.
+        next_offset: behind the last message that is stored.
+    """
+
+    name: str
+    vhost: str
+    num_bytes: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What was done so that the tier has everything.
+
+    Attributes:
+        num_streams: that were asked for.
+        num_bytes: of all of them.
+        num_outside: streams that are not to be in the tier, when all were asked for.
+        streams: each of them; those that were deleted meanwhile are missing.
+    """
+
+    num_streams: int
+    num_bytes: int
+    num_outside: int
+    streams: tuple[UploadedStream, ...]
+
+
 class TierReports(Protocol):
     """What the tier can be asked; anybody may, at any time, also while the store is away."""
 
@@ -184,6 +219,24 @@ class TierReports(Protocol):
             Refused: this server may not remove anything: it is fenced, or read-only.
         """
 
+    async def upload(self, virtual_host: Name, names: Collection[Name], seconds: float) -> Uploaded:
+        """Return when the tier has everything that was confirmed before this was called.
+
+        The newest segment of each stream is sealed for that if it has to be. The catalog is stored,
+        too. What is published meanwhile is not waited for. Cancelling it is of no harm.
+
+        Args:
+            virtual_host: where the named streams are.
+            names: of streams; empty for all of all virtual hosts.
+            seconds: that it may take.
+
+        Raises:
+            TierError: the store cannot be used.
+            Refused: it took longer, or a stream cannot be uploaded; says which and why. There is
+                no such stream, or it is not to be in the tier. This server may not write: it is
+                fenced, or read-only.
+        """
+
 
 def required(tier: TierReports | None) -> TierReports:
     """The tier of a server that has one.
@@ -195,6 +248,13 @@ def required(tier: TierReports | None) -> TierReports:
         details = "the server has no tier; its setting tier names one, as s3://BUCKET/PREFIX"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     return tier
+
+
+def check_seconds(seconds: int) -> None:
+    """Raise Refused when an upload cannot be waited for so long."""
+    if not 1 <= seconds <= MOST_SECONDS:
+        details = f"{seconds} is not a number of seconds from 1 to {MOST_SECONDS}"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 async def status_of(tier: TierReports | None) -> TierStatus:

@@ -9,7 +9,7 @@ decides what it does, in this order:
     follow   segments that the log has dropped leave the manifest; their objects go later
     upload   the oldest sealed segment that is not stored: its objects, then the manifest
     evict    segment files that are not needed here go
-    roll     a segment that has become old is sealed
+    roll     a segment that has become old is sealed, or one that somebody waits for
 
 A segment is uploaded so, and a stop between any two lines loses and doubles nothing:
 
@@ -33,7 +33,8 @@ taking messages, which would get offsets that others have in the tier.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -51,7 +52,7 @@ from segments.tier.manifest import Manifest, StoredFile, StoredTracking
 from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up, put_manifest
 from segments.tier.object_store import MissingError, ObjectStore
 from segments.tier.packing import Packed, pack
-from segments.tier.planning import conflict, kept_segments, next_unstored
+from segments.tier.planning import conflict, is_stored_to, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
 from streamd.broker import threads
 from streamd.broker.arguments import arguments_to_json
@@ -62,6 +63,7 @@ from streamd.broker.stream import Stream, StreamState
 from streamd.broker.tier.identity import Identity, random_name
 from streamd.broker.tier.reports import StreamTier
 from streamd.broker.tier.requests import ask
+from streamd.broker.tier.upload_requests import UploadRequest
 
 logger = logging.getLogger(__name__)
 
@@ -195,6 +197,8 @@ class TieredStream:
         self._stored_ms: dict[int, int] = {}
         self._tracking: tuple[str, bytes] | None = None
         self._numbers = _NOTHING
+        self._requests: list[UploadRequest] = []
+        self._uploaded_bytes = 0
 
     def __repr__(self) -> str:
         return f"<tier of {self.name}>"
@@ -208,17 +212,24 @@ class TieredStream:
     def policy_changed(self, policy: LogPolicy) -> None:
         """The stream has these limits from now on."""
         self.is_on = policy.tier
+        if not self.is_on:
+            self._end_requests()
         if self._log is not None:
             self._parts.wants(self)
 
     def log_opened(self, log: Log) -> None:
         """Its log is open."""
         self._log = log
+        for request in self._requests:
+            if request.end is None:
+                request.end = log.committed_offset
         self._parts.note_open(self, is_open=True)
         self._parts.wants(self)
 
     def log_closes(self) -> None:
         """Its log is about to be closed: what is in it will be due some time."""
+        if self.is_gone:
+            self._end_requests()
         log = self._log
         if log is None:
             return
@@ -238,6 +249,44 @@ class TieredStream:
         """A filter index was made, or cannot be."""
         if self._waits_for_index:
             self._parts.wants(self)
+
+    # -- requests, see upload_requests.py
+
+    @contextmanager
+    def requested(self) -> Iterator[UploadRequest]:
+        """Somebody waits in the block for all that is confirmed now to be stored."""
+        end = None if self._log is None else self._log.committed_offset
+        request = UploadRequest(self.virtual_host, self.name, end, self._uploaded_bytes)
+        self._requests.append(request)
+        self._parts.wants(self)
+        try:
+            yield request
+        finally:
+            self._requests.remove(request)
+            request.reason = request.reason or self._trouble
+
+    @property
+    def _trouble(self) -> str:
+        """What keeps it from being uploaded at the moment; empty where that is not known."""
+        return self.fault or ("" if self._stream is None else self._stream.alarm)
+
+    def _end_requests(self) -> None:
+        for request in self._requests:
+            request.is_gone()
+
+    def _fail_requests(self, reason: str) -> None:
+        for request in self._requests:
+            request.has_failed(reason)
+
+    def _tell_requests(self, log: Log) -> None:
+        """Tell those that are stored."""
+        next_offset = self._kept.manifest.next_offset if self._kept is not None else 0
+        for request in self._requests:
+            assert request.end is not None  # noqa: S101 - its log is open
+            if is_stored_to(log, request.end):
+                request.is_stored(next_offset, self._uploaded_bytes)
+
+    # -- what others ask
 
     @property
     def fence(self) -> str:
@@ -299,12 +348,15 @@ class TieredStream:
         try:
             async with stream.opened() as log:
                 return await self._work(stream, log)
-        except Refused:
+        except Refused as refused:
+            self._fail_requests(refused.details)
             return None  # it is gone, or its log says why
 
     async def _work(self, stream: Stream, log: Log) -> float | None:
         if not await self._meet(stream, log):
-            return _FAULT_SECONDS if self.fault else None
+            if self._is_over(log):
+                return None
+            return _FAULT_SECONDS if self.fault else _SHORTAGE_SECONDS
         kept = self._kept
         if kept is not None and log.manifest != kept.manifest:  # there was no room for the copy
             return 0.0 if await stream.keep_manifest(kept.manifest) else _SHORTAGE_SECONDS
@@ -313,6 +365,7 @@ class TieredStream:
         return await self._store_and_evict(stream, log) if log.policy.tier else None
 
     async def _store_and_evict(self, stream: Stream, log: Log) -> float | None:
+        self._tell_requests(log)
         waits = await self._upload_next(stream, log)
         if self._is_over(log):
             return None
@@ -380,6 +433,7 @@ class TieredStream:
         if reason != self.fault:
             logger.error("stream %s is not uploaded to the tier: %s", self.name, reason)
         self.fault, self._is_split = reason, is_split
+        self._fail_requests(reason)
         return False
 
     async def _try_again(self, stream: Stream, log: Log) -> bool:
@@ -439,6 +493,7 @@ class TieredStream:
     def _has_stored(self, upload: _Upload) -> None:
         stored = upload.packed.stored
         self._stored_ms[stored.base_offset] = self._parts.now_ms()
+        self._uploaded_bytes += sum(file.size for file in stored.files.values())
         self._upload = None
         if upload.tracking is not None:
             content = upload.tracking_content
@@ -675,13 +730,19 @@ class TieredStream:
             return left_ms / 1_000
         newest = log.segments[-1]
         await stream.seal()
-        return 0.0 if log.segments[-1] is not newest else 1.0
+        if log.segments[-1] is not newest:
+            return 0.0
+        if stream.failed:
+            self._fail_requests(stream.failed)
+        return _SHORTAGE_SECONDS
 
     def _roll_due_ms(self, log: Log) -> int | None:
         first_ms = log.segments[-1].first_timestamp_ms
         if first_ms is None or not log.policy.tier:
             return None
-        return first_ms + self._parts.roll_ms
+        newest = log.segments[-1].base_offset
+        is_waited_for = any(request.waits_beyond(newest) for request in self._requests)
+        return first_ms if is_waited_for else first_ms + self._parts.roll_ms
 
     @property
     def is_old(self) -> bool:

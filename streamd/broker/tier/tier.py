@@ -17,8 +17,8 @@ store. None of them touches publishing; what a stream takes part with is TieredS
 
 import logging
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import trio
@@ -50,10 +50,12 @@ from streamd.broker.tier.reports import (
     StreamTier,
     TierState,
     TierStatus,
+    Uploaded,
     Verification,
 )
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.stream_tier import TieredStream
+from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
 from streamd.broker.tier.uploader import Uploader, next_pause, shortened
 from streamd.config import Config
 
@@ -64,6 +66,7 @@ _UNFIT_SECONDS = 600.0  # until a store that cannot compare-and-set is tried aga
 _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
 _STREAMS_A_TURN = 500  # whose ages are looked at
 _DELETED_AT_ONCE = 1_000  # objects
+_UNABLE = (TierState.FENCED, TierState.NO_COMPARE_AND_SET)  # to upload, for long
 
 
 class Tier:
@@ -114,6 +117,7 @@ class Tier:
         self._open: dict[TieredStream, None] = {}
         self._deletions = Deletions(config.data, self._disk)
         self._pending: list[Deletion] = []
+        self._waits: set[trio.CancelScope] = set()  # of those who wait for uploads
         self._look = trio.Event()
         self._changed = trio.lowlevel.ParkingLot()
         self._has_pending = trio.Event()
@@ -292,6 +296,9 @@ class Tier:
         elif has_news:
             level = logging.ERROR if state is TierState.FENCED else logging.WARNING
             logger.log(level, "tier: %s", sentence)
+        if state in _UNABLE:
+            for wait in self._waits:
+                wait.cancel()
         self._uploader.look()
         self._has_pending.set()
         self._changed.unpark_all()
@@ -310,6 +317,7 @@ class Tier:
         await self.taken()
         copies = CatalogCopies(self._data, self.store, lambda: self.identity, self._is_fenced)
         self._copies = copies
+        self._changed.unpark_all()
         self._catalog.tell(copies.changed)
         await copies.run()
 
@@ -444,6 +452,87 @@ class Tier:
             await ask(lifecycle.delete_stream, store, key, self.identity)
         await threads.in_thread(self._deletions.done, deletion)
         self._pending.remove(deletion)
+
+    # -- uploads that somebody waits for
+
+    async def upload(self, virtual_host: Name, names: Collection[Name], seconds: float) -> Uploaded:
+        """See TierReports."""
+        self._check_able()
+        streams = self._named(virtual_host, names) if names else list(self._streams.values())
+        num_outside = sum(not stream.is_on for stream in streams)
+        with ExitStack() as waiting:
+            requests = [
+                waiting.enter_context(stream.requested())
+                async for stream in in_turns(streams, _STREAMS_A_TURN)
+                if stream.is_on
+            ]
+            with trio.move_on_after(seconds) as wait:
+                self._waits.add(wait)
+                waiting.callback(self._waits.discard, wait)
+                for request in requests:
+                    await request.ended()
+                await self._catalog_is_stored()
+                await self._is_still_ours()
+        self._check_able()
+        if names:  # one of them may have been deleted
+            self._named(virtual_host, names)
+        self._check_stored(requests, seconds, is_over=wait.cancelled_caught)
+        reports = tuple(one.report for one in requests if one.state is RequestState.STORED)
+        return Uploaded(
+            num_streams=len(reports),
+            num_bytes=sum(report.num_bytes for report in reports),
+            num_outside=num_outside,
+            streams=reports,
+        )
+
+    def _named(self, virtual_host: Name, names: Iterable[Name]) -> list[TieredStream]:
+        found = []
+        for name in dict.fromkeys(names):
+            stream = self._streams.get((virtual_host, name))
+            if stream is None or stream.is_gone:
+                raise Refused(Reason.NOT_FOUND, name)
+            if not stream.is_on:
+                details = f"{name} is not uploaded to the tier: its argument stream-tier is false"
+                raise Refused(Reason.PRECONDITION_FAILED, details)
+            found.append(stream)
+        return found
+
+    def _check_able(self) -> None:
+        if self._fence:
+            raise Refused(Reason.PRECONDITION_FAILED, self._fence)
+        if self.state in _UNABLE:
+            raise TierError(self.sentence)
+
+    async def _catalog_is_stored(self) -> None:
+        while self._copies is None:
+            await self._changed.park()
+        await self._copies.stored()
+
+    async def _is_still_ours(self) -> None:
+        """Return when the store has said that it is; whoever waits is cancelled if it is not."""
+        pause = 0.0
+        while True:
+            try:
+                await self._check()
+            except TierError as error:
+                self._store_failed(error)
+            else:
+                return
+            pause = next_pause(pause)
+            await trio.sleep(shortened(pause))
+
+    def _check_stored(
+        self, requests: Collection[UploadRequest], seconds: float, *, is_over: bool
+    ) -> None:
+        trouble = "" if self.state is TierState.OK else self.sentence
+        missing = what_is_missing(requests, trouble)
+        if is_over:
+            what = missing or "the catalog" + (f": {trouble}" if trouble else "")
+            details = f"after {seconds:g} seconds the tier does not have everything: {what}"
+            raise Refused(Reason.NOT_AVAILABLE, details)
+        if missing:
+            details = f"the tier does not get everything: {missing}"
+            raise Refused(Reason.NOT_AVAILABLE, details)
 
     # -- reports
 

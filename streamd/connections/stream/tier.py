@@ -1,17 +1,27 @@
 """Operations of Manage about the tier; see streamd.broker.tier.reports."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from typing import TypeAlias
 
 from streamd.auth.users import Right
 from streamd.broker.names import as_sent
 from streamd.broker.steps import in_turns
-from streamd.broker.tier.reports import required, status_of, store_errors_refuse, to_row
+from streamd.broker.tier.reports import (
+    UPLOAD_SECONDS,
+    check_seconds,
+    required,
+    status_of,
+    store_errors_refuse,
+    to_row,
+)
 from streamd.connections.stream.context import Context
 
 Arguments: TypeAlias = Mapping[str, str]
 Row: TypeAlias = dict[str, str]
 _STREAMS_A_TURN = 100
+_NAMED = "stream."  # begins what names one of several streams
+_DIGITS = 9  # of seconds
 
 
 class TierOperations:
@@ -29,6 +39,7 @@ class TierOperations:
             "tier.stream": self._stream,
             "tier.verify": self._verify,
             "tier.gc": self._collect,
+            "tier.upload": self._upload,
         }
 
     async def _status(self, _arguments: Arguments) -> Iterable[Row]:
@@ -66,3 +77,15 @@ class TierOperations:
         with store_errors_refuse():
             report = await required(self._broker.tier).collect(dry_run=is_dry)
         return [to_row(report), *map(to_row, report.orphans)]
+
+    async def _upload(self, arguments: Arguments) -> Iterable[Row]:
+        """Upload the streams `stream.0` and so on, or all, and wait for it."""
+        self._context.rights.require_administrator()
+        names = [as_sent(text) for name, text in arguments.items() if name.startswith(_NAMED)]
+        text = arguments.get("seconds", str(UPLOAD_SECONDS))
+        seconds = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+        check_seconds(seconds)
+        host = self._context.host.name
+        with store_errors_refuse():
+            report = await required(self._broker.tier).upload(host, names, seconds)
+        return chain([to_row(report)], map(to_row, report.streams))  # there may be thousands

@@ -44,3 +44,18 @@ async def test_it_is_not_asked_for_again_when_the_connection_breaks(
         with pytest.raises(ConnectionLost):
             await client.tier_report("tier.gc", dry_run="false")
     assert tier.asked == [("collect", True), ("collect", False)]
+
+
+async def test_an_upload_may_take_as_long_and_has_bounds(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.server.broker.tier = tier = FakeTier()
+    tier.seconds = SECONDS
+    async with Network(server, monkeypatch).client() as client:
+        told, *rows = await client.tier_report("tier.upload", seconds="600", **{"stream.0": "s"})
+        assert told == {"num_streams": "2", "num_bytes": "2345", "num_outside": "0"}
+        assert [row["name"] for row in rows] == ["s", "t"]
+        for seconds in ("0", "-1", "1.5", "604801", "9" * 5_000, "²", ""):
+            with pytest.raises(PreconditionFailed, match="is not a number of seconds from 1 to"):
+                await client.tier_report("tier.upload", seconds=seconds)
+    assert tier.asked == [("upload", "/", "s", 600)]

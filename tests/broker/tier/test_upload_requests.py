@@ -1,0 +1,402 @@
+"""Somebody waits until the store has what was confirmed: it ends when it has, and not before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from segments.tier.object_store import TierError
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.broker.tier.reports import TierState, Uploaded
+from tests.broker.tier.support import (
+    A_FRAME,
+    manifest_of,
+    manifests,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
+from tests.broker.tier.test_fight import take_over
+from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
+from tests.support.fake_store import Call, FakeStore, late_answers
+from tests.support.server import Harness
+
+HOST = Name("/")
+
+
+async def upload(server: Harness, *names: str, seconds: float = 60) -> Uploaded:
+    return await tier_of(server).upload(HOST, [Name(name) for name in names], seconds)
+
+
+async def reason(server: Harness, *names: str, seconds: float = 60) -> str:
+    with pytest.raises(Refused) as refused:
+        await upload(server, *names, seconds=seconds)
+    return refused.value.details
+
+
+def is_left_alone(server: Harness) -> bool:
+    """Nobody waits for anything any more."""
+    tier = tier_of(server)
+    return not tier._waits and not any(one._requests for one in tier._streams.values())
+
+
+async def test_the_segment_that_grows_is_stored_as_well(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 12)
+        await publish(await a_stream(server, "t"), 0, 1)
+        await a_stream(server, "empty")
+        await a_stream(server, "outside", stream_tier="false")
+        await passes(5)
+        assert manifest_of(store, "s").next_offset == 2 * SEGMENT
+        before = store.size("put_file")
+        found = await upload(server)
+        has_all(store, "s", 12 * A_FRAME)
+        has_all(store, "t", A_FRAME)
+        assert {one.name: one.next_offset for one in found.streams} == {
+            "s": 240,
+            "t": 20,
+            "empty": 0,
+        }
+        assert (found.num_streams, found.num_outside) == (3, 1)
+        assert {one.stream.stream for one in manifests(store)} == {"s", "t"}
+        sent = sum(one.num_bytes for one in found.streams)
+        assert found.num_bytes == sent > store.size("put_file") - before > 0
+        assert is_left_alone(server)
+
+
+async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 12)
+        await upload(server)
+        segments = len(server.host.find("s").log.segments)
+        writes = store.count("put") + store.count("put_file") + store.count("replace")
+        await passes(600)  # its log is closed
+        found = await upload(server, "s", "s")
+        assert (found.num_streams, found.num_bytes) == (1, 0)
+        assert found.streams[0].next_offset == 240
+        assert len(server.host.find("s").log.segments) == segments
+        assert store.count("put") + store.count("put_file") + store.count("replace") == writes
+
+
+async def test_a_log_that_is_not_open(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 12)
+        await passes(600)
+        assert not server.host.find("s").is_open
+        await upload(server, "s")
+        has_all(store, "s", 240)
+    async with tiered(tmp_path, store) as server:
+        found = await upload(server)
+        assert (found.num_bytes, found.streams[0].next_offset) == (0, 240)
+
+
+async def test_the_catalog_is_stored(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.seconds = lambda call: 5.0 if "/catalog/" in call.key else 0.0
+    async with tiered(tmp_path, store) as server:
+        await upload(server)
+        await publish(await a_stream(server), 0, 1)
+        puts = store.count("put", "/catalog/")
+        with late_answers(store):
+            found = await upload(server)
+        assert found.streams[0].next_offset == 20
+        assert store.count("put", "/catalog/") == puts + 1
+        store.fail(key="/catalog/", times=-1)
+        await a_stream(server, "t")
+        assert (
+            await reason(server)
+            == "after 60 seconds the tier does not have everything: the catalog"
+        )
+        store.heal()
+        await upload(server)
+
+
+async def test_nothing_ends_before_the_manifest_is_stored(tmp_path: Path) -> None:
+    """At each request it is not over until the last manifest is there, and then it is."""
+    store = FakeStore()
+    early: list[int] = []
+    done = False
+
+    def before(call: Call) -> None:
+        if done and ".segment" in call.key:
+            early.append(call.number)
+
+    store.before = before
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 23)
+        await upload(server)
+        done = True
+        assert manifest_of(store, "s").next_offset == 23 * A_FRAME
+        await passes(60)
+        assert not early
+
+
+async def test_two_at_once_seal_once(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.seconds = lambda call: 3.0 if ".segment" in call.key else 0.0
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 3)
+        found: list[Uploaded] = []
+
+        async def one(*names: str) -> None:
+            found.append(await upload(server, *names))
+
+        with late_answers(store):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                nursery.start_soon(one, "s")
+                await trio.sleep(1)
+                await publish(peer, 60, 1)
+                nursery.start_soon(one, "s")
+        ends = [each.streams[0].next_offset for each in found]
+        assert ends == [60, 60, 80]
+        assert [each.next_offset for each in manifest_of(store, "s").segments] == [60, 80]
+        assert is_left_alone(server)
+
+
+async def test_it_ends_however_fast_others_publish(tmp_path: Path) -> None:
+    """The store is slower than the publisher, and falls behind for good."""
+    store = FakeStore()
+    store.seconds = lambda call: 1.0 if ".segment" in call.key else 0.0
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        after = await publish(peer, 0, 7)
+
+        async def go_on() -> None:
+            nonlocal after
+            while True:
+                after = await publish(peer, after, 4)
+                await trio.sleep(0.1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on)
+            with late_answers(store):
+                await trio.sleep(0.5)
+                confirmed = after
+                (found,) = (await upload(server, seconds=30)).streams
+            assert after > found.next_offset + 5 * SEGMENT
+            assert confirmed <= found.next_offset < confirmed + 3 * SEGMENT
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("names", [(), ("s",)])
+async def test_a_stream_is_deleted_meanwhile(tmp_path: Path, names: Sequence[str]) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server, "t"), 0, 1)
+        await publish(await a_stream(server), 0, 3)
+        await passes(5)
+        store.fail(key="/s~", times=-1)
+        async with trio.open_nursery() as nursery:
+
+            async def delete() -> None:
+                await trio.sleep(2)
+                await server.host.delete("s", lambda: None)
+
+            nursery.start_soon(delete)
+            if names:
+                with pytest.raises(Refused) as refused:
+                    await upload(server, *names)
+                assert refused.value.reason is Reason.NOT_FOUND
+            else:
+                found = await upload(server)
+                assert [one.name for one in found.streams] == ["t"]
+        store.heal()
+        assert is_left_alone(server)
+
+
+async def test_a_stream_leaves_the_tier_meanwhile(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        store.fail(key="/s~", times=-1)
+        async with trio.open_nursery() as nursery:
+
+            async def leave() -> None:
+                await trio.sleep(2)
+                await server.host.settings.set_arguments("s", [("stream-tier", "false")])
+
+            nursery.start_soon(leave)
+            says = "s is not uploaded to the tier: its argument stream-tier is false"
+            assert await reason(server, "s") == says
+        assert (await upload(server)).num_outside == 1
+
+
+async def test_the_store_is_away_and_comes_back(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await passes(5)
+        store.fail(times=-1)
+        says = await reason(server)
+        assert says == (
+            "after 60 seconds the tier does not have everything: "
+            "s: cannot reach fake://store: the connection broke off"
+        )
+        assert is_left_alone(server)
+        async with trio.open_nursery() as nursery:
+
+            async def come_back() -> None:
+                await trio.sleep(200)
+                store.heal()
+
+            nursery.start_soon(come_back)
+            began = trio.current_time()
+            await upload(server, seconds=300)
+            assert trio.current_time() - began < 200 + 60
+        has_all(store, "s", 60)
+
+
+async def test_it_is_away_from_the_start(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.fail(times=-1)
+    async with tiered(tmp_path, store) as server:
+        says = await reason(server)
+        assert says.endswith(
+            "everything: the catalog: cannot reach fake://store: the connection broke off"
+        )
+        store.heal()
+        await upload(server)
+
+
+@pytest.mark.parametrize("key", ["v1/cluster", ".segment", "/manifest"])
+async def test_every_request_fails_once(tmp_path: Path, key: str) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await passes(5)
+        store.fail(key=key)
+        store.fail(key=key, after=True, skip=1)
+        await upload(server, seconds=300)
+        has_all(store, "s", 60)
+
+
+async def test_a_fenced_server(tmp_path: Path) -> None:
+    """It ends when that turns out, and never says that all is stored."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await upload(server)
+        take_over(store)
+        says = await reason(server)  # everything was stored, by somebody who has lost the tier
+        assert says.startswith("another server, epoch ")
+        assert tier_of(server).state is TierState.FENCED
+        assert await reason(server, "s") == says
+        assert is_left_alone(server)
+
+
+@pytest.mark.parametrize("name", ["put_file", "create", "replace", "get"])
+async def test_it_is_fenced_meanwhile(tmp_path: Path, name: str) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 3)
+        if name == "replace":
+            await upload(server)
+            await publish(peer, 60, 1)
+
+        def before(call: Call) -> None:
+            if call.name == name:
+                store.before = lambda _call: None
+                take_over(store)
+
+        store.before = before
+        assert (await reason(server, seconds=3_600)).startswith("another server, epoch ")
+        assert trio.current_time() < 3_000
+        assert is_left_alone(server)
+
+
+async def test_a_store_that_cannot_compare_and_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.broker.tier.tier.probe", lambda _store: "it cannot")
+    async with tiered(tmp_path, FakeStore()) as server:
+        with pytest.raises(TierError, match="it cannot; nothing is uploaded"):
+            await upload(server)
+        assert trio.current_time() < 60
+
+
+async def test_a_stream_that_cannot_be_uploaded_does_not_wait(tmp_path: Path) -> None:
+    """Its folder is an older backup; the other stream is stored."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await upload(server)
+        await publish(await a_stream(server, "t"), 0, 3)
+    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.declare("s", reference="p")
+        await publish(peer, 60, 3)
+        await upload(server, "s")
+    kept = (tmp_path / "tier.json").read_bytes()
+    for path, content in backup.items():
+        path.write_bytes(content)
+    for path in set(tmp_path.rglob("*")) - set(backup):
+        if path.is_file():
+            path.unlink()
+    (tmp_path / "tier.json").write_bytes(kept)
+    async with tiered(tmp_path, store) as server:
+        says = await reason(server, seconds=3_600)
+        assert says.startswith("the tier does not get everything: s: ")
+        assert trio.current_time() < 3_000
+        has_all(store, "t", 60)
+
+
+async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await upload(server)
+    (path,) = tmp_path.rglob("s/manifest")
+    path.write_bytes(b"damaged")
+    async with tiered(tmp_path, store) as server:
+        assert "damaged" in await reason(server, seconds=3_600)
+
+
+async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The segment that grows is not sealed any more, nor anything uploaded."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 3)
+        await passes(5)
+        store.fail(times=-1)
+        tier_of(server)._look.set()
+        await passes(5)
+        with trio.move_on_after(30) as limit:
+            await upload(server, seconds=3_600)
+        assert limit.cancelled_caught
+        assert is_left_alone(server)
+        store.heal()
+        await passes(300)
+        assert tier_of(server).state is TierState.OK
+        assert not manifests(store)
+        async with server.host.find("s").opened() as log:
+            assert len(log.segments) == 1
+
+
+async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 12)
+        store.fail(key=".segment", times=-1)
+        async with trio.open_nursery() as nursery:
+
+            async def drop() -> None:
+                await trio.sleep(10)
+                await server.host.settings.set_arguments("s", [("max-length-bytes", "1000")])
+                await publish(peer, 240, 10)
+                await server.host.expire()
+                store.heal()
+
+            nursery.start_soon(drop)
+            (found,) = (await upload(server, seconds=300)).streams
+            assert found.next_offset < 240
