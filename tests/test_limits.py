@@ -482,6 +482,7 @@ LIMITS = {
     "key properties of a stream": arguments.MAX_KEY_PROPERTIES,
     "local data of a stream in the tier": f"{policy.DEFAULT_LOCAL_BYTES >> 30} GiB",
     "faults, or orphans, of a tier in one answer": reports.MOST_TOLD,
+    "time that an upload is waited for": f"{reports.MOST_SECONDS // 86_400} days",
     "requests to the tier for what is read": tier_fetcher.MAX_REQUESTS,
     "bytes of those requests": f"{tier_fetcher.MAX_BYTES >> 20} MiB",
     "bytes asked for ahead of a reader": f"{tier_plan.MOST_WINDOW >> 20} MiB",

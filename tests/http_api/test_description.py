@@ -40,6 +40,10 @@ _SENT_RARELY = {  # to a server in trouble or with very many segments, when aske
     ("TierCollection", "num_bytes"),
     ("TierCollection", "is_removed"),
     ("TierCollection", "orphans"),
+    ("TierUpload", "num_streams"),
+    ("TierUpload", "num_bytes"),
+    ("TierUpload", "num_outside"),
+    ("TierUpload", "streams"),
     ("Stream", "segment_bytes_raised_to"),
 }
 

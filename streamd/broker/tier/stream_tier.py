@@ -278,13 +278,15 @@ class TieredStream:
         for request in self._requests:
             request.has_failed(reason)
 
-    def _tell_requests(self, log: Log) -> None:
-        """Tell those that are stored."""
+    async def _tell_requests(self, stream: Stream, log: Log) -> None:
+        """Tell those whose messages are stored, once the offsets of consumers are, too."""
+        stored = [one for one in self._requests if one.end is not None and one.is_waiting]
+        stored = [one for one in stored if is_stored_to(log, one.end or 0)]
+        if stored:
+            await self._store_offsets(stream, log)
         next_offset = self._kept.manifest.next_offset if self._kept is not None else 0
-        for request in self._requests:
-            assert request.end is not None  # noqa: S101 - its log is open
-            if is_stored_to(log, request.end):
-                request.is_stored(next_offset, self._uploaded_bytes)
+        for request in stored:
+            request.is_stored(next_offset, self._uploaded_bytes)
 
     # -- what others ask
 
@@ -365,7 +367,7 @@ class TieredStream:
         return await self._store_and_evict(stream, log) if log.policy.tier else None
 
     async def _store_and_evict(self, stream: Stream, log: Log) -> float | None:
-        self._tell_requests(log)
+        await self._tell_requests(stream, log)
         waits = await self._upload_next(stream, log)
         if self._is_over(log):
             return None
@@ -608,6 +610,22 @@ class TieredStream:
             reason,
         )
         return Tracking()
+
+    async def _store_offsets(self, stream: Stream, log: Log) -> None:
+        """Store what consumers have stored since the last segment was, without a segment."""
+        kept = self._kept
+        if kept is None:
+            return
+        at, before = kept.manifest.next_offset, await self._tracking_before()
+        now = as_of(at, before, log.tracking.snapshot_blocks())
+        if now.offsets() == before.offsets():
+            return
+        content, uid = journal_of(now, at), random_name()
+        file = StoredFile(len(content), crc32(content))
+        tracking = StoredTracking(at, self._parts.identity.epoch, uid, file)
+        await ask(self._parts.store.put, self._tracking_key(log, tracking), content)
+        manifest = self._next_manifest(kept.manifest, kept.manifest.stream, kept.manifest.segments)
+        await self._write(stream, log, kept, replace(manifest, tracking=tracking))
 
     async def _put_all(self, log: Log, upload: _Upload) -> bool:
         """Write what is not written yet of a segment; False when it is not needed any more."""

@@ -5,7 +5,8 @@ longer. While it does, the stream's steps seal the newest segment as if it was o
 holds something from before the request, and tell the request what became of it:
 
     WAITING   for the store, or for its turn
-    STORED    the manifest in the store names all that was confirmed before, or retention took it
+    STORED    the manifest in the store names all that was confirmed before, or retention took it,
+              and what consumers had stored by then
     GONE      the stream was deleted, or is not to be in the tier any more
     FAILED    it cannot be uploaded, and waiting does not help; there is a reason
 
@@ -57,10 +58,14 @@ class UploadRequest:
         self._virtual_host, self._uploaded_before = virtual_host, uploaded_before
         self._ended = trio.Event()
 
+    @property
+    def is_waiting(self) -> bool:
+        """It has not ended."""
+        return self.state is RequestState.WAITING
+
     def waits_beyond(self, offset: int) -> bool:
         """It waits for messages from an offset on."""
-        is_waiting = self.state is RequestState.WAITING
-        return is_waiting and self.end is not None and self.end > offset
+        return self.is_waiting and self.end is not None and self.end > offset
 
     def is_stored(self, next_offset: int, uploaded: int) -> None:
         """The store has it.
@@ -69,7 +74,7 @@ class UploadRequest:
             next_offset: behind the last message that is stored.
             uploaded: bytes that this server has uploaded of the stream so far.
         """
-        if self.state is RequestState.WAITING:
+        if self.is_waiting:
             self.report = UploadedStream(
                 name=self.name,
                 vhost=self._virtual_host,
@@ -84,12 +89,12 @@ class UploadRequest:
 
     def has_failed(self, reason: str) -> None:
         """Waiting does not help."""
-        if self.state is RequestState.WAITING:
+        if self.is_waiting:
             self.reason = reason
         self._end(RequestState.FAILED)
 
     def _end(self, state: RequestState) -> None:
-        if self.state is RequestState.WAITING:
+        if self.is_waiting:
             self.state = state
             self._ended.set()
 

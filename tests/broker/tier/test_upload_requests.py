@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 import trio
 
+from segments.journal import tracking_in
 from segments.tier.object_store import TierError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.tier.reports import TierState, Uploaded
+from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,
     manifest_of,
     manifests,
+    orphans,
     passes,
     publish,
     tier_of,
@@ -400,3 +403,43 @@ async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
             nursery.start_soon(drop)
             (found,) = (await upload(server, seconds=300)).streams
             assert found.next_offset < 240
+
+
+async def _stored_offsets(store: FakeStore) -> dict[bytes, int]:
+    manifest = manifest_of(store, "s")
+    assert manifest.tracking is not None
+    assert manifest.tracking.next_offset == manifest.next_offset
+    found = tracking_in(store.objects[manifest.tracking_key].content, manifest.next_offset)
+    assert found.sequences()[b"once"] == 77
+    assert found.sequences()[b"p"] >= manifest.next_offset - 1
+    return found.offsets()
+
+
+@pytest.mark.parametrize("lost", ["", ".tracking", "/manifest"])
+async def test_offsets_of_consumers_are_stored_without_a_segment(tmp_path: Path, lost: str) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await peer.declare("s", 2, "once")
+        await peer.store([b"x" * 20], 77, publisher_id=2)
+        end = await publish(peer, 1, 12)
+        await peer.send(c.StoreOffset("app", "s", 3))
+        await upload(server)
+        assert await _stored_offsets(store) == {b"app": 3}
+        segments = store.count("put_file")
+        await peer.send(c.StoreOffset("app", "s", end - 1))
+        await peer.send(c.StoreOffset("ahead", "s", end + 5))
+        if lost:
+            store.fail(key=lost, after=True)
+        found = await upload(server, seconds=300)
+        assert found.streams[0].next_offset == end
+        assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end - 1}
+        assert store.count("put_file") == segments
+        await passes(60)
+        writes = store.count("put")
+        await upload(server)
+        assert store.count("put") == writes
+        assert len(orphans(store)) == (lost == ".tracking")
+        await publish(peer, end, 1)
+        await upload(server)
+        assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end + 5}
