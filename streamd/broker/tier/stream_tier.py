@@ -280,8 +280,8 @@ class TieredStream:
 
     async def _tell_requests(self, stream: Stream, log: Log) -> None:
         """Tell those whose messages are stored, once the offsets of consumers are, too."""
-        stored = [one for one in self._requests if one.end is not None and one.is_waiting]
-        stored = [one for one in stored if is_stored_to(log, one.end or 0)]
+        waiting = [one for one in self._requests if one.is_waiting]
+        stored = [one for one in waiting if one.end is not None and is_stored_to(log, one.end)]
         if stored:
             await self._store_offsets(stream, log)
         next_offset = self._kept.manifest.next_offset if self._kept is not None else 0
@@ -759,7 +759,7 @@ class TieredStream:
         if first_ms is None or not log.policy.tier:
             return None
         newest = log.segments[-1].base_offset
-        is_waited_for = any(request.waits_beyond(newest) for request in self._requests)
+        is_waited_for = any(request.is_beyond(newest) for request in self._requests)
         return first_ms if is_waited_for else first_ms + self._parts.roll_ms
 
     @property

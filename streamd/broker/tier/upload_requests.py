@@ -63,9 +63,9 @@ class UploadRequest:
         """It has not ended."""
         return self.state is RequestState.WAITING
 
-    def waits_beyond(self, offset: int) -> bool:
-        """It waits for messages from an offset on."""
-        return self.is_waiting and self.end is not None and self.end > offset
+    def is_beyond(self, offset: int) -> bool:
+        """It is for messages from an offset on, too."""
+        return self.end is not None and self.end > offset
 
     def is_stored(self, next_offset: int, uploaded: int) -> None:
         """The store has it.

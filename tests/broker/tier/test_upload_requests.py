@@ -228,7 +228,8 @@ async def test_a_stream_leaves_the_tier_meanwhile(tmp_path: Path) -> None:
 
             nursery.start_soon(leave)
             says = "s is not uploaded to the tier: its argument stream-tier is false"
-            assert await reason(server, "s") == says
+            assert await reason(server, "s", seconds=3_600) == says
+        assert trio.current_time() < 3_000
         assert (await upload(server)).num_outside == 1
 
 
@@ -362,6 +363,7 @@ async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path) -> None:
     path.write_bytes(b"damaged")
     async with tiered(tmp_path, store) as server:
         assert "damaged" in await reason(server, seconds=3_600)
+        assert trio.current_time() < 3_000
 
 
 async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -424,11 +426,13 @@ async def test_offsets_of_consumers_are_stored_without_a_segment(tmp_path: Path,
         await peer.store([b"x" * 20], 77, publisher_id=2)
         end = await publish(peer, 1, 12)
         await peer.send(c.StoreOffset("app", "s", 3))
+        await passes(1)
         await upload(server)
         assert await _stored_offsets(store) == {b"app": 3}
         segments = store.count("put_file")
         await peer.send(c.StoreOffset("app", "s", end - 1))
         await peer.send(c.StoreOffset("ahead", "s", end + 5))
+        await passes(1)
         if lost:
             store.fail(key=lost, after=True)
         found = await upload(server, seconds=300)
