@@ -55,6 +55,23 @@ class UnrestoredError(SegmentsError):
     """A stream's folder was made of what a store has, and something was missing there."""
 
 
+class LostCopyError(SegmentsError):
+    """The copy of a stream's manifest is not what was written; the store has it.
+
+    A log that was opened without it would begin behind the segments that only the store has.
+
+    Attributes:
+        creation: id under which the stream is in the store.
+    """
+
+    def __init__(self, path: str, what: str, creation: str) -> None:
+        super().__init__(
+            f"{path}, which says what of the stream is in the tier alone, {what}; the server "
+            "fetches it from the tier"
+        )
+        self.creation = creation
+
+
 class StorageError(SegmentsError):
     """The operating system refused a file operation; `__cause__` is its OSError.
 

@@ -57,7 +57,7 @@ from segments.segment import (
 )
 from segments.segment_scan import SegmentScanner
 from segments.tier.cache import TierCache
-from segments.tier.local_copy import MANIFEST_FILE, UNRESTORED_FILE, check_restored, read_copy
+from segments.tier.local_copy import UNRESTORED_FILE, check_restored, copy_in
 from segments.tier.manifest import Manifest, StoredSegment
 
 SALVAGE_NAME = "salvage"
@@ -79,6 +79,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         CorruptError: a segment is not one, or has an impossible name.
         OtherVersionError: another version of this program wrote a file.
         UnrestoredError: it could not be restored.
+        LostCopyError: what says which segments are cold is not there any more.
         StorageError: the system refused to list or read.
     """
     names = disk.list(folder)
@@ -117,7 +118,7 @@ def _manifest(disk: Disk, folder: str, names: Collection[str]) -> Manifest | Non
     """The copy of what a store has, where there is one, in a folder that could be restored."""
     if UNRESTORED_FILE in names:
         check_restored(disk, folder)
-    return read_copy(disk, folder) if MANIFEST_FILE in names else None
+    return copy_in(disk, folder, names)
 
 
 def _grow_again(plan: Plan, suffixes: dict[int, set[str]]) -> None:

@@ -3,8 +3,13 @@
 It says which segments are cold: those that it names and whose files are not there. So a file of a
 segment may go when the copy, on the device, names the segment. It is needed to open the log, when
 the store may be away.
+
+Beside it is an empty file whose name has the creation id of the stream in the store. It says that
+there has to be a copy, and which one. Without it, a stream whose copy is lost could not be told
+from one that was never stored: it would begin a new life in the store, without its cold segments.
 """
 
+from collections.abc import Collection
 from pathlib import PurePath
 
 from segments.atomic_write import replace_file
@@ -12,6 +17,7 @@ from segments.disk import Disk
 from segments.errors import (
     CorruptError,
     FormatError,
+    LostCopyError,
     OtherVersionError,
     UnrestoredError,
     VersionError,
@@ -19,7 +25,33 @@ from segments.errors import (
 from segments.tier.manifest import Manifest, decode_manifest, encode_manifest
 
 MANIFEST_FILE = "manifest"
+MARK = "tier-"  # and the creation id
 UNRESTORED_FILE = "unrestored"  # why a stream could not be restored; it is not opened then
+
+
+def copy_in(disk: Disk, folder: str, names: Collection[str]) -> Manifest | None:
+    """The copy in a folder with files of these names; None for a stream that was never stored.
+
+    Raises:
+        LostCopyError: it is missing, damaged, or of another stream.
+        CorruptError, OtherVersionError, StorageError: see `read_copy`.
+    """
+    path = str(PurePath(folder, MANIFEST_FILE))
+    marks = [name.removeprefix(MARK) for name in names if name.startswith(MARK)]
+    creation = max(marks, default="")
+    if MANIFEST_FILE not in names:
+        if creation:
+            raise LostCopyError(path, "is missing", creation)
+        return None
+    try:
+        found = read_copy(disk, folder)
+    except CorruptError as error:
+        if not creation:
+            raise
+        raise LostCopyError(path, "is damaged", creation) from error
+    if creation not in ("", found.stream.creation):
+        raise LostCopyError(path, "is of another stream", creation)
+    return found
 
 
 def read_copy(disk: Disk, folder: str) -> Manifest:
@@ -48,6 +80,9 @@ def write_copy(disk: Disk, folder: str, manifest: Manifest) -> None:
     Raises:
         StorageError: the system refused; the old one stays.
     """
+    mark = f"{MARK}{manifest.stream.creation}"
+    if mark not in disk.list(folder):
+        replace_file(disk, str(PurePath(folder, mark)), b"").close()
     path = str(PurePath(folder, MANIFEST_FILE))
     replace_file(disk, path, encode_manifest(manifest)).close()
     disk.sync_folder(folder)

@@ -15,8 +15,10 @@ import trio
 from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
+from segments.errors import LostCopyError
 from segments.log import LogObserver
 from segments.segment import Segment
+from segments.tier.keys import StreamKey
 from streamd.broker import threads
 from streamd.broker.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.catalog import Change
@@ -147,7 +149,7 @@ class VirtualHost:
         elif not row.has_files:
             log = await self._create_files(row, stream)
         else:
-            log = await threads.in_thread(self._open_existing, row, stream)
+            log = await self._open_whole(row, stream)
         log.policy = self._policy(self._streams.row(stream.name))  # changed meanwhile
         for line in log.report.steps:
             logger.warning("stream %s: %s", row.name, line)
@@ -160,6 +162,18 @@ class VirtualHost:
         if self._resources.follower is not None:  # that server drops what is old
             return replace(policy, max_length_bytes=None, max_age_ms=None)
         return policy
+
+    async def _open_whole(self, row: StreamRow, stream: Stream) -> Log:
+        """Its log, with all segments that only the tier has."""
+        try:
+            return await threads.in_thread(self._open_existing, row, stream)
+        except LostCopyError as error:
+            tier = self._resources.tier
+            if tier is None:
+                raise
+            key = StreamKey(self.name, row.name, error.creation)
+            await tier.fetch_copy(key, self.folder(row.name), error)
+        return await threads.in_thread(self._open_existing, row, stream)
 
     def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
         folder = self.folder(row.name)

@@ -25,11 +25,13 @@ import trio
 
 from segments import SegmentsError, StorageError
 from segments.disk import Disk, OsDisk
+from segments.errors import LostCopyError
+from segments.segment import SEGMENT_SUFFIX, files_by_base
 from segments.tier import stores
 from segments.tier.keys import StreamKey
-from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.tier.local_copy import copy_in, write_copy
 from segments.tier.manifest import Manifest
-from segments.tier.manifest_store import OvertakenError
+from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up
 from segments.tier.object_store import TierError
 from segments.tier.stores import probe
 from streamd.broker import threads
@@ -65,6 +67,7 @@ _BUSY_SECONDS, _IDLE_SECONDS = 10.0, 60.0  # between two looks at whose the tier
 _UNFIT_SECONDS = 600.0  # until a store that cannot compare-and-set is tried again
 _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
 _STREAMS_A_TURN = 500  # whose ages are looked at
+_COPY_SECONDS = 10.0  # that the start of a log waits for its manifest
 _DELETED_AT_ONCE = 1_000  # objects
 _UNABLE = (TierState.FENCED, TierState.NO_COMPARE_AND_SET)  # to upload, for long
 
@@ -207,6 +210,58 @@ class Tier:
             await self._add_deletion(self.now_ms() + self.delay_ms, keys=keys)
         except SegmentsError as error:
             logger.warning("%s objects are left in the tier, see `tier gc`: %s", len(keys), error)
+
+    async def fetch_copy(self, key: StreamKey, folder: str, lost: LostCopyError) -> None:
+        """Put the copy of a manifest, which is lost, back into a stream's folder; it is not open.
+
+        Args:
+            key: of the stream.
+            folder: of the stream.
+            lost: what became of the copy.
+
+        Raises:
+            TierError: the store does not answer, or has nothing that this log goes on from. The
+                stream must not be opened then: consumers would miss messages, and others would
+                get their offsets.
+            StorageError: the system refused.
+        """
+        reason = ""
+        with trio.move_on_after(_COPY_SECONDS) as limit:
+            try:
+                await self.taken()
+                found = await ask(look_up, self.store, key)
+                reason = await threads.in_thread(self._put_back, key, folder, found)
+            except TierError as error:
+                reason = str(error)
+        if limit.cancelled_caught:
+            reason = self.sentence or "the tier does not answer"
+        if reason:
+            raise TierError(f"{lost}, which cannot be done: {reason}")
+        logger.warning("stream %s: %s: done", key.stream, lost)
+
+    def _put_back(self, key: StreamKey, folder: str, found: KeptManifest | None) -> str:
+        """Write a copy of what the store has; why it cannot be, empty when it is done; blocks."""
+        files = files_by_base(self._disk.list(folder)).items()
+        if found is None:
+            if any(SEGMENT_SUFFIX not in suffixes for _, suffixes in files):
+                return "the tier has no manifest of it: is it the right store?"
+            mine = self.identity
+            manifest = Manifest(stream=key, revision=0, epoch=mine.epoch, writer=mine.name)
+        else:
+            manifest = found.manifest
+        if manifest.is_deleted:
+            return "it is deleted in the tier"
+        is_foreign = manifest.writer != self.identity.name
+        if manifest.epoch > self.identity.epoch - is_foreign:
+            return "another server has written its manifest"
+        newest = max((base for base, found in files if SEGMENT_SUFFIX in found), default=0)
+        if newest < manifest.next_offset:
+            return (
+                f"the tier has messages up to offset {manifest.next_offset}, and no segment in "
+                "the data folder goes on from there; start on an empty folder with --restore"
+            )
+        write_copy(self._disk, folder, manifest)
+        return ""
 
     # -- whose it is
 
@@ -351,7 +406,7 @@ class Tier:
             stream = self._streams.get((virtual_host, name))
             key = stream.key if stream is not None else None
             if key is None:
-                key = await threads.in_thread(_key_in, self._disk, folder)
+                key = await threads.in_thread(_key_in, self._disk, folder, virtual_host, name)
             if key is not None:
                 keys.append(key)
         if not keys:
@@ -569,7 +624,10 @@ class Tier:
         if stream is None:
             raise Refused(Reason.NOT_FOUND, name)
         folder = stream_folder(self._data, virtual_host, name)
-        copy = await threads.in_thread(_copy_in, self._disk, folder)
+        try:
+            copy = await threads.in_thread(_copy_in, self._disk, folder)
+        except SegmentsError as error:
+            raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
         if copy is None:
             raise Refused(Reason.PRECONDITION_FAILED, f"{name} is not in the tier")
         if not copy.revision:
@@ -623,10 +681,12 @@ class Tier:
         return {key for stream in list(self._streams.values()) for key in stream.keys_in_work}
 
 
-def _key_in(disk: Disk, folder: str) -> StreamKey | None:
+def _key_in(disk: Disk, folder: str, virtual_host: Name, name: Name) -> StreamKey | None:
     """Where a stream is in the store, by its folder; None also where that cannot be read."""
     try:
         copy = _copy_in(disk, folder)
+    except LostCopyError as error:
+        return StreamKey(virtual_host, name, error.creation)
     except SegmentsError:
         return None
     return None if copy is None else copy.stream
@@ -638,6 +698,4 @@ def _copy_in(disk: Disk, folder: str) -> Manifest | None:
     Raises:
         SegmentsError: it cannot be read.
     """
-    if not os.path.isdir(folder) or MANIFEST_FILE not in disk.list(folder):
-        return None
-    return read_copy(disk, folder)
+    return copy_in(disk, folder, disk.list(folder)) if os.path.isdir(folder) else None

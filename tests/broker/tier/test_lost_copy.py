@@ -1,0 +1,193 @@
+"""The copy of a manifest is lost: no new life is begun, and nothing that only the store has is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segments.disk import OsDisk
+from segments.errors import LostCopyError
+from segments.recovery import examine
+from segments.tier.manifest import decode_manifest
+from streamd.broker.errors import Refused
+from streamd.broker.names import Name
+from streamd.broker.tier.reports import TierState
+from tests.broker.tier.support import (
+    bodies,
+    manifest_of,
+    manifests,
+    passes,
+    publish,
+    stored_bytes,
+    tier_of,
+    tiered,
+)
+from tests.broker.tier.test_fight import take_over
+from tests.broker.tier.test_upload import a_stream
+from tests.support.fake_store import FakeStore
+from tests.support.server import Harness
+
+HOST, S = Name("/"), Name("s")
+END = 460  # messages, 400 of them are stored, and 300 only there
+
+
+async def _with_cold_segments(folder: Path, store: FakeStore) -> Path:
+    """A data folder of which the store has the first segments alone; the copy in it."""
+    async with tiered(folder, store) as server:
+        await publish(await a_stream(server, "t"), 0, 12)
+        peer = await a_stream(server, stream_local_max_length_bytes="5000")
+        await publish(peer, 0, END // 20)
+        await passes(5)
+        log = server.host.find("s").log
+        assert [one.base_offset for one in log.segments if one.cold] == [0, 100, 200]
+    (copy,) = folder.rglob("s/manifest")
+    return copy
+
+
+async def _is_whole(server: Harness, store: FakeStore, end: int = END) -> None:
+    """It has all messages, publishing goes on, and there is one life of it in the store."""
+    async with server.host.find("s").opened() as log:
+        assert (log.first_offset, log.next_offset) == (0, end)
+        assert [one.base_offset for one in log.segments if one.cold] == [0, 100, 200]
+    peer = await server.peer()
+    await peer.declare("s", reference="p")
+    await publish(peer, end, 5)
+    await passes(700)
+    (life,) = [one for one in manifests(store) if one.stream.stream == "s"]
+    assert life.first_offset == 0
+    content = stored_bytes(store, life)
+    assert all(content.count(body) == 1 for body in bodies(0, life.next_offset))
+    assert (await tier_of(server).collect(dry_run=True)).num_orphans == 0
+    assert (await tier_of(server).verify(HOST, S)).num_faults == 0
+
+
+def _remove(copy: Path) -> None:
+    copy.unlink()
+
+
+def _damage(copy: Path) -> None:
+    copy.write_bytes(copy.read_bytes()[:-9])
+
+
+def _empty(copy: Path) -> None:
+    copy.write_bytes(b"")
+
+
+def _of_another(copy: Path) -> None:
+    copy.write_bytes((copy.parent.parent / "t" / "manifest").read_bytes())
+
+
+ALL = pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another])
+
+
+@ALL
+async def test_it_is_fetched(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    lose(copy)
+    with pytest.raises(LostCopyError, match="fetches it from the tier"):
+        examine(OsDisk(), str(copy.parent))
+    async with tiered(tmp_path, store) as server:
+        await _is_whole(server, store)
+    assert decode_manifest(copy.read_bytes()) == manifest_of(store, "s")
+
+
+@ALL
+async def test_while_the_store_is_away_nothing_is_done(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    """The log is as it was, nobody publishes at wrong offsets, and the files beside it stay."""
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    lose(copy)
+    before = {path: path.read_bytes() for path in copy.parent.iterdir()}
+    store.fail(times=-1)
+    async with tiered(tmp_path, store) as server:
+        for _ in range(3):
+            with pytest.raises(Refused, match=r"cannot be done: .*broke off") as refused:
+                await server.host.find("s").ready()
+            assert "in the tier alone" in refused.value.details
+            await passes(6)
+        assert {path: path.read_bytes() for path in copy.parent.iterdir()} == before
+        store.heal()
+        await passes(60)
+        assert len(manifests(store)) == 2
+        await _is_whole(server, store)
+
+
+async def test_a_server_without_a_tier(tmp_path: Path) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    copy.unlink()
+    async with tiered(tmp_path, store, tier="") as server:
+        with pytest.raises(Refused, match="is missing"):
+            await server.host.find("s").ready()
+    async with tiered(tmp_path, store) as server:
+        await _is_whole(server, store)
+
+
+async def test_the_wrong_store(tmp_path: Path) -> None:
+    copy = await _with_cold_segments(tmp_path, FakeStore())
+    copy.unlink()
+    other = FakeStore()
+    async with tiered(tmp_path, other) as server:
+        with pytest.raises(Refused, match="is it the right store"):
+            await server.host.find("s").ready()
+        await passes(60)
+        assert not [one for one in manifests(other) if one.stream.stream == "s"]
+
+
+async def test_nothing_was_stored_yet(tmp_path: Path) -> None:
+    """The server was killed between the mark and the first upload; the life is the same."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        store.fail(key=".segment", times=-1)
+        await publish(await a_stream(server), 0, 12)
+        await passes(5)
+    (copy,) = tmp_path.rglob("s/manifest")
+    creation = decode_manifest(copy.read_bytes()).stream.creation
+    copy.unlink()
+    store.heal()
+    async with tiered(tmp_path, store) as server:
+        async with server.host.find("s").opened() as log:
+            assert log.next_offset == 240
+        await passes(60)
+        assert manifest_of(store, "s").stream.creation == creation
+        assert manifest_of(store, "s").next_offset == 200
+
+
+async def test_another_server_has_the_tier(tmp_path: Path) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    copy.unlink()
+    take_over(store)
+    async with tiered(tmp_path, store) as server:
+        with pytest.raises(Refused, match="cannot be done: another server"):
+            await server.host.find("s").ready()
+        assert tier_of(server).state is TierState.FENCED
+    assert not copy.exists()
+
+
+async def test_a_data_folder_that_is_behind(tmp_path: Path) -> None:
+    """The store has more than the folder: what would be published gets offsets that are taken."""
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    copy.unlink()
+    for path in copy.parent.glob("*00400.*"):
+        path.unlink()
+    async with tiered(tmp_path, store) as server:
+        with pytest.raises(Refused, match="up to offset 400, and no segment"):
+            await server.host.find("s").ready()
+    assert not copy.exists()
+
+
+async def test_a_stream_without_its_copy_is_deleted(tmp_path: Path) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    copy.unlink()
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        await server.host.delete("s", lambda: None)
+        await passes(60)
+        assert [one.stream.stream for one in manifests(store)] == ["t"]
+        assert not [key for key in store.objects if "/s~" in key]
