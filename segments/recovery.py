@@ -40,7 +40,7 @@ from segments.atomic_write import TEMPORARY_SUFFIX
 from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
-from segments.errors import CorruptError, FormatError, UnreadableError
+from segments.errors import CorruptError, FormatError, LostCopyError, UnreadableError
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
@@ -57,7 +57,7 @@ from segments.segment import (
 )
 from segments.segment_scan import SegmentScanner
 from segments.tier.cache import TierCache
-from segments.tier.local_copy import UNRESTORED_FILE, check_restored, copy_in
+from segments.tier.local_copy import MANIFEST_FILE, UNRESTORED_FILE, check_restored, copy_in
 from segments.tier.manifest import Manifest, StoredSegment
 
 SALVAGE_NAME = "salvage"
@@ -99,13 +99,14 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
         path = file_path(folder, newest, SEGMENT_SUFFIX)
         reason = f"its name is an offset above {MAX_OFFSET}; move it to another folder"
         raise CorruptError(path, 0, reason)
-    _remove_remains(plan, folder, names, suffixes, cold)
+    orphans = _remove_remains(plan, folder, names, suffixes, cold)
     begins_at = beginning(suffixes)
     for base in cold:
         suffixes.setdefault(base, set())
     bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
         begins_at = max(begins_at, plan.checkpoint.first_offset)
+        _check_newest(plan, folder, orphans, begins_at)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
     _grow_again(plan, suffixes)
@@ -144,8 +145,12 @@ def _remove_remains(
     names: Sequence[str],
     suffixes: dict[int, set[str]],
     cold: Collection[int],
-) -> None:
-    """Remove what belongs to segments that are gone, and files that were not made to the end."""
+) -> set[int]:
+    """Remove what belongs to segments that are gone, and files that were not made to the end.
+
+    Returns:
+        Base offsets of segments that are gone.
+    """
     orphans = [
         (base, suffix)
         for base in sorted(suffixes)
@@ -161,8 +166,17 @@ def _remove_remains(
         for name in names
         if name.endswith(TEMPORARY_SUFFIX)
     ]
-    for base in {base for base, _ in orphans}:
+    gone = {base for base, _ in orphans}
+    for base in gone:
         del suffixes[base]
+    return gone
+
+
+def _check_newest(plan: Plan, folder: str, gone: Collection[int], begins_at: int) -> None:
+    """Raise LostCopyError where the manifest is older than files of segments that became cold."""
+    if plan.manifest is not None and any(base >= begins_at for base in gone):
+        path = str(PurePath(folder, MANIFEST_FILE))
+        raise LostCopyError(path, "is an older one", plan.manifest.stream.creation)
 
 
 def _cold(manifest: Manifest | None, found: dict[int, set[str]]) -> dict[int, StoredSegment]:

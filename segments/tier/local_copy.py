@@ -80,12 +80,13 @@ def write_copy(disk: Disk, folder: str, manifest: Manifest) -> None:
     Raises:
         StorageError: the system refused; the old one stays.
     """
-    mark = f"{MARK}{manifest.stream.creation}"
-    if mark not in disk.list(folder):
-        replace_file(disk, str(PurePath(folder, mark)), b"").close()
     path = str(PurePath(folder, MANIFEST_FILE))
     replace_file(disk, path, encode_manifest(manifest)).close()
     disk.sync_folder(folder)
+    mark = f"{MARK}{manifest.stream.creation}"
+    if mark not in disk.list(folder):  # never before there is a copy
+        replace_file(disk, str(PurePath(folder, mark)), b"").close()
+        disk.sync_folder(folder)
 
 
 def write_unrestored(disk: Disk, folder: str, reason: str) -> None:

@@ -26,7 +26,7 @@ import trio
 from segments import SegmentsError, StorageError
 from segments.disk import Disk, OsDisk
 from segments.errors import LostCopyError
-from segments.segment import SEGMENT_SUFFIX, files_by_base
+from segments.segment import SEGMENT_SUFFIX, file_path, files_by_base
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import copy_in, write_copy
@@ -261,6 +261,11 @@ class Tier:
                 "the data folder goes on from there; start on an empty folder with --restore"
             )
         write_copy(self._disk, folder, manifest)
+        named = {one.base_offset for one in manifest.segments}
+        for base, suffixes in files:  # what is left of others would say that it is older again
+            if base not in named and SEGMENT_SUFFIX not in suffixes:
+                for suffix in suffixes:
+                    self._disk.remove(file_path(folder, base, suffix))
         return ""
 
     # -- whose it is

@@ -1,6 +1,7 @@
 """The copy of a manifest is lost: no new life is begun, and nothing that only the store has is."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from segments.disk import OsDisk
 from segments.errors import LostCopyError
 from segments.recovery import examine
-from segments.tier.manifest import decode_manifest
+from segments.tier.manifest import decode_manifest, encode_manifest
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name
 from streamd.broker.tier.reports import TierState
@@ -36,11 +37,15 @@ async def _with_cold_segments(folder: Path, store: FakeStore) -> Path:
     async with tiered(folder, store) as server:
         await publish(await a_stream(server, "t"), 0, 12)
         peer = await a_stream(server, stream_local_max_length_bytes="5000")
-        await publish(peer, 0, END // 20)
+        await publish(peer, 0, 7)
+        await passes(5)
+        (copy,) = folder.rglob("s/manifest")
+        older = copy.read_bytes()
+        await publish(peer, 140, END // 20 - 7)
         await passes(5)
         log = server.host.find("s").log
         assert [one.base_offset for one in log.segments if one.cold] == [0, 100, 200]
-    (copy,) = folder.rglob("s/manifest")
+    (folder / "older").write_bytes(older)
     return copy
 
 
@@ -77,7 +82,21 @@ def _of_another(copy: Path) -> None:
     copy.write_bytes((copy.parent.parent / "t" / "manifest").read_bytes())
 
 
-ALL = pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another])
+def _older(copy: Path) -> None:
+    """As after the first of four segments."""
+    (older,) = (path for path in (folder / "older" for folder in copy.parents) if path.exists())
+    assert [one.base_offset for one in decode_manifest(older.read_bytes()).segments] == [0]
+    copy.write_bytes(older.read_bytes())
+
+
+def _first(copy: Path) -> None:
+    """As before anything was stored."""
+    manifest = decode_manifest(copy.read_bytes())
+    first = replace(manifest, revision=0, segments=(), tracking=None, next_offset=0)
+    copy.write_bytes(encode_manifest(first))
+
+
+ALL = pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another, _older, _first])
 
 
 @ALL
@@ -138,7 +157,7 @@ async def test_the_wrong_store(tmp_path: Path) -> None:
 
 
 async def test_nothing_was_stored_yet(tmp_path: Path) -> None:
-    """The server was killed between the mark and the first upload; the life is the same."""
+    """All of it is here, so it is uploaded under the same id."""
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
         store.fail(key=".segment", times=-1)

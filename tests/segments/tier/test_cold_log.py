@@ -7,7 +7,7 @@ import pytest
 from segments import ChunkMatcher, Log, at_offset
 from segments.checksum import crc32
 from segments.disk import OsDisk
-from segments.errors import CorruptError
+from segments.errors import CorruptError, LostCopyError
 from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
 from segments.reader import Reader
@@ -203,6 +203,10 @@ def test_a_copy_that_is_damaged_is_not_taken_for_no_copy(tmp_path: Path) -> None
     log.close()
     path = tmp_path / "s" / MANIFEST_FILE
     path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(LostCopyError, match=r"is damaged; the server fetches it"):
+        Log.open(str(tmp_path / "s"), _POLICY)
+    for mark in (tmp_path / "s").glob("tier-*"):
+        mark.unlink()
     with pytest.raises(CorruptError, match=r"manifest is damaged.*the store has it, too"):
         Log.open(str(tmp_path / "s"), _POLICY)
 
