@@ -101,9 +101,18 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 
 
 def run_client(
-    uri: str, work: Callable[["Client"], Awaitable[Result]], retry_seconds: float = 0
+    uri: str,
+    work: Callable[["Client"], Awaitable[Result]],
+    retry_seconds: float = 0,
+    **options: int,
 ) -> Result:
     """Run `work` with a client of the server at `uri`; Ctrl-C leaves it in order.
+
+    Args:
+        uri: of the server.
+        work: what is to be done.
+        retry_seconds: how long to try to reconnect.
+        options: others of `clients.connect`.
 
     Raises:
         Failed: the server refused something, or the connection is gone.
@@ -112,7 +121,8 @@ def run_client(
     from clients import connect  # noqa: PLC0415 - only commands that talk to a server need it
 
     async def main() -> Result:
-        async with connect(uri, name="streamd command line", retry_seconds=retry_seconds) as client:
+        name = "streamd command line"
+        async with connect(uri, name=name, retry_seconds=retry_seconds, **options) as client:
             return await work(client)
 
     return run(main)

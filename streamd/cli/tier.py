@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clients import Client
 
 Rows: TypeAlias = list[dict[str, str]]
+# While the server works for long it notices by heartbeats alone that nobody waits any more.
+_HEARTBEAT_SECONDS = 5
 
 
 @click.group()
@@ -43,7 +45,7 @@ def _run(uri: str, operation: str, **arguments: str) -> tuple[dict[str, str], Ro
     async def work(client: "Client") -> Rows:
         return await client.tier_report(operation, **arguments)
 
-    rows = run_client(uri, work)
+    rows = run_client(uri, work, heartbeat=_HEARTBEAT_SECONDS)
     if not rows:
         raise Failed(f"the server has answered {operation} without a report")
     return rows[0], rows[1:]

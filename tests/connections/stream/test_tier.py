@@ -1,6 +1,7 @@
 """What the server tells of its tier, however long that takes."""
 
 import pytest
+import trio
 
 from clients import ConnectionLost, PreconditionFailed, connect
 from clients.connection import ANSWER_SECONDS
@@ -59,3 +60,17 @@ async def test_an_upload_may_take_as_long_and_has_bounds(
             with pytest.raises(PreconditionFailed, match="is not a number of seconds from 1 to"):
                 await client.tier_report("tier.upload", seconds=seconds)
     assert tier.asked == [("upload", "/", "s", 600)]
+
+
+async def test_an_upload_ends_with_the_connection(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.server.broker.tier = tier = FakeTier()
+    tier.seconds = 100_000
+    network = Network(server, monkeypatch)
+    with trio.move_on_after(7):
+        async with connect(heartbeat=5) as client:
+            await client.tier_report("tier.upload", seconds="600000")
+    assert len(network.streams) == 1
+    await trio.sleep(20)
+    assert tier.asked == [("upload", "/", 600_000), ("cancelled",)]
