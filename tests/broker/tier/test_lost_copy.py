@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,10 +97,7 @@ def _first(copy: Path) -> None:
     copy.write_bytes(encode_manifest(first))
 
 
-ALL = pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another, _older, _first])
-
-
-@ALL
+@pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another, _older, _first])
 async def test_it_is_fetched(tmp_path: Path, lose: Callable[[Path], None]) -> None:
     store = FakeStore()
     copy = await _with_cold_segments(tmp_path, store)
@@ -111,7 +109,7 @@ async def test_it_is_fetched(tmp_path: Path, lose: Callable[[Path], None]) -> No
     assert decode_manifest(copy.read_bytes()) == manifest_of(store, "s")
 
 
-@ALL
+@pytest.mark.parametrize("lose", [_remove, _of_another, _first])
 async def test_while_the_store_is_away_nothing_is_done(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
@@ -210,3 +208,37 @@ async def test_a_stream_without_its_copy_is_deleted(tmp_path: Path) -> None:
         await passes(60)
         assert [one.stream.stream for one in manifests(store)] == ["t"]
         assert not [key for key in store.objects if "/s~" in key]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"epoch": 99}, "another server has written"),
+        ({"writer": "f" * 16, "epoch": 2}, "another server has written"),
+        ({"is_deleted": True}, "it is deleted in the tier"),
+    ],
+)
+async def test_a_manifest_that_is_not_taken(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    copy.unlink()
+    manifest = replace(manifest_of(store, "s"), **change)
+    kept = store.objects[manifest.stream.manifest]
+    kept.content = encode_manifest(manifest)
+    async with tiered(tmp_path, store) as server:
+        with pytest.raises(Refused, match=says):
+            await server.host.find("s").ready()
+    assert not copy.exists()
+
+
+async def test_what_is_left_of_a_segment_does_not_keep_it_closed(tmp_path: Path) -> None:
+    """Nobody has it: a crash has left its index, or somebody has deleted its file."""
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    stray = copy.parent / f"{450:020}.index"
+    stray.write_bytes((copy.parent / f"{300:020}.index").read_bytes())
+    async with tiered(tmp_path, store) as server:
+        await _is_whole(server, store)
+    assert not stray.exists()
