@@ -203,8 +203,9 @@ async def test_a_stream_without_its_copy_is_deleted(tmp_path: Path) -> None:
     copy = await _with_cold_segments(tmp_path, store)
     copy.unlink()
     async with tiered(tmp_path, store) as server:
-        await passes(5)
+        store.fail(times=-1)
         await server.host.delete("s", lambda: None)
+        store.heal()
         await passes(60)
         assert [one.stream.stream for one in manifests(store)] == ["t"]
         assert not [key for key in store.objects if "/s~" in key]
