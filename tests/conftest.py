@@ -8,6 +8,7 @@ Async tests of the folders and files in VIRTUAL_TIME run on a clock that jumps t
 when all tasks wait: sleeping takes no time.
 """
 
+import gc
 import inspect
 import os
 import signal
@@ -98,6 +99,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and not VIRTUAL_TIME.isdisjoint(item.path.relative_to(here).parts):
             item.add_marker(pytest.mark.trio(run=run_at_virtual_time), append=False)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: whoever looks for garbage need not look through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["polled", "tasks"])

@@ -438,9 +438,11 @@ def _do_at_once(
 
 def blocks_in_use() -> int:
     """Pieces of memory that are in use, apart from what is remembered to save time."""
+    gc.unfreeze()
     for found in gc.get_objects():
         if type(found) is _lru_cache_wrapper:
             found.cache_clear()
     for _ in range(3):
         gc.collect()
+    gc.freeze()
     return sys.getallocatedblocks()
