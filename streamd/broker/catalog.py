@@ -62,9 +62,9 @@ class Catalog:
             self._db = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None
             )
+            self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             # One sync for each change instead of three, and programs that read keep nobody waiting.
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
                 raise CatalogError(
