@@ -16,7 +16,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path_factory.mktemp("clients") / "data")
+    folder = tmp_path_factory.mktemp("clients")
+    process = ServerProcess(folder / "data", module="tests.support.impatient")
     try:
         yield process.start()
     finally:

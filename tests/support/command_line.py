@@ -18,6 +18,7 @@ from clients.errors import ConnectionLost
 from clients.uri import Endpoint
 from streamd.broker.tier.reports import TierReports
 from streamd.cli import main
+from streamd.connections.stream import connection
 from tests.support.server import Harness, harness
 
 
@@ -157,6 +158,7 @@ def command_line(data: Path) -> Iterator[CommandLine]:
     commands = CommandLine(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_connection, "_connect", commands.connect)
+        patch.setattr(connection, "REFUSAL_SECONDS", 0.1)  # seconds of real time
         patch.setattr("logging.basicConfig", lambda **_: None)
         yield commands
 

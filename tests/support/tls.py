@@ -26,7 +26,9 @@ class TlsServer:
         self.certificate = folder / "server.pem"
         self.issue(self.certificate)
         files = (f"--tls-certificate={self.certificate}", f"--tls-ca={self.ca}")
-        self.server = ServerProcess(folder / "data", f"{option}=0", *files)
+        self.server = ServerProcess(
+            folder / "data", f"{option}=0", *files, module="tests.support.impatient"
+        )
 
     def issue(
         self, file: Path, name: str = "localhost", authority: trustme.CA | None = None
