@@ -28,9 +28,14 @@ FIRST = {"x-stream-offset": "first"}
 Channel = pika.adapters.blocking_connection.BlockingChannel
 
 
+def parameters_for(server: ServerProcess, **options: Any) -> pika.ConnectionParameters:
+    given = {"virtual_host": server.virtual_host} | options
+    return pika.ConnectionParameters("localhost", server.amqp_port, **given)
+
+
 @contextlib.contextmanager
 def channel_to(server: ServerProcess, **options: Any) -> Iterator[Channel]:
-    parameters = pika.ConnectionParameters("localhost", server.amqp_port, **options)
+    parameters = parameters_for(server, **options)
     with pika.BlockingConnection(parameters) as connection:
         yield connection.channel()
 
@@ -49,8 +54,8 @@ def take(channel: Channel, queue: str, count: int, **arguments: Any) -> list[Any
 
 
 class TestPikaBlocking:
-    def test_published_with_confirms_and_consumed(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
+    def test_published_with_confirms_and_consumed(self, shared: ServerProcess) -> None:
+        with channel_to(shared) as channel:
             channel.queue_declare("s", durable=True, arguments=FILTERED)
             channel.confirm_delivery()
             for n in range(30):
@@ -67,8 +72,8 @@ class TestPikaBlocking:
             counted = channel.queue_declare("s", passive=True)
             assert counted.method.message_count == 30
 
-    def test_what_goes_nowhere_comes_back(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
+    def test_what_goes_nowhere_comes_back(self, shared: ServerProcess) -> None:
+        with channel_to(shared) as channel:
             channel.confirm_delivery()
             with pytest.raises(pika.exceptions.UnroutableError) as caught:
                 channel.basic_publish("", "missing", b"body", mandatory=True)
@@ -80,31 +85,30 @@ class TestPikaBlocking:
         [(None, False, "x-queue-type=stream"), (STREAM, False, "durable"), ({}, True, "stream")],
     )
     def test_declared_wrongly(
-        self, server: ServerProcess, arguments: Any, durable: bool, text: str
+        self, shared: ServerProcess, arguments: Any, durable: bool, text: str
     ) -> None:
-        with channel_to(server) as channel:
+        with channel_to(shared) as channel:
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=text) as caught:
                 channel.queue_declare("s", durable=durable, arguments=arguments)
             assert caught.value.reply_code == 406
 
-    def test_a_bad_selector_shows_the_place(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
+    def test_a_bad_selector_shows_the_place(self, shared: ServerProcess) -> None:
+        with channel_to(shared) as channel:
             channel.queue_declare("s", durable=True, arguments=STREAM)
             channel.basic_qos(prefetch_count=1)
             with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
                 channel.basic_consume("s", print, arguments={"x-stream-sql": "n >"})
             assert caught.value.reply_text.endswith("^")
 
-    def test_get_ends_the_connection(self, server: ServerProcess) -> None:
-        parameters = pika.ConnectionParameters("localhost", server.amqp_port)
-        channel = pika.BlockingConnection(parameters).channel()
+    def test_get_ends_the_connection(self, shared: ServerProcess) -> None:
+        channel = pika.BlockingConnection(parameters_for(shared)).channel()
         channel.queue_declare("s", durable=True, arguments=STREAM)
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
             channel.basic_get("s")
         assert caught.value.reply_code == 540
 
-    def test_a_deleted_queue_ends_its_consumers(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel, channel_to(server) as other:
+    def test_a_deleted_queue_ends_its_consumers(self, shared: ServerProcess) -> None:
+        with channel_to(shared) as channel, channel_to(shared) as other:
             channel.queue_declare("s", durable=True, arguments=STREAM)
             channel.basic_qos(prefetch_count=1)
             channel.basic_publish("", "s", b"one")
@@ -112,29 +116,29 @@ class TestPikaBlocking:
                 assert body == b"one"
                 other.queue_delete("s")  # the loop ends with it
 
-    def test_wrong_passwords(self, server: ServerProcess) -> None:
+    def test_wrong_passwords(self, shared: ServerProcess) -> None:
         credentials = pika.PlainCredentials("guest", "wrong")
         with (
             pytest.raises(pika.exceptions.ProbableAuthenticationError),
-            channel_to(server, credentials=credentials),
+            channel_to(shared, credentials=credentials),
         ):
             pass
 
-    def test_an_unknown_virtual_host(self, server: ServerProcess) -> None:
+    def test_an_unknown_virtual_host(self, shared: ServerProcess) -> None:
         with (
             pytest.raises(pika.exceptions.ProbableAccessDeniedError),
-            channel_to(server, virtual_host="none"),
+            channel_to(shared, virtual_host="none"),
         ):
             pass
 
-    def test_heartbeats_and_a_new_secret(self, server: ServerProcess) -> None:
-        with channel_to(server, heartbeat=1) as channel:
+    def test_heartbeats_and_a_new_secret(self, shared: ServerProcess) -> None:
+        with channel_to(shared, heartbeat=1) as channel:
             channel.connection.update_secret("new", "because")
             channel.connection.process_data_events(2.5)
             channel.queue_declare("s", durable=True, arguments=STREAM)
 
-    def test_exchanges(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
+    def test_exchanges(self, shared: ServerProcess) -> None:
+        with channel_to(shared) as channel:
             channel.queue_declare("s", durable=True, arguments=STREAM)
             channel.exchange_declare("logs", "topic", durable=True)
             channel.exchange_declare("all", "fanout", durable=True)
@@ -160,7 +164,7 @@ class TestPikaBlocking:
             assert [body for _, body in take(channel, "s", 2)] == [b"before", b"after"]
 
 
-def test_pika_on_asyncio(server: ServerProcess) -> None:
+def test_pika_on_asyncio(shared: ServerProcess) -> None:
     """The adapter of callbacks: 500 messages confirmed, some at once; then consumed."""
     confirmed: set[int] = set()
     received: list[bytes] = []
@@ -192,7 +196,7 @@ def test_pika_on_asyncio(server: ServerProcess) -> None:
             connection.close()
 
     connection = pika.adapters.asyncio_connection.AsyncioConnection(
-        pika.ConnectionParameters("localhost", server.amqp_port),
+        parameters_for(shared),
         on_open_callback=lambda c: c.channel(on_open_callback=opened),
         on_close_callback=lambda c, _: c.ioloop.stop(),
     )
@@ -213,7 +217,7 @@ class TestAioPika:
 
         anyio.run(with_connection)
 
-    def test_published_filtered_and_consumed(self, server: ServerProcess) -> None:
+    def test_published_filtered_and_consumed(self, shared: ServerProcess) -> None:
         async def main(connection: Any) -> None:
             channel = await connection.channel()
             await channel.set_qos(prefetch_count=20)
@@ -235,9 +239,9 @@ class TestAioPika:
             assert all(message.headers["f"] == 1.5 for message in found)
             assert sorted(int(message.body) for message in found) == list(range(1, 300, 3))
 
-        self.run(server, main)
+        self.run(shared, main)
 
-    def test_refusals(self, server: ServerProcess) -> None:
+    def test_refusals(self, shared: ServerProcess) -> None:
         async def main(connection: Any) -> None:
             channel = await connection.channel()
             queue = await channel.declare_queue("s", durable=True, arguments=STREAM)
@@ -248,7 +252,7 @@ class TestAioPika:
                 await channel.default_exchange.publish(aio_pika.Message(b""), "missing")
             await channel.default_exchange.publish(aio_pika.Message(b""), "s")
 
-        self.run(server, main)
+        self.run(shared, main)
 
     def test_consumers_come_back_after_a_restart(self, server: ServerProcess) -> None:
         async def main(connection: Any) -> None:
@@ -273,10 +277,10 @@ class TestAioPika:
         self.run(server, main)
 
 
-def test_from_amqp_to_a_stream_client_and_back(server: ServerProcess) -> None:
+def test_from_amqp_to_a_stream_client_and_back(shared: ServerProcess) -> None:
     """What each writes, the other reads."""
     headers = {"n": 5, "text": "x", "flag": True, "x-stream-filter-value": "emea"}
-    with channel_to(server) as channel:
+    with channel_to(shared) as channel:
         channel.queue_declare("s", durable=True, arguments=FILTERED)
         channel.confirm_delivery()
         properties = pika.BasicProperties(
@@ -285,7 +289,7 @@ def test_from_amqp_to_a_stream_client_and_back(server: ServerProcess) -> None:
         channel.basic_publish("", "s", b"from AMQP", properties)
 
     async def copy() -> None:
-        async with connect(server.uri) as client:
+        async with connect(shared.uri) as client:
             async with client.consumer("s", filter_values=["emea"], offset="first") as consumer:
                 message = await anext(aiter(consumer))
             assert message.body == b"from AMQP"
@@ -300,7 +304,7 @@ def test_from_amqp_to_a_stream_client_and_back(server: ServerProcess) -> None:
                 await producer.send(Message(b"new", application_properties={"n": 6}))
 
     anyio.run(copy)
-    with channel_to(server) as channel:
+    with channel_to(shared) as channel:
         (first, _), (again, body), (new, _) = take(channel, "s", 3)
         assert body == b"from AMQP"
         for properties in (first, again):
@@ -365,7 +369,7 @@ def test_a_client_known_by_its_certificate(tls: Tls) -> None:
             tls.enter(certificate, **external)
 
 
-def test_a_close_is_answered_whatever_follows_it(server: ServerProcess) -> None:
+def test_a_close_is_answered_whatever_follows_it(shared: ServerProcess) -> None:
     """Also where the client sends on: a reset would take the answer away from it."""
     login = (
         m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"),
@@ -374,21 +378,21 @@ def test_a_close_is_answered_whatever_follows_it(server: ServerProcess) -> None:
         m.ConnectionClose(200, "bye", 0, 0),
     )
     frames = b"".join(method_frame(0, method) for method in login)
-    with socket.create_connection(("localhost", server.amqp_port)) as peer:
+    with socket.create_connection(("localhost", shared.amqp_port)) as peer:
         peer.sendall(PROTOCOL_HEADER + frames + bytes(100_000))
         peer.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
     assert answer.endswith(method_frame(0, m.ConnectionCloseOk()))
 
 
-def test_many_threads_at_once(server: ServerProcess) -> None:
+def test_many_threads_at_once(shared: ServerProcess) -> None:
     def publish(number: int) -> None:
-        with channel_to(server) as channel:
+        with channel_to(shared) as channel:
             channel.confirm_delivery()
             for n in range(20):
                 channel.basic_publish("", "s", b"%d" % (100 * number + n))
 
-    with channel_to(server) as channel:
+    with channel_to(shared) as channel:
         channel.queue_declare("s", durable=True, arguments=STREAM)
         threads = [threading.Thread(target=publish, args=(number,)) for number in range(5)]
         for thread in threads:

@@ -21,24 +21,23 @@ from tests.support.process import ServerProcess
 
 
 class Shell:
-    """Runs commands against a server."""
+    """Runs commands against a server, in this process."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"", code: int = 0) -> str:
         """Run `streamd ARGUMENTS`; returns stdout. `notes` then has what went to stderr."""
-        result = subprocess.run(
-            [sys.executable, "-m", "streamd", *arguments, "--uri", self.server.uri],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        self.notes = result.stderr.decode()
-        assert result.returncode == code, self.notes
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        ended, out, self.notes = self.run([*arguments, "--uri", self.server.uri], given)
+        assert ended == code, self.notes
         assert "Traceback" not in self.notes
-        return result.stdout.decode()
+        return out
+
+    def run(self, arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
+        """The exit code of a command, its stdout and its stderr."""
+        result = CliRunner(catch_exceptions=False).invoke(main, arguments, input=stdin)
+        return result.exit_code, result.stdout, result.stderr
 
     def lines(self, *arguments: str) -> list[dict[str, object]]:
         """The JSON lines that `streamd consume` prints up to the end."""
@@ -47,8 +46,33 @@ class Shell:
         ]
 
 
+class Program(Shell):
+    """Runs each command in a process of its own."""
+
+    def run(self, arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
+        result = subprocess.run(
+            [sys.executable, "-m", "streamd", *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return result.returncode, result.stdout.decode(), result.stderr.decode()
+
+
 @pytest.fixture
-def streamd(server: ServerProcess) -> Shell:
+def streamd(shared: ServerProcess) -> Shell:
+    return Shell(shared)
+
+
+@pytest.fixture
+def program(shared: ServerProcess) -> Program:
+    return Program(shared)
+
+
+@pytest.fixture
+def alone(server: ServerProcess) -> Shell:
+    """With a server of its own, for what concerns a whole server."""
     return Shell(server)
 
 
@@ -150,14 +174,14 @@ class TestStreams:
 
 
 class TestMessages:
-    def test_what_goes_in_comes_out(self, streamd: Shell) -> None:
-        streamd("stream", "create", "s")
+    def test_what_goes_in_comes_out(self, program: Program) -> None:
+        program("stream", "create", "s")
         line = {"body": "Größe", "n": 7, "x": 1.5, "ok": True, "none": None, "deep": {"a": [1]}}
         rows = [line, {"body": {"json": 1}}, {"only": "properties"}, {"body": ""}]
         text = "\n\n".join(json.dumps(row) for row in rows)  # empty lines are skipped
-        streamd("publish", "s", stdin=text)
-        assert streamd.notes == "published 4 messages to s\n"
-        found = streamd.lines("s")
+        program("publish", "s", stdin=text)
+        assert program.notes == "published 4 messages to s\n"
+        found = program.lines("s")
         assert [row["offset"] for row in found] == [0, 1, 2, 3]
         assert [row["body"] for row in found] == ["Größe", '{"json": 1}', "", ""]
         assert found[0]["properties"] == {
@@ -344,16 +368,16 @@ class TestMessages:
         streamd("publish", "s", "--producer", "job", stdin=flights(*"abcde"))
         assert len(streamd.lines("s")) == 5
 
-    def test_bytes_that_are_not_utf8(self, streamd: Shell) -> None:
+    def test_bytes_that_are_not_utf8(self, program: Program) -> None:
         async def fill() -> None:
-            async with connect(streamd.server.uri) as client:
+            async with connect(program.server.uri) as client:
                 await client.create("s")
                 async with client.producer("s") as producer:
                     await producer.send(b"\xff\x00")
                     await producer.send_encoded(b"no AMQP message")
 
         anyio.run(fill)
-        first, second = streamd.lines("s")
+        first, second = program.lines("s")
         assert (first["body"], first["encoding"]) == ("/wA=", "base64")
         assert second["body"] == "no AMQP message"
 
@@ -378,15 +402,15 @@ class TestMessages:
         assert streamd.notes.endswith("1 line is not a message; published 2 messages to s\n")
         assert len(streamd.lines("s")) == 2
 
-    def test_following_until_interrupted(self, streamd: Shell) -> None:
-        streamd("stream", "create", "s")
-        arguments = ["consume", "s", "--offset", "next", "--uri", streamd.server.uri]
+    def test_following_until_interrupted(self, program: Program) -> None:
+        program("stream", "create", "s")
+        arguments = ["consume", "s", "--offset", "next", "--uri", program.server.uri]
         with subprocess.Popen(
             [sys.executable, "-m", "streamd", *arguments], stdout=subprocess.PIPE, text=True
         ) as follower:
             assert follower.stdout is not None
             while not select.select([follower.stdout], [], [], 0.2)[0]:
-                streamd("publish", "s", stdin=flights("HA"))  # it may not have subscribed yet
+                program("publish", "s", stdin=flights("HA"))  # it may not have subscribed yet
             assert json.loads(follower.stdout.readline())["properties"] == {"carrier": "HA"}
             follower.send_signal(signal.SIGINT)
             assert follower.wait(10) == 130
@@ -403,13 +427,13 @@ class TestMessages:
 
 
 class TestAccess:
-    def test_users_of_a_running_server(self, streamd: Shell) -> None:
-        assert streamd("user", "add", "ada", "--password", "s3cret") == ""
-        assert streamd.notes.startswith("added user ada; next: streamd permission set ada")
-        ada = streamd.server.uri.replace("guest:guest", "ada:s3cret")
+    def test_users_of_a_running_server(self, alone: Shell) -> None:
+        assert alone("user", "add", "ada", "--password", "s3cret") == ""
+        assert alone.notes.startswith("added user ada; next: streamd permission set ada")
+        ada = alone.server.uri.replace("guest:guest", "ada:s3cret")
         result = CliRunner().invoke(main, ["stream", "list", "--uri", ada])
         assert "virtual host access failure" in result.output
-        streamd("permission", "set", "ada", "--configure", "^ada-", "--read", ".*")
+        alone("permission", "set", "ada", "--configure", "^ada-", "--read", ".*")
         assert CliRunner().invoke(main, ["stream", "create", "ada-1", "--uri", ada]).exit_code == 0
         result = CliRunner().invoke(main, ["stream", "create", "other", "--uri", ada])
         assert (result.exit_code, result.output) == (
@@ -418,7 +442,7 @@ class TestAccess:
         )
         result = CliRunner().invoke(main, ["user", "list", "--uri", ada])
         assert "ada is not an administrator" in result.output
-        (found, _) = json.loads(streamd("permission", "list", "--json"))
+        (found, _) = json.loads(alone("permission", "list", "--json"))
         assert found == {
             "user": "ada",
             "vhost": "/",
@@ -426,30 +450,31 @@ class TestAccess:
             "write": "",
             "read": ".*",
         }
-        assert re.search(r"guest +administrator", streamd("user", "list"))
-        streamd("user", "tags", "ada", "--tag", "management", "--tag", "monitoring")
-        assert re.search(r"ada +management monitoring", streamd("user", "list"))
-        streamd("user", "passwd", "ada", "--password", "other")
+        assert re.search(r"guest +administrator", alone("user", "list"))
+        alone("user", "tags", "ada", "--tag", "management", "--tag", "monitoring")
+        assert re.search(r"ada +management monitoring", alone("user", "list"))
+        alone("user", "passwd", "ada", "--password", "other")
         assert (
             "authentication failure"
             in CliRunner().invoke(main, ["stream", "list", "--uri", ada]).output
         )
-        streamd("permission", "clear", "ada")
-        streamd("user", "delete", "ada")
-        assert [row["name"] for row in json.loads(streamd("user", "list", "--json"))] == ["guest"]
-        assert "s3cret" not in streamd.server.log.read_text()
+        alone("permission", "clear", "ada")
+        alone("user", "delete", "ada")
+        assert [row["name"] for row in json.loads(alone("user", "list", "--json"))] == ["guest"]
+        assert "s3cret" not in alone.server.log.read_text()
 
-    def test_virtual_hosts(self, streamd: Shell) -> None:
-        streamd("vhost", "add", "staging")
-        there = f"{streamd.server.uri}staging"
+    def test_virtual_hosts(self, alone: Shell) -> None:
+        alone("vhost", "add", "staging")
+        there = f"{alone.server.uri}staging"
         assert CliRunner().invoke(main, ["stream", "create", "s", "--uri", there]).exit_code == 0
-        assert streamd("stream", "list", "--json") == "[]\n"
-        assert re.search(r"staging +1", streamd("vhost", "list"))
-        streamd("vhost", "delete", "staging")
-        assert "staging" not in streamd("vhost", "list")
+        assert alone("stream", "list", "--json") == "[]\n"
+        assert re.search(r"staging +1", alone("vhost", "list"))
+        alone("vhost", "delete", "staging")
+        assert "staging" not in alone("vhost", "list")
 
     def test_the_first_user_comes_from_the_settings(self, tmp_path: Path) -> None:
-        server = ServerProcess(tmp_path / "data", "--user", "ops", "--password", "initial")
+        options = ("--user", "ops", "--password", "initial")
+        server = ServerProcess(tmp_path / "data", *options, module="tests.support.impatient")
         try:
             server.start()
             uri = server.uri.replace("guest:guest", "ops:initial")

@@ -39,11 +39,11 @@ def async_client(process: ServerProcess) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, auth=("guest", "guest"), timeout=_SECONDS)
 
 
-def test_the_ready_line_names_it_and_it_listens_on_loopback(process: ServerProcess) -> None:
-    assert f" http=127.0.0.1:{process.http_port}" in process.ready_line
-    with client(process) as http:
+def test_the_ready_line_names_it_and_it_listens_on_loopback(shared: ServerProcess) -> None:
+    assert f" http=127.0.0.1:{shared.http_port}" in shared.ready_line
+    with client(shared) as http:
         listeners = http.get("overview").json()["listeners"]
-    assert ("http", process.http_port) in [(row["protocol"], row["port"]) for row in listeners]
+    assert ("http", shared.http_port) in [(row["protocol"], row["port"]) for row in listeners]
 
 
 async def until_listed(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
@@ -100,17 +100,18 @@ def test_a_connection_of_rstream_is_ended(process: ServerProcess) -> None:
     assert "ended, a test\n" in log
 
 
-def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
-    with client(process) as http:
-        assert http.put("queues/%2F/s", json={}).status_code == 201
+def test_a_stream_made_here_is_there(shared: ServerProcess) -> None:
+    path = f"queues/{shared.virtual_host}/s"
+    with client(shared) as http:
+        assert http.put(path, json={}).status_code == 201
 
     async def publish() -> None:
-        async with connect(process.uri) as streams, streams.producer("s") as producer:
+        async with connect(shared.uri) as streams, streams.producer("s") as producer:
             await producer.send(b"x")
 
     asyncio.run(publish())
-    with client(process) as http:
-        assert http.get("queues/%2F/s").json()["messages"] == 1
+    with client(shared) as http:
+        assert http.get(path).json()["messages"] == 1
 
 
 @pytest.mark.parametrize(
@@ -123,22 +124,21 @@ def test_a_stream_made_here_is_there(process: ServerProcess) -> None:
         (f"GET /api/queues/%FF HTTP/1.0\r\n{_HEAD}\r\n", "400"),
     ],
 )
-def test_requests_that_are_not_http(process: ServerProcess, request_: str, status: str) -> None:
-    with socket.create_connection(("127.0.0.1", process.http_port), timeout=_SECONDS) as raw:
+def test_requests_that_are_not_http(shared: ServerProcess, request_: str, status: str) -> None:
+    with socket.create_connection(("127.0.0.1", shared.http_port), timeout=_SECONDS) as raw:
         raw.sendall(request_.encode())
         assert raw.recv(100).split()[1].decode() == status
-    assert "Traceback" not in process.log.read_text()
 
 
 @pytest.mark.slow
 def test_a_peer_that_takes_no_answers_does_not_hold_up_the_end(process: ServerProcess) -> None:
     with client(process) as http:
-        for number in range(300):
+        for number in range(100):
             http.put(f"queues/%2F/{number:0200}", json={})
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.connect(("127.0.0.1", process.http_port))
-        raw.sendall(f"GET /api/queues HTTP/1.1\r\n{_HEAD}\r\n".encode() * 40)
+        raw.sendall(f"GET /api/queues HTTP/1.1\r\n{_HEAD}\r\n".encode() * 120)
         time.sleep(1)  # for its answers to fill the buffers: nothing tells that from outside
         assert process.stop() == 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import os
 import re
 import selectors
@@ -29,12 +30,14 @@ class ServerProcess:
         http_port, https_port: the same for the HTTP API, 0 unless the options ask for it.
         amqp_port, amqp_tls_port: the same for AMQP 0-9-1.
         metrics_port, metrics_tls_port: the same for metrics, 0 unless the options ask for it.
+        virtual_host: the one of the addresses.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
     """
 
     def __init__(self, data: Path, *options: str, module: str = "streamd") -> None:
         self.data = data
+        self.virtual_host = "/"
         self.port = 0
         self.tls_port = 0
         self.http_port = self.https_port = self.amqp_port = self.amqp_tls_port = 0
@@ -47,11 +50,21 @@ class ServerProcess:
 
     @property
     def uri(self) -> str:
-        return f"rabbitmq-stream://guest:guest@localhost:{self.port}/"
+        return f"rabbitmq-stream://guest:guest@localhost:{self.port}/{self._path}"
 
     @property
     def amqp_uri(self) -> str:
-        return f"amqp://guest:guest@localhost:{self.amqp_port}/"
+        return f"amqp://guest:guest@localhost:{self.amqp_port}/{self._path}"
+
+    @property
+    def _path(self) -> str:
+        return "" if self.virtual_host == "/" else self.virtual_host
+
+    def within(self, virtual_host: str) -> "ServerProcess":
+        """The same running server, with addresses of another virtual host."""
+        seen = copy.copy(self)
+        seen.virtual_host = virtual_host
+        return seen
 
     @property
     def is_running(self) -> bool:
