@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster stores check format docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster samples stores check format docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -25,6 +25,7 @@ help:
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make browser    the console in a real browser, where Chromium is installed"
 	@echo "make cluster    Spark on a cluster of three processes, with a stream in an object store; some 60 seconds"
+	@echo "make samples    pages of the documentation that start Spark, and short runs of benchmarks; some two minutes"
 	@echo "make stores     object stores for the tests, built with Go, where it is installed; once"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
@@ -59,7 +60,7 @@ test: $(VENV)/.test
 TIMES := 5
 search: $(VENV)/.test
 	for n in $$(seq $(TIMES)); do \
-		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser and not cluster" \
+		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser and not cluster and not sample" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
 # New inputs, grown from what reaches new code. What repeats a failure is printed.
@@ -98,7 +99,7 @@ tier-kills: $(VENV)/.test
 	$(BIN)/python -m tests.crash.tier_kills --seconds $(SECONDS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster and not sample"
 
 interop: $(VENV)/.test
 	$(BIN)/python -m pytest -m interop -rs tests/interop
@@ -109,6 +110,10 @@ browser: $(VENV)/.test
 # A master and two workers, which share nothing but an object store with the program.
 cluster: $(VENV)/.test
 	$(BIN)/python -m pytest -m cluster -rs tests/segments/spark/test_cluster.py
+
+# What takes long as a whole, and whose parts `make test` proves.
+samples: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) -m sample -rs tests/e2e/test_documentation.py tests/benchmarks
 
 # Each version is built once, into the user's cache; tests of those that are not there are skipped.
 stores: $(VENV)/.test

@@ -103,7 +103,7 @@ def test_the_slope_is_that_within_lives() -> None:
     assert slope(samples[:60]) is None
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_a_short_run(tmp_path: Path) -> None:
     """In a process of its own: rstream leaves sockets to the collector."""
     chart = tmp_path / "soak.png"

