@@ -62,6 +62,7 @@ class Catalog:
             self._db = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None
             )
+            # First, since it says how the change to a log is synced, too.
             self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             # One sync for each change instead of three, and programs that read keep nobody waiting.
             self._db.execute("PRAGMA journal_mode = WAL")
