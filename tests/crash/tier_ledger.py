@@ -68,6 +68,7 @@ class Life:
         sent: the highest number of each producer.
         first: the first offset that it had when somebody looked last; it only grows.
         stored: offsets that a consumer has stored, oldest first.
+        is_emptied: all that had been read was cut off at some time, so that nothing may be there.
         num_compared: messages that were read, and were what they should be.
     """
 
@@ -79,6 +80,7 @@ class Life:
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     first: int = 0
     stored: list[int] = field(default_factory=list)
+    is_emptied: bool = False
     num_compared: int = 0
 
     def next(self, producer: str) -> Sent:
