@@ -211,23 +211,23 @@ def _forward(proxy: Proxy, client: socket, store: socket) -> None:
         left = int(fields.get("content-length", 0))
         proxy.request(lines[0].split(" ")[0])
         body, waiting = body[:left], body[left:]
-        store.sendall(head + b"\r\n\r\n" + body)
         proxy.moved(len(body), 0)
+        store.sendall(head + b"\r\n\r\n" + body)
         left -= len(body)
         while left:
             piece = client.recv(min(_PIECE, left))
             if not piece:
                 return
-            store.sendall(piece)
             proxy.moved(len(piece), 0)
+            store.sendall(piece)
             left -= len(piece)
 
 
 def _answer(proxy: Proxy, store: socket, client: socket) -> None:
     try:
         while piece := store.recv(_PIECE):
+            proxy.moved(0, len(piece))  # before somebody who has got it asks
             client.sendall(piece)
-            proxy.moved(0, len(piece))
     except OSError:
         pass
     finally:

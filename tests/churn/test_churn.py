@@ -27,9 +27,14 @@ def test_every_answer_is_explained_while_many_act(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_confirmed_is_found_after_kills(tmp_path: Path) -> None:
-    run = Seeking(tmp_path, seconds=4, seekers=2, seed=1, kill_seconds=2.5)
-    assert run.run() == []
-    assert run.num_kills
+    for seconds in (4, 16, 64):  # a busy machine finds nothing in the first few
+        folder = tmp_path / str(seconds)
+        folder.mkdir()
+        run = Seeking(folder, seconds=seconds, seekers=2, seed=1, kill_seconds=2.5)
+        assert run.run() == []
+        assert run.num_kills
+        if run.seekers.num_found:
+            break
     assert run.seekers.num_found
 
 
