@@ -187,7 +187,10 @@ async def _run(config: Config, until_stdin_ends: bool, manager: ServiceManager) 
         await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
         if until_stdin_ends:
             nursery.start_soon(_stop_after_stdin, stop)
-        server: Server = await nursery.start(serve_to_the_end)
+        async with trio.open_nursery() as starting:
+            starting.start_soon(_end_start, stop, nursery.cancel_scope)
+            server: Server = await nursery.start(serve_to_the_end)
+            starting.cancel_scope.cancel()
         await nursery.start(_reload_on_signal, server, manager)
         try:
             write(f"streamd ready {_where(server)}")
@@ -235,6 +238,12 @@ async def _reload_on_signal(
                     server.certificates.reload()
 
 
+async def _end_start(stop: trio.Event, everything: trio.CancelScope) -> None:
+    """Stop a server that is not ready: it may wait for a store, and nobody has connected yet."""
+    await stop.wait()
+    everything.cancel()
+
+
 async def _stop_after_stdin(stop: trio.Event) -> None:
     """Stop the server when nobody holds the other end of stdin any more."""
     with suppress(OSError):  # it was closed at the start
@@ -249,7 +258,10 @@ async def _stop_on_signal(
     everything: trio.CancelScope,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Stop the server on SIGINT or SIGTERM: gracefully on the first, at once on a second."""
+    """Stop the server on SIGINT or SIGTERM: gracefully on the first, at once on a second.
+
+    Before it is ready, the first one stops it at once.
+    """
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for number in signals:

@@ -1,6 +1,11 @@
 """A machine is lost, and another one goes on; a third one reads. Real processes, and a folder."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -104,3 +109,30 @@ async def _another_machine_goes_on(machines: Machines) -> None:
     assert new.stop() == 0
     assert reader.stop() == 0
     assert await _read(machines.start("new"), _MESSAGES + 10) == _bodies(_MESSAGES + 10)
+
+
+@pytest.mark.parametrize("option", ["--restore", "--read-only"])
+def test_a_start_that_waits_for_the_store_can_be_stopped(tmp_path: Path, option: str) -> None:
+    """It waits for up to a minute, which the log says once."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "streamd", "serve", "--data", str(tmp_path / "data"), option]
+    command += ["--tier", "s3://bucket/prefix", "--tier-endpoint", "http://127.0.0.1:1"]
+    for name in ("stream", "amqp", "http", "metrics"):
+        command += [f"--{name}-port", "0" if name == "stream" else "off"]
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    with (
+        log.open("w") as notes,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=notes, env={**os.environ, **keys}
+        ) as process,
+    ):
+        try:
+            wait_until(lambda: "it is tried again for up to 60 s" in log.read_text())
+            time.sleep(1)  # it is tried some times more
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(_SECONDS) == 0
+        finally:
+            process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+    assert log.read_text().count("it is tried again") == 1

@@ -34,14 +34,16 @@ async def patiently(
     Raises:
         TierError: the last one, or one that waiting does not help against.
     """
-    give_up_at, pause = trio.current_time() + seconds, _FIRST_PAUSE
+    give_up_at, pause, told = trio.current_time() + seconds, _FIRST_PAUSE, ""
     while True:
         try:
             return await ask(work, *arguments)
         except TierError as error:
             if isinstance(error, _FINAL) or trio.current_time() + pause > give_up_at:
                 raise
-            logger.warning("%s; it is tried again", error)
+            if str(error) != told:
+                told = str(error)
+                logger.warning("%s; it is tried again for up to %.0f s", told, seconds)
         await trio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
