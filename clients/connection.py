@@ -79,6 +79,11 @@ class ClientConnection:
         self._receiving = anyio.CancelScope(shield=True)
         self._known: set[int] = set()
 
+    @property
+    def is_read_only(self) -> bool:
+        """The server changes nothing, and takes no messages."""
+        return self.server.get("read_only") == "true"
+
     def knows(self, kind: type[Any]) -> bool:
         """Whether the server says that it knows a kind of request."""
         return kind.KEY in self._known

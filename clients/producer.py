@@ -33,6 +33,7 @@ _MESSAGE_OVERHEAD = 14
 _SUB_BATCH_OVERHEAD = 19
 _MAX_VALUE_BYTES = (1 << 15) - 1
 _END_OF_IDS = 1 << 64
+_READ_ONLY = "the server is read-only; ask the one that writes"
 _MAX_SUB_BATCH = 65_535
 
 
@@ -270,7 +271,10 @@ class Producer:
         what = f"cannot publish to {self.stream}"
         answer = await connection.request(c.DeclarePublisher, number, self.name, self.stream)
         if answer.code != OK:
-            raise refusal(answer.code, what)
+            is_read_only = (
+                answer.code == ResponseCode.PRECONDITION_FAILED and connection.is_read_only
+            )
+            raise refusal(answer.code, what, _READ_ONLY if is_read_only else "")
         sequence = 0
         if self.name:
             answer = await connection.request(c.QueryPublisherSequence, self.name, self.stream)

@@ -237,6 +237,8 @@ def _check_tier(config: Config) -> None:
     for name in ("read_only", "restore"):
         if getattr(config, name) and not config.tier:
             raise ConfigError(f"{name} needs tier, the object store that streams are read from")
+    if config.tier_endpoint and not config.tier:
+        raise ConfigError("tier_endpoint needs tier, which names the bucket, as s3://BUCKET/PREFIX")
     if config.read_only and config.restore:
         raise ConfigError("restore is for a server that publishes, and read_only is set; use one")
 

@@ -36,10 +36,11 @@ _ELSEWHERE = "redirect without LOCATION"  # as S3 answers where the region is an
 _DENIED = {
     "NoSuchBucket": "there is no such bucket: create it, or correct the tier's address",
     "ContainerNotFound": "there is no such container: create it, or correct the tier's address",
-    "SignatureDoesNotMatch": "the secret key is wrong",
+    "SignatureDoesNotMatch": "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY",
     "AuthenticationFailed": "the account or its key is wrong",
-    "InvalidAccessKeyId": "the access key id is not known there",
-    "XAdminUserNotFound": "the access key id is not known there",  # versitygw
+    "InvalidAccessKeyId": "the access key id is not known there: correct AWS_ACCESS_KEY_ID",
+    # As versitygw has it.
+    "XAdminUserNotFound": "the access key id is not known there: correct AWS_ACCESS_KEY_ID",
     "RequestTimeTooSkewed": "this machine's clock is off by more than the store accepts: set it",
     "ExpiredToken": "the session token has expired: start with a new one",
     "InvalidToken": "the session token is not valid",

@@ -184,11 +184,13 @@ def moment(text: str) -> datetime | None:
 def _advice(error: "StreamError") -> str:
     """What to do about an error that says only what is wrong; empty for all others."""
     from clients import ServerRefused  # noqa: PLC0415 - as above
-    from streamd.wire.stream import ResponseCode  # noqa: PLC0415 - as above
+    from streamd.wire.stream import ResponseCode, text_of  # noqa: PLC0415 - as above
 
     match error.code if isinstance(error, ServerRefused) else None:
         case ResponseCode.STREAM_DOES_NOT_EXIST:
             return "; `streamd stream list` shows those that do"
+        case ResponseCode.STREAM_NOT_AVAILABLE as code if str(error).endswith(text_of(code)):
+            return "; the server's log says why"
         case ResponseCode.AUTHENTICATION_FAILURE:
             return "; user and password are given in --uri or STREAMD_URI"
         case ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:

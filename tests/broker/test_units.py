@@ -113,6 +113,10 @@ class TestConfig:
             Config(**{name: True})  # type: ignore[arg-type]
         assert getattr(Config(tier="s3://b", **{name: True}), name)  # type: ignore[arg-type]
 
+    def test_an_endpoint_without_a_tier(self) -> None:
+        with pytest.raises(ConfigError, match="tier_endpoint needs tier, which names the bucket"):
+            Config(tier_endpoint="http://minio:9000")
+
     def test_who_restores_publishes(self) -> None:
         with pytest.raises(ConfigError, match="read_only is set"):
             Config(tier="s3://b", restore=True, read_only=True)

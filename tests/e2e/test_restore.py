@@ -106,6 +106,8 @@ async def _another_machine_goes_on(machines: Machines) -> None:
     async with connect(reader.uri) as client:
         with pytest.raises(PreconditionFailed):
             await client.create("t")
+        with pytest.raises(PreconditionFailed, match="cannot publish to s: the server is read"):
+            await _publish(client, 0, 1)
     assert new.stop() == 0
     assert reader.stop() == 0
     assert await _read(machines.start("new"), _MESSAGES + 10) == _bodies(_MESSAGES + 10)

@@ -337,7 +337,8 @@ class Tier:
         epoch = error.cluster.epoch
         self._fence = (
             f"another server, epoch {epoch}, has taken over the tier; this one, epoch "
-            f"{self.identity.epoch}, takes no more messages for streams in it"
+            f"{self.identity.epoch}, takes no more messages for streams in it: read what is on its "
+            "disk alone, then stop it"
         )
         self._set_state(TierState.FENCED, self._fence)
 

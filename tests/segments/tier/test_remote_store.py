@@ -97,14 +97,15 @@ NO_RIGHT_AZURE = (
     "the credentials do not allow it: give them the right to read, write, list and delete"
     " (AuthorizationPermissionMismatch)"
 )
+NO_KEY = "the access key id is not known there: correct AWS_ACCESS_KEY_ID"
 REFUSED = [
     (404, "NoSuchBucket", "", DeniedError, NO_BUCKET),
     (403, "SignatureDoesNotMatch", f"<StringToSign>{SECRET}</StringToSign>", DeniedError,
-     "the secret key is wrong (SignatureDoesNotMatch)"),
+     "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch)"),
     (403, "InvalidAccessKeyId", "", DeniedError,
-     "the access key id is not known there (InvalidAccessKeyId)"),
+     f"{NO_KEY} (InvalidAccessKeyId)"),
     (404, "XAdminUserNotFound", "", DeniedError,
-     "the access key id is not known there (XAdminUserNotFound)"),
+     f"{NO_KEY} (XAdminUserNotFound)"),
     (403, "RequestTimeTooSkewed", "", DeniedError,
      CLOCK),
     (400, "ExpiredToken", "", DeniedError,
@@ -433,8 +434,11 @@ class TestVersitygw:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("AWS_SECRET_ACCESS_KEY", "the secret key is wrong (SignatureDoesNotMatch)"),
-            ("AWS_ACCESS_KEY_ID", "the access key id is not known there (XAdminUserNotFound)"),
+            (
+                "AWS_SECRET_ACCESS_KEY",
+                "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch)",
+            ),
+            ("AWS_ACCESS_KEY_ID", f"{NO_KEY} (XAdminUserNotFound)"),
         ],
     )
     def test_wrong_credentials(
