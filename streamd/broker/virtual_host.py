@@ -659,12 +659,15 @@ class _LogObserver(LogObserver):
         lost = damage.next_offset - damage.first_offset
         logger.error(
             "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
-            "%s on are lost; look at the disk, and at `python -m segments verify`",
+            "%s on are lost; look at %s",
             self._stream.name,
             segment.path(),
             damage.position,
             lost,
             damage.first_offset,
+            "the store, and at `streamd tier verify`"
+            if segment.cold is not None
+            else "the disk, and at `python -m segments verify`",
         )
 
     def clock_was_ahead(self, _log: Log, ahead_ms: int) -> None:

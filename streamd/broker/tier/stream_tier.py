@@ -787,8 +787,14 @@ class TieredStream:
             bytes_waiting=numbers.bytes_waiting,
             segments_waiting=numbers.segments_waiting,
             oldest_waiting_seconds=waits,
-            sentence=(self._parts.fence if self.is_on else "") or self.fault,
+            sentence=(self._parts.fence if self.is_on else "") or self.fault or self._failure,
         )
+
+    @property
+    def _failure(self) -> str:
+        """Why the stream takes no messages at all, whatever the tier does; empty while it does."""
+        stream = self._stream
+        return "" if stream is None or self.is_gone else stream.failed or ""
 
     def _count(self, log: Log) -> _Numbers:
         local, manifest = log.local, log.manifest

@@ -124,6 +124,9 @@ async def test_while_the_store_is_away_nothing_is_done(
             with pytest.raises(Refused, match=r"cannot be done: .*broke off") as refused:
                 await server.host.find("s").ready()
             assert "in the tier alone" in refused.value.details
+            report = tier_of(server).stream(HOST, S)
+            assert report is not None
+            assert report.sentence == refused.value.details
             await passes(6)
         assert {path: path.read_bytes() for path in copy.parent.iterdir()} == before
         store.heal()
