@@ -424,7 +424,8 @@ class TieredStream:
                 return self._refuse("it is deleted in the tier")
             reason = conflict(log, found_manifest)
             if reason:
-                return self._refuse(f"{reason}; it takes no messages", is_split=True)
+                advice = "it takes no messages: start on an empty data folder with --restore"
+                return self._refuse(f"{reason}; {advice}", is_split=True)
         if found_manifest != known and not await stream.keep_manifest(found_manifest):
             return False
         self._kept, self._has_met = found, True
