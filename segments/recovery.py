@@ -45,6 +45,7 @@ from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
     DERIVED_SUFFIXES,
+    INDEX_SUFFIX,
     KEYS_SUFFIX,
     MAX_OFFSET,
     SEGMENT_SUFFIX,
@@ -94,19 +95,21 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     suffixes = files_by_base(names)
     plan.manifest = _manifest(disk, folder, names)
     cold = _cold(plan.manifest, suffixes)
-    newest = max((b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=0)
+    newest = max(
+        (b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=MAX_OFFSET
+    )
     if newest > MAX_OFFSET:
         path = file_path(folder, newest, SEGMENT_SUFFIX)
         reason = f"its name is an offset above {MAX_OFFSET}; move it to another folder"
         raise CorruptError(path, 0, reason)
-    orphans = _remove_remains(plan, folder, names, suffixes, cold)
+    gone = _remove_remains(plan, folder, names, suffixes, cold)
     begins_at = beginning(suffixes)
     for base in cold:
         suffixes.setdefault(base, set())
     bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
         begins_at = max(begins_at, plan.checkpoint.first_offset)
-        _check_newest(plan, folder, orphans, begins_at)
+        _check_newest(plan, folder, gone - _unfinished(names), range(begins_at, newest))
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
     _grow_again(plan, suffixes)
@@ -149,7 +152,7 @@ def _remove_remains(
     """Remove what belongs to segments that are gone, and files that were not made to the end.
 
     Returns:
-        Base offsets of segments that are gone.
+        Base offsets of segments that are gone, and whose indexes are there.
     """
     orphans = [
         (base, suffix)
@@ -166,15 +169,25 @@ def _remove_remains(
         for name in names
         if name.endswith(TEMPORARY_SUFFIX)
     ]
-    gone = {base for base, _ in orphans}
-    for base in gone:
+    for base in {base for base, _ in orphans}:
         del suffixes[base]
-    return gone
+    return {base for base, suffix in orphans if suffix == INDEX_SUFFIX}
 
 
-def _check_newest(plan: Plan, folder: str, gone: Collection[int], begins_at: int) -> None:
-    """Raise LostCopyError where the manifest is older than files of segments that became cold."""
-    if plan.manifest is not None and any(base >= begins_at for base in gone):
+def _unfinished(names: Collection[str]) -> set[int]:
+    """Base offsets of segments that a truncation was copying, see truncation.py."""
+    ending = SEGMENT_SUFFIX + TEMPORARY_SUFFIX
+    copies = (name.removesuffix(TEMPORARY_SUFFIX) for name in names if name.endswith(ending))
+    return set(files_by_base(copies))
+
+
+def _check_newest(plan: Plan, folder: str, gone: Collection[int], where: range) -> None:
+    """Raise LostCopyError where the manifest is older than files of segments that became cold.
+
+    An index alone is also left by a kill while the segment behind all others was created. That is
+    not in `where`, since the newest segment is never cold.
+    """
+    if plan.manifest is not None and any(base in where for base in gone):
         path = str(PurePath(folder, MANIFEST_FILE))
         raise LostCopyError(path, "is an older one", plan.manifest.stream.creation)
 

@@ -246,3 +246,27 @@ async def test_what_is_left_of_a_segment_does_not_keep_it_closed(tmp_path: Path)
     async with tiered(tmp_path, store) as server:
         await _is_whole(server, store)
     assert not stray.exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"tier": ""}])
+@pytest.mark.parametrize(
+    "left",
+    [
+        {f"{END:020}.index": 8},  # it was killed before the segment behind it was created
+        {f"{340:020}.begin": 0},  # a truncation that came to nothing
+        {f"{340:020}.segment.tmp": 99, f"{340:020}.index": 37},  # or that was killed
+    ],
+)
+async def test_what_is_left_of_no_cold_segment_needs_no_store(
+    tmp_path: Path, left: dict[str, int], settings: dict[str, str]
+) -> None:
+    store = FakeStore()
+    copy = await _with_cold_segments(tmp_path, store)
+    for name, size in left.items():
+        (copy.parent / name).write_bytes(bytes(size))
+    store.fail(times=-1)
+    async with (
+        tiered(tmp_path, store, **settings) as server,
+        server.host.find("s").opened() as log,
+    ):
+        assert (log.first_offset, log.next_offset) == (0, END)
