@@ -356,7 +356,8 @@ class TieredStream:
 
     async def _work(self, stream: Stream, log: Log) -> float | None:
         if not await self._meet(stream, log):
-            if self._is_over(log):
+            is_outside = log.manifest is None and not log.policy.tier
+            if is_outside or self._is_over(log):
                 return None
             return _FAULT_SECONDS if self.fault else _SHORTAGE_SECONDS
         kept = self._kept

@@ -110,6 +110,14 @@ async def test_a_stream_that_is_not_in_the_tier(tmp_path: Path) -> None:
         has_all(store, "s", 5 * SEGMENT)
 
 
+async def test_a_stream_that_is_not_in_the_tier_is_left_alone(tmp_path: Path) -> None:
+    """Its log is closed when nobody uses it, and nobody looks at it again and again."""
+    async with tiered(tmp_path, FakeStore()) as server:
+        await publish(await a_stream(server, stream_tier="false"), 0, 12)
+        await passes(600)
+        assert not server.host.find("s").is_open
+
+
 async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
