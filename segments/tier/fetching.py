@@ -5,12 +5,14 @@ as it may have been damaged on the way. What is wrong again is damaged in the st
 it is, so that readers find the damage as they find it in a file of this disk.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePath
 from threading import Lock
 from typing import NamedTuple
 
 from segments import codec
-from segments.atomic_write import replace_file
+from segments.atomic_write import replace_with
 from segments.checksum import crc32
 from segments.codec import (
     CHECKED_HEADER_SIZE,
@@ -18,7 +20,7 @@ from segments.codec import (
     FILE_HEADER_SIZE,
     ChunkHeader,
 )
-from segments.disk import Buffer, Disk
+from segments.disk import Buffer, Disk, File
 from segments.errors import FormatError
 from segments.format_constants import OSIRIS_SCHEME
 from segments.segment import file_path
@@ -102,8 +104,26 @@ def _is_sound(header: ChunkHeader, content: memoryview) -> bool:
     return found == header.header_check
 
 
-def fetch_file(disk: Disk, store: ObjectStore, cached: CachedSegment, suffix: str) -> None:
+def _always() -> bool:
+    return True
+
+
+def fetch_file(
+    disk: Disk,
+    store: ObjectStore,
+    cached: CachedSegment,
+    suffix: str,
+    is_wanted: Callable[[], bool] = _always,
+) -> None:
     """Fetch a file that is beside a cold segment.
+
+    Args:
+        disk: where the segment's folder is.
+        store: has the file.
+        cached: the segment.
+        suffix: of the file.
+        is_wanted: asked when it is about to get its name; where it says no, there is no file. The
+            stream may have been deleted meanwhile, and its folder may be that of a new one.
 
     Raises:
         MissingError: the object is not there.
@@ -120,8 +140,24 @@ def fetch_file(disk: Disk, store: ObjectStore, cached: CachedSegment, suffix: st
             raise BadFileError(str(error)) from error
         if (len(content), crc32(content)) == wanted:
             path = file_path(cached.folder, cached.stored.base_offset, suffix)
-            replace_file(disk, path, content).close()
-            disk.sync_folder(str(PurePath(path).parent))
+            _put_beside(disk, path, content, is_wanted)
             return
     found = f"{len(content):,} bytes, expected {wanted.size:,}"
     raise BadFileError(f"{key} in {store} is not what was stored: {found} and their checksum")
+
+
+class _Unwanted(Exception):
+    """Nobody wants a file any more."""
+
+
+def _put_beside(disk: Disk, path: str, content: bytes, is_wanted: Callable[[], bool]) -> None:
+    def write(file: File) -> None:
+        file.write([content], 0)
+        file.sync()
+        if not is_wanted():
+            disk.remove(file.path)
+            raise _Unwanted
+
+    with suppress(_Unwanted):
+        replace_with(disk, path, write, is_synced=False).close()
+        disk.sync_folder(str(PurePath(path).parent))

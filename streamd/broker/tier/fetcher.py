@@ -524,7 +524,10 @@ class Fetcher:
         if segment is None:  # what is beside it is gone, too
             job.cached.is_gone = job.stream.is_open
         elif job.suffix != FILTER_SUFFIX or not _has_file(segment):
-            await threads.in_thread(fetch_file, segment.disk, store, job.cached, job.suffix)
+            is_wanted = partial(job.stream.log.keeps, segment)
+            await threads.in_thread(
+                fetch_file, segment.disk, store, job.cached, job.suffix, is_wanted
+            )
         return None
 
     async def _load_filters(self, job: _Job) -> None:

@@ -20,7 +20,7 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import fetcher as fetching
 from streamd.broker.tier.fetcher import Demand, Fetcher, NoTierError
 from tests.support.cold import make_cold
-from tests.support.fake_store import FakeStore, late_answers
+from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.logs import append
 from tests.support.server import inline
 
@@ -251,6 +251,25 @@ async def test_a_stream_that_is_deleted_meanwhile(world: World) -> None:
 
     with pytest.raises(StorageError, match="was deleted"):
         await world.fetcher.patiently(world.stream, work)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_file_that_comes_when_its_stream_is_another(world: World, is_gone: bool) -> None:
+    """It was deleted, and created anew: the folder has the file of another segment."""
+    cached, path = world.segments[0].cold, Path(world.segments[0].path(".index"))
+    assert cached is not None
+    content = path.read_bytes()
+    path.unlink()
+
+    def before(_call: Call) -> None:
+        path.write_bytes(b"another")
+        if is_gone:
+            world.stream.log.abandon()
+
+    world.store.before = before
+    await world.fetcher.demand(world.stream).fetch(ColdError(cached, suffix=".index"))
+    assert path.read_bytes() == (b"another" if is_gone else content)
+    assert not list(path.parent.glob("*.tmp"))
 
 
 async def test_who_waits_for_an_index_keeps_no_request_from_others(
