@@ -7,6 +7,7 @@ from typing import Any
 import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
+from playwright.sync_api import expect
 
 from tests.support.browser import Tab, needs_browser
 from tests.support.process import ServerProcess
@@ -67,7 +68,7 @@ def test_a_user_from_its_creation_to_its_deletion(tab: Tab) -> None:
     tab.check()
     page.get_by_role("link", name="<script>").click()
     delete(tab, "user", HOSTILE)
-    assert page.get_by_role("link", name="<script>").count() == 0
+    expect(page.get_by_role("link", name="<script>")).to_have_count(0)
 
 
 def test_a_virtual_host_and_what_is_in_it(tab: Tab) -> None:
@@ -83,10 +84,10 @@ def test_a_virtual_host_and_what_is_in_it(tab: Tab) -> None:
     page.get_by_label("Virtual host").select_option("a/b <i>")
     page.get_by_label("Or routing keys").fill("eu\n<us>")
     press(tab, "Create")
-    assert page.get_by_role("row", name="clicks-<us>").count() == 1
+    expect(page.get_by_role("row", name="clicks-<us>")).to_have_count(1)
     tab.check()
     follow(tab, "its bindings")
-    assert page.get_by_role("button", name="Unbind").count() == 2
+    expect(page.get_by_role("button", name="Unbind")).to_have_count(2)
     tab.check()
     follow(tab, "Exchanges")
     follow(tab, "Create exchange")
@@ -143,7 +144,9 @@ def test_definitions_are_downloaded_and_uploaded(tab: Tab, tmp_path: Path) -> No
     tab.page.get_by_label("File").set_input_files(file)
     press(tab, "Upload")
     assert said(tab) == "The file was taken over, but for what is listed below."
-    assert tab.page.get_by_role("listitem").filter(has_text="queue <q>: not a stream").count() == 1
+    expect(
+        tab.page.get_by_role("listitem").filter(has_text="queue <q>: not a stream")
+    ).to_have_count(1)
     tab.check()
     tab.go("/vhosts/%3Cuploaded%3E")
     delete(tab, "virtual host", "<uploaded>")

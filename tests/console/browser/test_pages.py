@@ -24,7 +24,7 @@ def test_log_in_and_out(stranger: Tab) -> None:
     page.get_by_role("button", name="Log out").click()
     page.wait_for_url("**/login")
     page.go_back()
-    assert page.get_by_role("heading", name="Streams").count() == 0
+    expect(page.get_by_role("heading", name="Streams")).to_have_count(0)
     assert stranger.complaints == []
 
 
@@ -75,7 +75,7 @@ async def fill(uri: str) -> None:
 )
 def test_pages(tab: Tab, path: str) -> None:
     tab.go(path)
-    assert tab.page.locator("h1").count() == 1
+    expect(tab.page.locator("h1")).to_have_count(1)
     for details in tab.page.locator("details").all():
         details.locator("summary").click()
     tab.check()
@@ -256,4 +256,4 @@ def test_a_stream_is_created_and_deleted(tab: Tab) -> None:
     page.get_by_label("Name of the stream").fill("made here")
     page.get_by_role("button", name="Delete").click()
     assert page.get_by_role("status").inner_text() == "The stream made here was deleted."
-    assert page.get_by_role("link", name="made here").count() == 0
+    expect(page.get_by_role("link", name="made here")).to_have_count(0)
