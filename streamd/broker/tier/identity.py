@@ -32,6 +32,10 @@ class Identity(NamedTuple):
     epoch: int
     start: str
 
+    def is_overtaken_by(self, writer: str, epoch: int) -> bool:
+        """Whether what a server has written in an epoch says that the tier is not this one's."""
+        return epoch > self.epoch or (epoch == self.epoch and writer != self.name)
+
 
 def random_name() -> str:
     """16 hexadecimal digits that nobody else has."""

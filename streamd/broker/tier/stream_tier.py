@@ -373,8 +373,10 @@ class TieredStream:
         if self._is_over(log):
             return None
         evicts = await self._evict(stream, log)  # also while there is always one more to upload
-        if waits is None or self._is_over(log):
-            return None if self._is_over(log) else 0.0
+        if self._is_over(log):
+            return None
+        if waits is None:
+            return 0.0
         found = [waits or None, evicts, await self._roll(stream, log)]
         return min((one for one in found if one is not None), default=None)
 
@@ -417,8 +419,7 @@ class TieredStream:
         else:
             found_manifest = found.manifest
             mine = self._parts.identity
-            is_foreign = found_manifest.writer != mine.name and found_manifest.epoch >= mine.epoch
-            if found_manifest.epoch > mine.epoch or is_foreign:
+            if mine.is_overtaken_by(found_manifest.writer, found_manifest.epoch):
                 await self._parts.is_overtaken()
                 return self._refuse("another server has written its manifest")
             if found_manifest.is_deleted:

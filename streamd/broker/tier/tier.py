@@ -251,8 +251,7 @@ class Tier:
             manifest = found.manifest
         if manifest.is_deleted:
             return "it is deleted in the tier"
-        is_foreign = manifest.writer != self.identity.name
-        if manifest.epoch > self.identity.epoch - is_foreign:
+        if self.identity.is_overtaken_by(manifest.writer, manifest.epoch):
             return "another server has written its manifest"
         newest = max((base for base, found in files if SEGMENT_SUFFIX in found), default=0)
         if newest < manifest.next_offset:
