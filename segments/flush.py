@@ -163,16 +163,13 @@ class FlushState:
         writer: of the newest segment.
         plan: what was found on opening.
         epoch: of what is appended from now on.
-        has_new_names: the newest segment was created just now.
 
     Attributes:
         held: what readers do not see before it is flushed.
         sealed: segments that were sealed since the last flush, and their files.
     """
 
-    def __init__(
-        self, writer: SegmentWriter, plan: Plan, *, epoch: int, has_new_names: bool
-    ) -> None:
+    def __init__(self, writer: SegmentWriter, plan: Plan, *, epoch: int) -> None:
         self.held: list[Appended] = []
         self.sealed: dict[Segment, File] = {}
         self._running: dict[Segment, File] = {}
@@ -184,7 +181,7 @@ class FlushState:
             self._flushed_size = at.position
         self._begun_size = self._flushed_size
         self._sealed_bytes = 0
-        self._has_new_names = has_new_names
+        self._has_new_names = not (plan.knows_newest and plan.has_life)
         # The checkpoint.
         self._checkpoint, self._is_written = plan.checkpoint, True
         self._counted_from = (writer.size, writer.num_chunks)

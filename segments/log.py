@@ -25,6 +25,7 @@ from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.flush import MOST_SEALED, Flush, FlushState
 from segments.journal import Journal
+from segments.marks import LIFE, new_life, put_mark
 from segments.offset_lookup import Position, find
 from segments.offsets import OffsetSpec
 from segments.policy import (
@@ -118,6 +119,8 @@ class Log:
         is_closed: nothing is written into its folder any more.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
+        life: of the stream, from its creation to its deletion: tells its offsets from those of
+            another one of that name. Empty where another server writes it, and has stored nothing.
         manifest: what a store has of it, as the copy in its folder says; None for nothing.
         keys_wanted_from: bytes of the newest segment from which on there is something to index;
             said by whoever found that there is nothing more before.
@@ -150,9 +153,7 @@ class Log:
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
-        self._state = FlushState(
-            writer, plan, epoch=self.epoch, has_new_names=not plan.knows_newest
-        )
+        self._state = FlushState(writer, plan, epoch=self.epoch)
         self.is_closed = self.keys_requested = False
         self.begins_at = self.keys_wanted_from = 0
         self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
@@ -163,6 +164,7 @@ class Log:
         for segment in self.segments:
             segment.report_damage_to(observer.damage_found)
         self._cache = cache
+        self.life = plan.life
         self.manifest: Manifest | None = None
         if plan.manifest is not None:
             self.is_stored(plan.manifest)
@@ -183,6 +185,7 @@ class Log:
         cache: TierCache | None = None,
         *,
         epoch: int | None = None,
+        life: str | None = "",
         commits_on_flush: bool = False,
     ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
@@ -196,6 +199,8 @@ class Log:
             observer: learns what happens while it is read; default nobody.
             cache: for its cold segments; default one that has nothing.
             epoch: of who appends to it; default one that no chunk of it has.
+            life: of a stream that has none yet; default a new one. None where somebody else writes
+                it, see `follow`: nothing is ever appended to it here.
             commits_on_flush: readers get to see what is appended after the flush that covers it;
                 else at once.
 
@@ -215,6 +220,7 @@ class Log:
                 observer,
                 cache,
                 epoch=epoch,
+                life=life,
                 commits_on_flush=commits_on_flush,
             )
         except UnreadableError as error:
@@ -230,11 +236,15 @@ class Log:
         cache: TierCache,
         *,
         epoch: int | None,
+        life: str | None,
         commits_on_flush: bool,
     ) -> "Log":
         disk.make_folder(folder)
         plan = recovery.examine(disk, folder)
         plan.apply(disk)
+        if life is not None and not plan.has_life:
+            plan.life = plan.life or life or new_life()
+            put_mark(disk, folder, LIFE, plan.life)
         with ExitStack() as opened:  # what fails behind them must not keep their descriptors
             writer = _open_writer(disk, folder, plan)
             opened.callback(writer.close)
@@ -639,6 +649,7 @@ class Log:
         if gone:
             self.begins_at = self.first_offset
         self.manifest, self.tracking = manifest, tracking
+        self.life = manifest.stream.creation
         self.committed_offset = manifest.next_offset
         used = set(map(_base_offset, new))
         return [one for one in gone if one.base_offset not in used]

@@ -41,6 +41,7 @@ from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
 from segments.errors import CorruptError, FormatError, LostCopyError, UnreadableError
+from segments.marks import LIFE, marked
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
@@ -94,6 +95,11 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
             plan.checkpoint_fault = str(error)
     suffixes = files_by_base(names)
     plan.manifest = _manifest(disk, folder, names)
+    lives = marked(names, LIFE)
+    plan.has_life = bool(lives)
+    if plan.manifest is not None:
+        lives = lives or [plan.manifest.stream.creation]
+    plan.life = max(lives, default="")
     cold = _cold(plan.manifest, suffixes)
     newest = max(
         (b for b, found in suffixes.items() if SEGMENT_SUFFIX in found), default=MAX_OFFSET

@@ -187,6 +187,8 @@ class Plan:
         is_ended: nothing may be appended to the newest segment.
         salvages: an operator wants what can be read to be kept, and the rest given up.
         manifest: the copy of what a store has; None without one.
+        life: of the stream; empty where nothing says so.
+        has_life: there is a mark that says it.
     """
 
     segments: list[Segment]
@@ -200,6 +202,8 @@ class Plan:
     is_ended: bool = False
     salvages: bool = False
     manifest: Manifest | None = None
+    life: str = ""
+    has_life: bool = False
 
     @property
     def has_tail(self) -> bool:

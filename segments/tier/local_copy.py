@@ -22,10 +22,10 @@ from segments.errors import (
     UnrestoredError,
     VersionError,
 )
+from segments.marks import STORED, marked, put_mark
 from segments.tier.manifest import Manifest, decode_manifest, encode_manifest
 
 MANIFEST_FILE = "manifest"
-MARK = "tier-"  # and the creation id
 UNRESTORED_FILE = "unrestored"  # why a stream could not be restored; it is not opened then
 
 
@@ -37,8 +37,7 @@ def copy_in(disk: Disk, folder: str, names: Collection[str]) -> Manifest | None:
         CorruptError, OtherVersionError, StorageError: see `read_copy`.
     """
     path = str(PurePath(folder, MANIFEST_FILE))
-    marks = [name.removeprefix(MARK) for name in names if name.startswith(MARK)]
-    creation = max(marks, default="")
+    creation = max(marked(names, STORED), default="")
     if MANIFEST_FILE not in names:
         if creation:
             raise LostCopyError(path, "is missing", creation)
@@ -83,9 +82,9 @@ def write_copy(disk: Disk, folder: str, manifest: Manifest) -> None:
     path = str(PurePath(folder, MANIFEST_FILE))
     replace_file(disk, path, encode_manifest(manifest)).close()
     disk.sync_folder(folder)
-    mark = f"{MARK}{manifest.stream.creation}"
-    if mark not in disk.list(folder):  # never before there is a copy
-        replace_file(disk, str(PurePath(folder, mark)), b"").close()
+    creation = manifest.stream.creation
+    if creation not in marked(disk.list(folder), STORED):  # never before there is a copy
+        put_mark(disk, folder, STORED, creation)
         disk.sync_folder(folder)
 
 

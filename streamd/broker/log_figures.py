@@ -22,6 +22,7 @@ class LogFigures(NamedTuple):
         raised_segment_bytes: at which new segments begin, where that is more than was declared,
             because there are so many; else 0.
         keys: of its key index; None where it has no key properties.
+        life: see segments/marks.py; empty where it is not known.
     """
 
     first_offset: int
@@ -37,6 +38,7 @@ class LogFigures(NamedTuple):
     oldest_ends_ms: int | None
     raised_segment_bytes: int
     keys: KeyFigures | None = None
+    life: str = ""
 
     @classmethod
     def of(cls, log: Log) -> "LogFigures":
@@ -57,6 +59,7 @@ class LogFigures(NamedTuple):
             _oldest_ends_ms(log),
             log.segment_bytes if log.segment_bytes > log.policy.max_segment_bytes else 0,
             KeyFigures.of(log),
+            log.life,
         )
 
     @property

@@ -8,7 +8,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from segments.codec import FILE_HEADER_SIZE
-from segments.tier.local_copy import MANIFEST_FILE, MARK
+from segments.marks import STORED
+from segments.tier.local_copy import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,6 @@ def set_aside(data: str, folder: Path) -> None:
 
 def has_messages(folder: Path) -> bool:
     """Whether there is more in a folder than the files of a stream that nobody has used."""
-    if any(path.name == MANIFEST_FILE or path.name.startswith(MARK) for path in folder.glob("*")):
+    if any(path.name == MANIFEST_FILE or path.name.startswith(STORED) for path in folder.glob("*")):
         return True  # they may all be in the tier
     return any(file.stat().st_size > FILE_HEADER_SIZE for file in folder.glob("*.segment"))

@@ -43,6 +43,7 @@ import trio
 
 from segments import Log, OffsetSpec, Reader, SegmentsError, StorageError
 from segments.errors import FULL_DISK
+from segments.marks import new_life
 from segments.policy import LogPolicy
 from segments.segment import Segment
 from segments.tier.cache import ColdError
@@ -515,8 +516,9 @@ class Stream:
         return max(0, self._services.now_ms() - since_ms) / 1_000
 
     def know_empty(self) -> None:
-        """It is new: nothing was ever stored in it."""
-        self._figures = NO_FIGURES
+        """It is new: nothing was ever stored in it, and nobody knows of an offset in it."""
+        life = "" if self._is_read_only else new_life()
+        self._figures = NO_FIGURES._replace(life=life)
 
     def know(self, figures: LogFigures) -> None:
         """What it has while its log is not open."""

@@ -182,13 +182,15 @@ class VirtualHost:
         return self._open_files(row, stream)
 
     def _open_files(self, row: StreamRow, stream: Stream) -> Log:
-        fetcher = self._resources.fetcher
+        fetcher, known = self._resources.fetcher, stream.figures
+        life = "" if known is None else known.life
         return Log.open(
             self.folder(row.name),
             self._policy(row),
             observer=_LogObserver(stream, self._resources.indexer),
             cache=fetcher.cache if fetcher is not None else None,
             epoch=self._resources.epoch(),
+            life=life if self._resources.follower is None else None,
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
         )
 

@@ -227,6 +227,30 @@ class TestRetention:
         assert (await peer.chunk()).header.chunk_id == 4
 
 
+async def _life(peer: Peer) -> int:
+    (found,) = (await peer.ask(c.DescribeStreams, ("s",))).streams
+    return int(dict(found.statistics)["life"])
+
+
+class TestLife:
+    async def test_from_the_creation_to_the_deletion(self, tmp_path: Path) -> None:
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            await peer.create("s")
+            life = await _life(peer)  # it has no files yet
+            await peer.declare("s")
+            await peer.store([b"x"])
+            assert await _life(peer) == life
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            assert await _life(peer) == life
+            assert await peer.code(c.Delete, "s") == OK
+            await peer.create("s")
+            other = await _life(peer)
+            await peer.subscribe("s", NEXT)
+            assert await _life(peer) == other != life
+
+
 class TestRestart:
     async def test_everything_is_still_there(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:

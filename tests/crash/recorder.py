@@ -201,12 +201,18 @@ class RecordingDisk:
             tree.change(following[0]._replace(data=following[0].data[:torn]))
         return tree
 
+    def synced(self, count: int) -> Tree:
+        """The least that is there after `count` operations: what was synced."""
+        return self._cut(count, lambda: False, Random(0), in_order=False)
+
     def power_cut(self, count: int, random: Random) -> Tree:
         """Something that a power failure can leave after `count` operations."""
-        done = self.operations[:count]
         share = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         in_order = random.random() < 0.3  # as most file systems do with names
-        keep: Callable[[], bool] = lambda: random.random() < share  # noqa: E731
+        return self._cut(count, lambda: random.random() < share, random, in_order=in_order)
+
+    def _cut(self, count: int, keep: Callable[[], bool], random: Random, *, in_order: bool) -> Tree:
+        done = self.operations[:count]
         tree = _copy(self.start)
         self._cut_names(tree, done, keep, in_order=in_order)
         last_sync = {op.node: n for n, op in enumerate(done) if isinstance(op, Sync)}

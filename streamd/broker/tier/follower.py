@@ -601,7 +601,9 @@ def _figures(manifest: Manifest) -> LogFigures:
     segments = manifest.segments
     if not segments:
         return NO_FIGURES._replace(
-            first_offset=manifest.next_offset, next_offset=manifest.next_offset
+            first_offset=manifest.next_offset,
+            next_offset=manifest.next_offset,
+            life=manifest.stream.creation,
         )
     lost = sum(d.next_offset - d.first_offset for one in segments for d in one.damage)
     last = [one.last_chunk_id for one in segments if one.last_chunk_id is not None]
@@ -618,4 +620,5 @@ def _figures(manifest: Manifest) -> LogFigures:
         next((one.last_timestamp_ms for one in reversed(segments) if one.last_timestamp_ms), 0),
         None,
         0,
+        life=manifest.stream.creation,
     )

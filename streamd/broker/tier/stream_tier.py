@@ -392,7 +392,7 @@ class TieredStream:
         if log.manifest is None:
             if not log.policy.tier or next_unstored(log) is None:
                 return log.policy.tier
-            if not await self._begin(stream):
+            if not await self._begin(stream, log):
                 return False
         assert log.manifest is not None  # noqa: S101 - see above
         if self._attempt is not None:
@@ -401,10 +401,9 @@ class TieredStream:
         found = await ask(look_up, self._parts.store, known.stream, known.segments)
         return await self._take(stream, log, found)
 
-    async def _begin(self, stream: Stream) -> bool:
+    async def _begin(self, stream: Stream, log: Log) -> bool:
         """Give it a place in the store, before anything is there."""
-        creation = f"{self._parts.now_ms():012x}{random_name()[:8]}"
-        key = self._key = StreamKey(self.virtual_host, self.name, creation)
+        key = self._key = StreamKey(self.virtual_host, self.name, log.life)
         manifest = self._next_manifest(None, key, ())
         return await stream.keep_manifest(replace(manifest, revision=0))
 

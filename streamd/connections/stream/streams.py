@@ -7,6 +7,7 @@ from functools import partial
 from segments import SegmentsError, Start
 from segments.filter_stats import newest
 from segments.keys.schedule import KeyFigures
+from segments.marks import life_number
 from segments.segment import Segment
 from streamd.auth.users import Right
 from streamd.broker import threads
@@ -293,6 +294,7 @@ def _statistics(figures: LogFigures) -> tuple[Statistic, ...]:
 
 def _description(figures: LogFigures) -> tuple[Statistic, ...]:
     lost, raised = figures.num_lost, figures.raised_segment_bytes
+    life = life_number(figures.life)
     return (
         *_statistics(figures),
         Statistic("messages", figures.num_messages),
@@ -304,6 +306,7 @@ def _description(figures: LogFigures) -> tuple[Statistic, ...]:
         *(_key_statistics(figures.keys) if figures.keys is not None else ()),
         *((Statistic("segment_bytes_raised_to", raised),) if raised else ()),
         *((Statistic("lost_messages", lost),) if lost else ()),
+        *((Statistic("life", life),) if life is not None else ()),
     )
 
 

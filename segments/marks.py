@@ -1,0 +1,45 @@
+"""Empty files in a stream's folder whose names say something that must not be lost with a content.
+
+life-ID     the life of the stream: from its creation to its deletion. One that is deleted and
+            created again has another. The store knows the stream under the same id.
+tier-ID     the store has something of it, so that there has to be a copy of its manifest, see
+            tier/local_copy.py
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from segments.disk import Disk
+
+LIFE = "life-"
+STORED = "tier-"
+_NUMBER_DIGITS, _NUMBERS = 16, 1 << 63
+_HEX = re.compile(r"[0-9a-f]+")
+
+
+def marked(names: Iterable[str], kind: str) -> list[str]:
+    """What the marks of a kind say among the names of the files in a folder, in order."""
+    return sorted(name.removeprefix(kind) for name in names if name.startswith(kind))
+
+
+def put_mark(disk: Disk, folder: str, kind: str, what: str) -> None:
+    """Make a mark, which is not there; the folder is to be synced afterwards.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    disk.create(str(PurePath(folder, kind + what))).close()
+
+
+def new_life() -> str:
+    """16 hexadecimal digits: the time in ms and a random number, so that later ones are greater."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(2).hex()}"
+
+
+def life_number(life: str) -> int | None:
+    """A life as a number of 63 bits; None where it is not known, or not a hexadecimal number."""
+    digits = life[:_NUMBER_DIGITS]
+    return int(digits, 16) % _NUMBERS if _HEX.fullmatch(digits) else None
