@@ -1,16 +1,26 @@
 """What connections of all protocols have in common: their life from login to end.
 
 Whatever goes wrong on a connection ends it and nothing else.
+
+An end that the server wants is in one order, whoever wants it: the server that stops, an
+administrator, a user or virtual host that is deleted, a password that is changed.
+
+1. Nothing more is taken from the peer; what has arrived is carried out, as far as its user still
+   may.
+2. What was published is stored and confirmed, within ARRIVED_SECONDS.
+3. Everything is given back. The peer is told, and has FAREWELL_SECONDS to read that.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.config import ARRIVED_SECONDS, FAREWELL_SECONDS
 from streamd.connections.registry import (
     ConnectionRegistry,
     ConsumerFacts,
@@ -21,6 +31,8 @@ from streamd.net.duplex import Duplex, Ended, Sender, Stopped
 from streamd.net.transport import Transport, TransportClosed
 
 logger = logging.getLogger(__name__)
+
+SHUTDOWN = "broker forced connection closure with reason 'shutdown'"  # as RabbitMQ says it
 
 
 class OpenSession(Protocol):
@@ -34,6 +46,9 @@ class OpenSession(Protocol):
 
     def check_rights(self) -> None:
         """Rights may have changed: end what is not allowed any more."""
+
+    async def settled(self) -> None:
+        """Return when everything the connection has published is stored or refused."""
 
     def close(self) -> None:
         """The connection ended: give everything back."""
@@ -64,6 +79,8 @@ class BaseConnection(ABC):
         self._outbox = self._duplex.outbox
         self._ended = trio.Event()
         self._everything = trio.CancelScope()
+        self._arrived = trio.CancelScope()
+        self._reason = ""
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
@@ -109,8 +126,13 @@ class BaseConnection(ABC):
         """Serve the open connection; see `_serve_open`."""
 
     @abstractmethod
+    async def _tell(self, reason: str) -> None:
+        """The last that the peer hears; it has a moment to end its side."""
+
     async def stop(self) -> None:
         """The server stops: give the peer what is due to it, then end."""
+        self.end(SHUTDOWN)
+        await self._ended.wait()
 
     async def _serve_open(
         self,
@@ -118,17 +140,19 @@ class BaseConnection(ABC):
         frame_max: int,
         session: OpenSession,
         sender: Sender,
-        read: Callable[[], Awaitable[None]],
+        commands: Callable[[], Awaitable[None]],
         *tasks: Callable[[], Awaitable[None]],
     ) -> None:
         """Read, send and watch until one of these ends, then give everything back.
+
+        An end that the server wants is in order; see the module.
 
         Args:
             login: the result of the login.
             frame_max: agreed, in bytes.
             session: closed at the end.
             sender: sends deliveries.
-            read: carries out what is received.
+            commands: carries out what is received; see CommandLoop.
             tasks: run beside it.
         """
         try:
@@ -138,17 +162,26 @@ class BaseConnection(ABC):
                     nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
                     for task in tasks:
                         nursery.start_soon(task)
-                    with self._registry.listed(
-                        self._transport,
-                        login,
-                        self.protocol,
-                        frame_max,
-                        session.publishers,
-                        session.consumers,
-                        session.check_rights,
-                        self.end,
+                    with (
+                        self._registry.listed(
+                            self._transport,
+                            login,
+                            self.protocol,
+                            frame_max,
+                            session.publishers,
+                            session.consumers,
+                            session.check_rights,
+                            self.end,
+                        ),
+                        self._arrived,
                     ):
-                        await read()
+                        with suppress(Stopped):
+                            await commands()
+                        await session.settled()
+                    session.close()
+                    with trio.move_on_after(FAREWELL_SECONDS):
+                        await self._tell(self._reason)
+                    raise Ended
         except* (Ended, Stopped, TransportClosed):
             pass
         finally:
@@ -156,9 +189,13 @@ class BaseConnection(ABC):
             session.close()
 
     def end(self, reason: str) -> None:
-        """The server wants it to end, for the reason given: others may use its place at once."""
+        """The server wants it to end, for the reason given; see the module for the order."""
+        if self._reason:
+            return
         logger.info("%s: ended, %s", self._transport.peer, reason)
-        self._everything.cancel()
+        self._reason = reason
+        self._duplex.stop_listening()
+        self._arrived.deadline = trio.current_time() + ARRIVED_SECONDS
 
     def _fail(self, error: Exception) -> None:
         """End the connection because of a bug in its code that ran inside another's work."""

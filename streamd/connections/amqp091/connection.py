@@ -233,6 +233,8 @@ class AmqpConnection(BaseConnection):
         session.flush()
         match method:
             case m.ConnectionClose():
+                with trio.move_on_after(CLOSE_SECONDS):
+                    await session.settled()
                 session.close()
                 self._outbox.put(method_frame(0, m.ConnectionCloseOk()))
                 with trio.move_on_after(CLOSE_SECONDS):
@@ -259,11 +261,6 @@ class AmqpConnection(BaseConnection):
     def _cannot_read(self, stream: Stream) -> None:
         self._open_session.stream_is_gone(stream)
 
-    def end(self, reason: str) -> None:
-        """See BaseConnection: the client is told why, and has a moment to agree."""
-        logger.info("%s: ended, %s", self._transport.peer, reason)
-        self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
-
     async def _check(self) -> None:
         """End a connection that does not answer a close."""
         is_closing = False
@@ -273,16 +270,18 @@ class AmqpConnection(BaseConnection):
         logger.info("%s: ended by the server", self._transport.peer)
         raise Ended
 
-    async def stop(self) -> None:
-        """The server stops: confirm what has arrived, then say so, and wait for the answer."""
-        session = self._session
-        if session is not None:
-            session.flush()
-            await session.settled()
-        reason = "broker forced connection closure with reason 'shutdown'"
-        self.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+    async def _tell(self, reason: str) -> None:
+        """Say why, and wait for the answer."""
+        connection = self._connection
+        if connection.is_open:
+            fault = ConnectionFault(ReplyCode.CONNECTION_FORCED, reason)
+            self._outbox.put(connection.close(fault))
         with trio.move_on_after(LINGER_SECONDS):
-            await self._ended.wait()
+            while connection.state is not State.CLOSED:
+                await self._receive()
+                for event in connection.events():
+                    if isinstance(event, Request) and isinstance(event.method, m.ConnectionClose):
+                        self._outbox.put(method_frame(0, m.ConnectionCloseOk()))
         await self._outbox.emptied()
         self._transport.end_sending()
 

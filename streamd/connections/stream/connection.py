@@ -24,7 +24,7 @@ from streamd.connections.stream.delivery import Delivery, Subscription
 from streamd.connections.stream.login import Login
 from streamd.connections.stream.publishers import MESSAGES_A_TURN
 from streamd.connections.stream.session import Session
-from streamd.net.duplex import Ended, Stopped
+from streamd.net.duplex import Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.stream import (
@@ -131,27 +131,20 @@ class StreamConnection(BaseConnection):
 
     async def _serve(self) -> None:
         login = self._login
-        session = self._session = Session(
-            login.context(self._outbox, self._delivery), self._duplex.stop_listening
-        )
+        session = self._session = Session(login.context(self._outbox, self._delivery), self.end)
         self._handle_at_once = session.handle_at_once
         await self._serve_open(
             login,
             login.frame_max,
             session,
             self._delivery,
-            partial(self._read, session),
+            partial(self._carry_out_all, session),
             partial(self._check, session),
         )
 
-    async def _read(self, session: Session) -> None:
+    async def _carry_out_all(self, session: Session) -> None:
         try:
             await CommandLoop[c.ClientCommand | Creates](self._duplex, self).run()
-        except Stopped:
-            await session.settled()
-            session.close()
-            await self._duplex.farewell()
-            raise Ended from None
         except RemoteProtocolError as error:
             fault = error.with_traceback(None)  # which has what was received
         logger.info("%s: %s", self._transport.peer, fault)
@@ -277,13 +270,9 @@ class StreamConnection(BaseConnection):
             if isinstance(command, c.Close):
                 await self._say_last(session, command)
 
-    async def stop(self) -> None:
-        """The server stops: confirm what has arrived, and end without a Close.
-
-        Some clients that get a Close do not come back when the server does.
-        """
-        self._duplex.stop_listening()
-        await self._ended.wait()
+    async def _tell(self, _reason: str) -> None:
+        """End without a Close: some clients that get one do not come back when the server does."""
+        await self._duplex.farewell()
 
 
 def make_connection(

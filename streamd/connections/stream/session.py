@@ -49,15 +49,14 @@ class Session:
 
     Args:
         context: what they work with.
-        stop_listening: has the connection end in order, after what it is doing.
+        end: ends the connection in order, for the reason given.
     """
 
-    def __init__(self, context: Context, stop_listening: Callable[[], None]) -> None:
+    def __init__(self, context: Context, end: Callable[[str], None]) -> None:
         self._context = context
-        self._stop_listening = stop_listening
+        self._end = end
         self._publishers = Publishers(context)
         self._consumers = Consumers(context)
-        self._has_host = True
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
         self._streams, self._finding = Streams(context), Finding(context)
         parts = (
@@ -119,13 +118,12 @@ class Session:
 
     @property
     def must_end(self) -> bool:
-        """Whether the client owes an answer for too long, or the virtual host is gone."""
-        return self._consumers.is_overdue or not self._has_host
+        """Whether the client owes an answer for too long."""
+        return self._consumers.is_overdue
 
     def host_is_gone(self) -> None:
         """See virtual_host.StreamObserver."""
-        self._has_host = False
-        self._stop_listening()
+        self._end(f"vhost '{self._context.host.name}' is deleted")
 
     def close(self) -> None:
         """The connection ended: give everything back."""
