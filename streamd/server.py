@@ -140,7 +140,6 @@ class Server:
         self.addresses: dict[str, Address] = {}
         self.certificates: Certificates | None = None
         self.connections = ConnectionRegistry()
-        directory.add_observer(self.connections)
         self.handshakes = 0
         self._config = config
         self._started = time.monotonic()

@@ -11,9 +11,10 @@ the server, so clients with many connections do not pay for each.
 import hmac
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple
 
 import trio
 
@@ -23,7 +24,7 @@ from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_rows import PermissionRow, UserRow
-from streamd.broker.catalog_writer import CatalogWriter, Check, Turn, permitted
+from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
 from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.broker.names import Name, check_new
 
@@ -45,35 +46,59 @@ class Right(IntEnum):
 
 
 class Account:
-    """A user from its creation to its deletion.
+    """A user as somebody has entered, from then on until that counts no more.
 
-    Another user of the same name, created later, is another account: connections of the first one
-    get none of its rights.
+    Who may still: everything that was begun by somebody who has entered, be it a connection, a
+    session or a request, keeps the account, and asks it, or the `Rights` over it, after every wait.
+    It ends for good when the user is deleted; what was entered with a password ends with that
+    password, too. Another user of the same name, created later, is another account.
 
     Attributes:
         name: of the user.
-        exists: the user was not deleted.
-        num_passwords: that it has had; what was entered with an earlier one ends.
+        ended: why it counts no more, one sentence; empty while it does.
     """
 
     def __init__(self, name: Name) -> None:
         self.name = name
-        self.exists = True
-        self.num_passwords = 1
+        self.ended = ""
+        self._told: dict[object, Callable[[], None]] = {}
+
+    @contextmanager
+    def told(self, changed: Callable[[], None]) -> Iterator[None]:
+        """In this block, call `changed` when it has ended, or its tags or permissions are others.
+
+        That is before the change is answered; `changed` does not wait.
+        """
+        key = object()
+        self._told[key] = changed
+        try:
+            yield
+        finally:
+            del self._told[key]
+
+    def tell(self) -> None:
+        """Its tags or permissions are others."""
+        for changed in list(self._told.values()):
+            changed()
+
+    def end(self, reason: str) -> None:
+        """It counts no more."""
+        self.ended = reason
+        self.tell()
 
 
-class AccountObserver(Protocol):
-    """Learns when users may do less than before, or more."""
+class _Accounts(NamedTuple):
+    """Those of a user: who has entered with the password, and who by a certificate or setting."""
 
-    def rights_changed(self, account: Account) -> None:
-        """The permissions of a user were changed, or it was deleted."""
+    with_password: Account
+    without: Account
 
 
 class Rights:
     """What one user may do in one virtual host, as it is at the moment.
 
     Attributes:
-        account: the user; once it is deleted, it may do nothing.
+        account: the user; once it has ended, it may do nothing.
     """
 
     def __init__(self, directory: "UserDirectory", account: Account, virtual_host: Name) -> None:
@@ -90,7 +115,8 @@ class Rights:
     def may_enter(self) -> bool:
         """Whether the user may do anything at all there."""
         account, host = self.account, self._virtual_host
-        return account.exists and self._directory.permission(account.name, host) is not None
+        permission = self._directory.permission(account.name, host)
+        return not account.ended and permission is not None
 
     @property
     def is_administrator(self) -> bool:
@@ -111,7 +137,7 @@ class Rights:
     def allows(self, right: Right, name: Name) -> bool:
         """Whether the user has this right on the resource `name`."""
         account = self.account  # for each message of AMQP: as few calls as possible
-        if not account.exists:
+        if account.ended:
             return False
         row = self._directory.permission(account.name, self._virtual_host)
         return row is not None and matches(row[2 + right], name[:MOST_LETTERS])
@@ -148,9 +174,8 @@ class UserDirectory:
     def __init__(self, catalog: CatalogWriter) -> None:
         self._catalog = catalog
         self._users: dict[Name, UserRow] = {}
-        self._accounts: dict[Name, Account] = {}
+        self._accounts: dict[Name, _Accounts] = {}
         self._permissions: dict[tuple[Name, Name], PermissionRow] = {}
-        self._observers: list[AccountObserver] = []
         self._known: dict[Name, bytes] = {}  # user to keyed hash of the right password
         self._key = secrets.token_bytes(32)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
@@ -180,28 +205,36 @@ class UserDirectory:
 
     def _add(self, user: UserRow) -> None:
         self._users[user.name] = user
-        self._accounts[user.name] = Account(user.name)
+        self._accounts[user.name] = _Accounts(Account(user.name), Account(user.name))
 
-    def add_observer(self, observer: AccountObserver) -> None:
-        """From now on, tell an observer when the rights of a user change."""
-        self._observers.append(observer)
+    def _replace(self, user: UserRow) -> None:
+        """A user has another password, other tags, or both."""
+        name, known = user.name, self._users[user.name]
+        self._users[name] = user
+        if user.password_hash != known.password_hash:
+            self._known.pop(name, None)
+            accounts = self._accounts[name]
+            self._accounts[name] = accounts._replace(with_password=Account(name))
+            accounts.with_password.end(f"the password of user '{name}' was changed")
+        if user.tags != known.tags:
+            self._tell(name)
 
-    def _tell(self, account: Account | None) -> None:
-        if account is not None:
-            for observer in self._observers:
-                observer.rights_changed(account)
+    def _tell(self, name: Name) -> None:
+        for account in self._accounts.get(name, ()):
+            account.tell()
 
     # -- entering
 
     async def authenticate(self, name: Name, password: bytes, address: str) -> Account | None:
-        """The user, when there is one and the password is right; takes as long when it is not.
+        """The user, as entered with its password, if that is right; takes as long when it is not.
 
         Args:
             name: of the user.
             password: as it was sent.
             address: where it comes from; after too many wrong ones from there it is not checked.
         """
-        account = self._accounts.get(name)
+        accounts = self._accounts.get(name)
+        account = accounts and accounts.with_password
         seen = hmac.digest(self._key, password, "sha256")
         if self._is_known(name, seen):
             return account
@@ -212,7 +245,7 @@ class UserDirectory:
         is_right = await self._throttle.judge(address, look)
         if is_right is None:
             logger.warning("%s: a password was not checked, after too many wrong ones", address)
-        return account if is_right else None
+        return account if is_right and account is not None and not account.ended else None
 
     def _is_known(self, name: Name, seen: bytes) -> bool:
         """Whether the user's password was found to be this one."""
@@ -239,8 +272,10 @@ class UserDirectory:
         async with self._catalog.turn() as turn:
             if self._users.get(user.name) is not user:
                 return  # changed meanwhile
+            stronger = user._replace(password_hash=digest)
             try:
-                await self._keep(turn, user._replace(password_hash=digest))
+                await turn.commit(lambda catalog: catalog.put_user(stronger))
+                self._users[user.name] = stronger  # of the same password: nothing ends
             except Refused as refused:  # the old one still works
                 logger.warning("the password hash of %s stays weak: %s", user.name, refused)
 
@@ -250,13 +285,7 @@ class UserDirectory:
         for name in [name for name in self._users if name not in wanted]:
             self._forget(name)
         for user in users:
-            known = self._users.get(user.name)
-            if known is None:
-                self._add(user)
-            elif known.password_hash != user.password_hash:
-                self._known.pop(user.name, None)
-                self._accounts[user.name].num_passwords += 1
-        self._users = wanted
+            (self._replace if user.name in self._users else self._add)(user)
         before, self._permissions = (
             self._permissions,
             {(row.user, row.virtual_host): row for row in permissions},
@@ -267,28 +296,28 @@ class UserDirectory:
             if before.get((user, host)) != self._permissions.get((user, host))
         )
         for name in changed:
-            self._tell(self._accounts.get(name))
+            self._tell(name)
 
     def _forget(self, name: Name) -> None:
         """A user is not in the catalog any more."""
         del self._users[name]
         self._known.pop(name, None)
         self._permissions = {k: row for k, row in self._permissions.items() if k[0] != name}
-        account = self._accounts.pop(name)
-        account.exists = False
-        self._tell(account)
+        for account in self._accounts.pop(name):
+            account.end(f"user '{name}' is deleted")
 
     def account(self, name: Name) -> Account | None:
-        """The user of that name, as it is known until it is deleted."""
-        return self._accounts.get(name)
+        """The user of that name, as entered without its password."""
+        accounts = self._accounts.get(name)
+        return accounts and accounts.without
 
     def find_user(self, name: Name) -> UserRow | None:
         """The user of that name."""
         return self._users.get(name)
 
     def has_tag(self, account: Account, tag: str) -> bool:
-        """Whether a user was not deleted, and has this tag."""
-        return account.exists and tag in self._users[account.name].tags
+        """Whether an account has not ended, and its user has this tag."""
+        return not account.ended and tag in self._users[account.name].tags
 
     def permission(self, user: Name, virtual_host: Name) -> PermissionRow | None:
         """What a user may do in a virtual host; None when it may not even enter."""
@@ -315,6 +344,8 @@ class UserDirectory:
         is_new: bool | None = None,
     ) -> bool:
         """Add a user or change one; None leaves a value unchanged, in a new user empty.
+
+        What was begun with the password before ends.
 
         Args:
             name: of the user.
@@ -348,18 +379,9 @@ class UserDirectory:
             if tags is not None:
                 self.check_tags(name, tags)
                 user = user._replace(tags=tuple(sorted(set(tags))))
-            await self._keep(turn, user)
-            self._known.pop(name, None)
-            if known is None or user.password_hash != known.password_hash:
-                self._accounts[name].num_passwords += 1
+            await turn.commit(lambda catalog: catalog.put_user(user))
+            (self._add if known is None else self._replace)(user)
             return known is None
-
-    async def _keep(self, turn: Turn, user: UserRow) -> None:
-        await turn.commit(lambda catalog: catalog.put_user(user))
-        if user.name in self._users:
-            self._users[user.name] = user
-        else:
-            self._add(user)
 
     async def remove_user(self, name: Name, check: Check = permitted) -> None:
         """Remove a user, except the last administrator; see CatalogWriter.turn for `check`.
@@ -401,7 +423,7 @@ class UserDirectory:
             is_new = self.permission(row.user, row.virtual_host) is None
             await turn.commit(lambda catalog: catalog.put_permission(row))
             self.add_permission(row)
-            self._tell(self._accounts.get(row.user))
+            self._tell(row.user)
             return is_new
 
     async def remove_permission(
@@ -417,7 +439,7 @@ class UserDirectory:
                 raise NoSuch(f"{user} has no permissions in {virtual_host}")
             await turn.commit(lambda catalog: catalog.remove_permission(user, virtual_host))
             del self._permissions[user, virtual_host]
-            self._tell(self._accounts.get(user))
+            self._tell(user)
 
     def add_permission(self, row: PermissionRow) -> None:
         """Apply permissions of a user; the catalog has them already."""
@@ -425,7 +447,10 @@ class UserDirectory:
 
     def forget_virtual_host(self, name: Name) -> None:
         """Drop the permissions in a virtual host; the catalog has them no longer."""
-        self._permissions = {key: p for key, p in self._permissions.items() if key[1] != name}
+        before = self._permissions
+        self._permissions = {key: p for key, p in before.items() if key[1] != name}
+        for user in dict.fromkeys(user for user, host in before if host == name):
+            self._tell(user)
 
     def check_user(self, name: Name) -> None:
         """Raise Refused unless there is such a user."""

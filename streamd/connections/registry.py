@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamd.auth.users import Account, Rights
@@ -154,12 +155,6 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
-    def rights_changed(self, account: Account) -> None:
-        """See users.AccountObserver: at once, what is not allowed any more ends."""
-        for connection in self:
-            if connection.account is account:
-                _check(connection)
-
     @contextmanager
     def listed(
         self,
@@ -191,16 +186,16 @@ class ConnectionRegistry:
             end=end,
         )
         self.add(live)
-        _check(live)  # the user may have been deleted while it logged in
         try:
-            yield
+            with live.account.told(partial(_check, live)):
+                _check(live)  # something may have been taken away while it logged in
+                yield
         finally:
             self.discard(live)
 
 
 def _check(connection: LiveConnection) -> None:
-    """End a connection whose user was deleted; of another, what the user may not do any more."""
-    if connection.account.exists:
-        connection.check_rights()
-    else:
-        connection.end(f"user '{connection.user}' is deleted")
+    """End what the user may not do any more, and the connection when its login counts no more."""
+    connection.check_rights()
+    if connection.account.ended:
+        connection.end(connection.account.ended)

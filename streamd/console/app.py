@@ -134,7 +134,7 @@ class Console:
             return False
         request.scope[SESSION] = session
         request.scope["user"] = session.caller
-        note_entered(request)
+        note_entered(request, session.caller)
         return True
 
     def _to_login(self, request: Request) -> Response:

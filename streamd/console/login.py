@@ -52,18 +52,15 @@ class LoginPages:
     async def _log_in(self, request: Request) -> Response:
         form = await read_form(request, None)
         name, password, wanted = form.name("user"), form.raw("password"), form.raw("next")
-        before = self._directory.account(name)
-        num_passwords = before.num_passwords if before else 0
         try:
             caller = await log_in(self._directory, self._traffic, request, name, password.encode())
         except AuthenticationError as error:
             return await self._show(request, wanted, name, str(error))
-        note_entered(request)
+        note_entered(request, caller)
         old: Session | None = request.scope.get(SESSION)
         if old is not None:
             self._site.sessions.end(old)
-        is_same = caller.account is before  # or the user was deleted and created anew meanwhile
-        session = self._site.sessions.begin(caller, num_passwords if is_same else 0)
+        session = self._site.sessions.begin(caller)
         logger.info("%s: %s has logged in to the console", client_host(request), caller.name)
         answer = self._site.go(request, self._target(wanted))
         self._set_cookie(request, answer, session.identity)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from streamd.auth.users import Account, UserDirectory
+from streamd.auth.users import UserDirectory
 from streamd.http_api.caller import Caller, has_a_tag, may_come_from
 
 IDLE_SECONDS = 3_600
@@ -32,7 +32,6 @@ class Session:
 
     Attributes:
         caller: its user.
-        num_passwords: that the user had had when it logged in.
         began_at, used_at: on the clock of the event loop, in seconds.
         identity: what its cookie says; a secret.
         csrf: what its forms say, so that no other page can send them; a secret of its own.
@@ -41,7 +40,6 @@ class Session:
     """
 
     caller: Caller
-    num_passwords: int
     began_at: float = field(default_factory=trio.current_time)
     used_at: float = field(default_factory=trio.current_time)
     identity: str = field(default_factory=_token, repr=False)
@@ -69,14 +67,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, caller: Caller, num_passwords: int) -> Session:
-        """A new session.
-
-        Args:
-            caller: its user, which has just logged in.
-            num_passwords: that the user had had when its password was looked at.
-        """
-        session = Session(caller, num_passwords)
+    def begin(self, caller: Caller) -> Session:
+        """A new session of a user that has just logged in."""
+        session = Session(caller)
         own = [s for s in self._open.values() if s.caller.account is caller.account]
         if len(own) >= MAX_OF_A_USER:
             self.end(own[0])
@@ -104,16 +97,13 @@ class Sessions:
 
     def goes_on(self, session: Session) -> bool:
         """Whether nothing has ended a session; what takes long asks now and then."""
-        now, account = trio.current_time(), session.caller.account
+        now = trio.current_time()
         return (
             not session.has_ended
             and now - session.used_at < IDLE_SECONDS
             and now - session.began_at < SECONDS
-            and self._is_entitled(account, session.num_passwords)
+            and has_a_tag(self._directory, session.caller.account)
         )
-
-    def _is_entitled(self, account: Account, num_passwords: int) -> bool:
-        return account.num_passwords == num_passwords and has_a_tag(self._directory, account)
 
     def end(self, session: Session) -> None:
         """End a session."""

@@ -20,6 +20,7 @@ from streamd.http_api.browsers import BrowserGuard, form_refusal
 from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
+from streamd.http_api.entitled import Entitled
 from streamd.http_api.exchanges import ExchangePaths
 from streamd.http_api.found_messages import MessagePaths
 from streamd.http_api.health import OPEN_PATHS, HealthPaths
@@ -140,7 +141,7 @@ def make_app(
     )
     app.router.redirect_slashes = False
     # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
-    guarded = _Front(app, prefix, pages)
+    guarded = Entitled(_Front(app, prefix, pages))
     return UnreadBodies(BrowserGuard(guarded, hosts, service.broker.traffic.http_refused))
 
 

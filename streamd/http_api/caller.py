@@ -26,6 +26,7 @@ from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import REFUSAL_SECONDS
+from streamd.http_api.entitled import note_reader
 from streamd.http_api.health import needs_no_login
 from streamd.net.transport import is_local_address
 
@@ -121,7 +122,7 @@ class BasicAuthentication(AuthenticationBackend):
             return None
         name, password = _read_credentials(conn.headers.get("authorization", ""))
         caller = await log_in(self._directory, self._traffic, conn, name, password)
-        note_entered(conn)
+        note_entered(conn, caller)
         return None, caller
 
 
@@ -161,13 +162,14 @@ def may_come_from(name: Name, host: str) -> bool:
 
 
 def has_a_tag(directory: UserDirectory, account: Account) -> bool:
-    """Whether a user exists, and has one of the tags that let in."""
+    """Whether an account has not ended, and its user has one of the tags that let in."""
     return any(directory.has_tag(account, tag) for tag in _TAGS)
 
 
-def note_entered(conn: HTTPConnection) -> None:
+def note_entered(conn: HTTPConnection, caller: Caller) -> None:
     """The user of a request is known: its connection has to make room for no other one."""
     getattr(conn.state, ENTERED, _nothing)()
+    note_reader(conn, caller.account)
 
 
 def _nothing() -> None:

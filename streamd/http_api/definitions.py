@@ -177,6 +177,8 @@ async def take_definitions(
 ) -> None:
     """Create whatever is missing, each kind after those that it needs.
 
+    The caller itself comes last: with another password, or fewer tags, it may do no more.
+
     Args:
         service: where.
         caller: who wants it, an administrator.
@@ -190,37 +192,32 @@ async def take_definitions(
     """
     taken.left_out += [name for name in _LEFT_OUT if document.get(name)]
     takers = _Takers(service, caller)
-    for name, take in takers.by_kind().items():
-        async for row in in_turns(await _rows(document, name), _ROWS_A_TURN):
+    itself: list[Row] = []
+    for kind in takers.by_kind:
+        async for row in in_turns(await _rows(document, kind), _ROWS_A_TURN):
             if virtual_host is not None:
                 row["vhost"] = virtual_host
-            try:
-                is_new = await take(row)
-            except NotServed as reason:
-                taken.left_out.append(str(reason))
-            except (BadRequest, Refused) as error:
-                if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
-                    raise  # not about this row: the caller may not do it any more
-                reason_text = error.details if isinstance(error, Refused) else error
-                raise BadRequest(f"{name}, {_shown(row)!r}: {reason_text}") from error
+            if kind == "users" and row.get("name") == caller.name:
+                itself.append(row)
             else:
-                (taken.new if is_new else taken.known)[name] += 1
+                await takers.take(kind, row, taken)
+    for row in itself:
+        await takers.take("users", row, taken)
 
 
 class _Takers:
-    """Take over one row of definitions; each says whether it is new.
+    """Take over rows of definitions, one at a time.
 
-    What the server does not have raises NotServed.
+    Attributes:
+        by_kind: says whether a row is new; raises NotServed where the server does not have it.
     """
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service = service
         self._caller = caller
         self._check = caller.require_administrator
-
-    def by_kind(self) -> dict[str, Callable[[Row], Awaitable[bool]]]:
-        """In the order in which they need each other."""
-        return {
+        # In the order in which they need each other.
+        self.by_kind: dict[str, Callable[[Row], Awaitable[bool]]] = {
             "vhosts": self._take_host,
             "users": self._take_user,
             "permissions": self._take_permission,
@@ -228,6 +225,20 @@ class _Takers:
             "exchanges": self._take_exchange,
             "bindings": self._take_binding,
         }
+
+    async def take(self, kind: str, row: Row, taken: Taken) -> None:
+        """Take over one row; see `take_definitions`."""
+        try:
+            is_new = await self.by_kind[kind](row)
+        except NotServed as reason:
+            taken.left_out.append(str(reason))
+        except (BadRequest, Refused) as error:
+            if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
+                raise  # not about this row: the caller may not do it any more
+            reason_text = error.details if isinstance(error, Refused) else error
+            raise BadRequest(f"{kind}, {_shown(row)!r}: {reason_text}") from error
+        else:
+            (taken.new if is_new else taken.known)[kind] += 1
 
     async def _take_host(self, row: Row) -> bool:
         return await put_host(self._service, self._caller, name_in(row, "name"))

@@ -20,6 +20,7 @@ from streamd.broker.errors import Refused
 from streamd.http_api.app import not_authenticated
 from streamd.http_api.browsers import BrowserGuard
 from streamd.http_api.caller import BasicAuthentication, caller_of
+from streamd.http_api.entitled import Entitled
 from streamd.http_api.messages import error_answer, refused_answer
 from streamd.http_api.service import Service
 from streamd.http_api.unread import UnreadBodies
@@ -168,4 +169,4 @@ def make_metrics_app(
     login = Middleware(AuthenticationMiddleware, backend=backend, on_error=not_authenticated)
     app = Starlette(routes=MetricsPaths(scrapes).routes, middleware=[login] if needs_login else [])
     app.router.redirect_slashes = False
-    return UnreadBodies(BrowserGuard(app, hosts, traffic.http_refused))
+    return UnreadBodies(BrowserGuard(Entitled(app), hosts, traffic.http_refused))

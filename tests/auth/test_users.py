@@ -293,6 +293,8 @@ class TestVirtualHosts:
         await peer.create("s")
         await must(peer, "vhost.add", name="team/a")
         await must(peer, "user.passwd", name="guest", password="guest-secret")
+        await peer.ended()  # it had entered with the password before
+        peer = await enter(server, "guest")
         other = await enter(server, "guest", "team/a")
         assert await other.code(c.StreamStats, "s") == NO_STREAM
         await other.create("s")

@@ -5,6 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
+from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.names import as_sent
 from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
@@ -40,6 +41,7 @@ async def test_a_deleted_user_gets_a_close_over_amqp(server: Harness) -> None:
     await peer.consume("s", prefetch=1)
     await server.server.directory.remove_user(as_sent("ada"))
     await peer.publish("s", b"too late")
+    await peer.expect(m.BasicCancel)
     closed = await peer.expect(m.ConnectionClose)
     assert (closed.code, closed.text) == (320, "CONNECTION_FORCED - user 'ada' is deleted")
     await peer.send(m.ConnectionCloseOk(), 0)
@@ -59,6 +61,7 @@ async def test_a_user_deleted_while_its_request_waits(
         await wait_all_tasks_blocked()
         await peer.send(declare("s"))  # its turn comes after that of the deletion
         await wait_all_tasks_blocked()
+    assert (await peer.expect(m.ChannelClose)).code == 403
     assert (await peer.expect(m.ConnectionClose)).code == 320
     await peer.send(m.ConnectionCloseOk(), 0)
     await peer.ended()
@@ -147,7 +150,8 @@ async def test_what_is_taken_away_while_a_message_is_on_its_way_to_many_streams(
         assert (await peer.expect(m.ChannelClose)).code == 403
     await peer.send(m.ChannelCloseOk())
 
-    await add_user(server, "ada")
+    everything = PermissionRow("ada", "/", *[".*"] * 3)
+    await server.server.directory.put_permission(everything)
     await peer.open()
     assert not session.publish(message)
     await server.server.directory.remove_user(as_sent("ada"))

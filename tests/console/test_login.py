@@ -175,7 +175,7 @@ async def test_a_session_ends_with_time() -> None:
     def goes_on() -> bool:
         return sessions.find(session.identity, "") is session
 
-    session = sessions.begin(caller, 1)
+    session = sessions.begin(caller)
     await trio.sleep(IDLE_SECONDS - 1)
     assert goes_on()
     await trio.sleep(IDLE_SECONDS - 1)
@@ -184,7 +184,7 @@ async def test_a_session_ends_with_time() -> None:
     await trio.sleep(IDLE_SECONDS)
     assert not sessions.goes_on(session)
     assert not goes_on()
-    session = sessions.begin(caller, 1)
+    session = sessions.begin(caller)
     for _ in range(SECONDS // IDLE_SECONDS * 2 - 1):
         await trio.sleep(IDLE_SECONDS / 2)
         assert goes_on()
@@ -204,15 +204,15 @@ async def test_there_are_so_many_sessions_at_most(server: Harness) -> None:
         return Caller(directory, account)
 
     ada = await caller("ada")
-    opened = [sessions.begin(ada, ada.account.num_passwords) for _ in range(MAX_OF_A_USER)]
+    opened = [sessions.begin(ada) for _ in range(MAX_OF_A_USER)]
     assert sessions.find(opened[0].identity, "") is opened[0]  # so the second is the oldest
-    sessions.begin(ada, ada.account.num_passwords)
+    sessions.begin(ada)
     assert len(sessions) == MAX_OF_A_USER
     assert [s.has_ended for s in opened[:3]] == [False, True, False]
     for n in range(MAX_SESSIONS // MAX_OF_A_USER):
         other = await caller(f"user-{n}")
         for _ in range(MAX_OF_A_USER):
-            sessions.begin(other, other.account.num_passwords)
+            sessions.begin(other)
         assert len(sessions) <= MAX_SESSIONS
     assert len(sessions) == MAX_SESSIONS
     assert all(session.has_ended for session in opened)

@@ -477,9 +477,10 @@ async def test_messages_go_the_same_ways_after_an_import(tmp_path: Path) -> None
         expected = await publish_all(server, amqp)
     assert expected == [1, 2, 2, 2]
     async with harness(tmp_path / "two") as server:
-        http, amqp, peer = Http(server), await open_peer(server), await server.peer()
+        http = Http(server)
         assert await http.code("POST", "definitions", exported) == 204
         assert await http.code("POST", "definitions", exported) == 204
+        amqp, peer = await open_peer(server), await server.peer()
         assert await http.get("definitions") == exported
         assert await publish_all(server, amqp) == expected
         assert (await peer.ask(c.Partitions, "super")).streams == ("c", "d")

@@ -586,8 +586,9 @@ async def test_definitions_go_out_and_come_in(tmp_path: Path) -> None:
         assert (await Http(server).get("definitions/other")) == of_host
 
 
-async def test_definitions_of_rabbitmq_are_taken(http: Http, peer: Peer) -> None:
+async def test_definitions_of_rabbitmq_are_taken(http: Http, server: Harness) -> None:
     answer = await http.ask("POST", "definitions", RABBITMQ.read_bytes())
+    peer = await server.peer()
     assert answer.status_code == 200
     assert answer.json() == {"left_out": ["global_parameters"]}
     names = [row["name"] for row in await http.get("queues")]

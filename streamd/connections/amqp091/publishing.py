@@ -195,7 +195,8 @@ class Publishing:
         (work, message), self._unfinished = self._unfinished, None
         self.flush()
         targets = await work.finish()
-        self._require(as_sent(message.content.method.exchange))  # it may have gone meanwhile
+        exchange = as_sent(message.content.method.exchange)
+        self._require(exchange)  # it may have gone meanwhile
         raw, most = message.stored(), message.targets_a_turn
         values: list[bytes] = []  # of all, before one of the streams has it
         for target in targets:
@@ -204,6 +205,7 @@ class Publishing:
                 await trio.lowlevel.checkpoint()
         tag = self._next_tag(targets, message)
         for at in range(0, len(targets), most):
+            self._require_right(exchange)
             places = slice(at, at + most)
             self._gather(
                 message.channel, tag, raw, zip(targets[places], values[places], strict=True)
@@ -296,12 +298,7 @@ class Publishing:
 
     def _require(self, exchange: Name) -> None:
         """Raise ChannelFault unless the user may publish there, and clients may at all."""
-        name = exchange or _DEFAULT_IN_RIGHTS
-        if not self._rights.allows(Right.WRITE, name):
-            raise access_refused(
-                f"write access to exchange '{name}' in vhost '{self._host.name}' refused for user "
-                f"'{self._rights.user}'"
-            )
+        self._require_right(exchange)
         if exchange != DEFAULT_EXCHANGE:
             try:
                 row = self._host.exchanges.find(exchange)
@@ -311,6 +308,14 @@ class Publishing:
                 raise access_refused(
                     f"cannot publish to internal exchange '{exchange}' in vhost '{self._host.name}'"
                 )
+
+    def _require_right(self, exchange: Name) -> None:
+        name = exchange or _DEFAULT_IN_RIGHTS
+        if not self._rights.allows(Right.WRITE, name):
+            raise access_refused(
+                f"write access to exchange '{name}' in vhost '{self._host.name}' refused for user "
+                f"'{self._rights.user}'"
+            )
 
     def _known(self, exchange: Name, key: str) -> list[_Target] | None:
         """Where messages with this key went since anything was declared or bound."""

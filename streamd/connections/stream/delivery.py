@@ -90,7 +90,7 @@ class Subscription(QueuedConsumer):
         self._on_close = on_close
         self._has_warned = self._waits_for_all = False
         if interest.group is not None:
-            stream.standing.add_user(interest.group, self.selector_has_changed)
+            stream.standing.add_user(interest.group)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         stream.hold()
         delivery.traffic.consumers += 1
@@ -242,15 +242,11 @@ class Subscription(QueuedConsumer):
         """Tell nobody: the connection ends, and its client asks again on the next one."""
         self._watchers.clear()
 
-    def selector_has_changed(self) -> None:
-        """Its group's selector is another one on the server that writes: the client asks again."""
-        self._delivery.begin_anew(self)
-
     def close(self) -> None:
         """Stop for good."""
         if not self.is_closed:
             if self.interest.group is not None:
-                self.stream.standing.remove_user(self.interest.group, self.selector_has_changed)
+                self.stream.standing.remove_user(self.interest.group)
             self._delivery.traffic.consumers -= 1
             self.deactivate()
             self.end_state()
@@ -341,18 +337,6 @@ class Delivery:
     def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
         """The stream of a subscription cannot be read: all that read it on this connection end."""
         logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
-        self._cannot_read(subscription.stream)
-
-    def begin_anew(self, subscription: Subscription) -> None:
-        """What a subscription was told does not hold any more: it ends, and its client is told.
-
-        So do all that read the stream on this connection: no client is told of one alone.
-        """
-        logger.info(
-            "stream %s: the standing selector of group %s has changed; its consumers begin anew",
-            subscription.stream.name,
-            subscription.interest.group,
-        )
         self._cannot_read(subscription.stream)
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
@@ -452,7 +436,9 @@ class Delivery:
                 parts.clear()
                 chunks.clear()
                 reader.drop_readahead()
-                for head, file, position, size, chunk_id, start in rest:
+                for number, (head, file, position, size, chunk_id, start) in enumerate(rest):
+                    if number and subscription.is_closed:
+                        break  # what had begun is whole; nothing follows, see `Delivery.remove`
                     await transport.send(head, more=True)
                     try:
                         await transport.send_file(file, position, size)

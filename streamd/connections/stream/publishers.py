@@ -205,6 +205,8 @@ class Publishers:
             self._give(publisher, stream, stream.contract.check(entries))
 
     def _give(self, publisher: StreamPublisher, stream: Stream, checked: Checked) -> None:
+        if publisher.is_deleted:  # while its messages were checked: the right or the stream is gone
+            return
         if checked.refused_ids:
             publisher.refuse(checked.refused_ids, Reason.PRECONDITION_FAILED)
         if checked.entries is not None:
