@@ -81,6 +81,11 @@ def plain(value: object) -> dict[str, Any]:
     return value
 
 
+def numbers(value: object) -> dict[str, int]:
+    """Names with numbers."""
+    return {text(name): number(one) for name, one in plain(value).items()}
+
+
 def shown(value: object) -> str:
     """As much of a value as fits into a sentence."""
     if isinstance(value, list | dict):

@@ -108,6 +108,8 @@ class Manifest:
         arguments: the stream was declared with, and settings that were changed, as in the catalog.
         settings: see above.
         tracking: None while there is nothing to know.
+        marked: since which offset its chunks have the token of a standing selector, if they need
+            it, by token in hexadecimal digits.
         is_deleted: the stream is no more, and its objects are about to go.
     """
 
@@ -120,6 +122,7 @@ class Manifest:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     tracking: StoredTracking | None = None
+    marked: Mapping[str, int] = field(default_factory=dict)
     is_deleted: bool = False
 
     @property
@@ -213,6 +216,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "arguments": dict(manifest.arguments),
         "settings": dict(manifest.settings),
         "tracking": None if tracking is None else [*tracking[:3], *tracking.file],
+        "marked": dict(manifest.marked),
         "deleted": manifest.is_deleted,
     }
     body = b"".join([_encoded(head), *(segment.line for segment in manifest.segments)])
@@ -292,6 +296,7 @@ def _decoded(head: dict[str, Any], segments: tuple[StoredSegment, ...]) -> Manif
         arguments=fields.plain(head["arguments"]),
         settings=fields.plain(head["settings"]),
         tracking=None if tracking is None else _tracking(*tracking),
+        marked=fields.numbers(head.get("marked", {})),
         is_deleted=fields.flag(head["deleted"]),
     )
 

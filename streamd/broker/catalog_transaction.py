@@ -41,11 +41,12 @@ class Transaction:
         for virtual_host, name in names:
             self.put_files(virtual_host, name)
 
-    def put_settings(self, row: StreamRow) -> None:
-        """Replace a stream's settings."""
-        values = (arguments_to_json(row.settings), row.virtual_host, row.name)
-        update = "UPDATE streams SET settings = ? WHERE virtual_host = ? AND name = ?"
-        self._db.execute(update, values)
+    def put_arguments(self, row: StreamRow) -> None:
+        """Replace a stream's arguments and settings."""
+        arguments, settings = map(arguments_to_json, (row.arguments, row.settings))
+        update = "UPDATE streams SET arguments = ?, settings = ?"
+        where = "WHERE virtual_host = ? AND name = ?"
+        self._db.execute(f"{update} {where}", (arguments, settings, row.virtual_host, row.name))
 
     def remove_streams(self, virtual_host: str, names: Iterable[str]) -> None:
         """Remove streams with their selectors and the bindings that lead to them."""

@@ -12,7 +12,7 @@ does this for each message.
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from segments.selector import (
     SelectorError,
     parse_selector,
 )
+from segments.tier.manifest import Manifest
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of, unpacked_size
 
@@ -98,7 +99,11 @@ def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
 
 
 class StandingSelectors:
-    """The standing selectors of one stream.
+    """The standing selectors of one stream, and from where on chunks are marked for each.
+
+    The catalog says which there are, and a manifest says the same of the segments that it names.
+    What comes from a store may be of two moments: a selector may have been removed and added in
+    between. So both have to say that a chunk is marked, or else nobody skips it.
 
     Args:
         rows: those that are registered already. One that cannot be read, because another version
@@ -109,22 +114,57 @@ class StandingSelectors:
     """
 
     def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
-        self._users: Counter[str] = Counter()
-        self._take(rows)
+        self._users: dict[str, list[Callable[[], None]]] = {}
+        self._marked: Mapping[str, int] = {}
+        self._unmarked_before = 0  # for tokens that are not there
+        self._rows: dict[str, StandingSelector] = {}
+        self._take(list(rows))
 
     def follow(self, rows: Iterable[StandingSelector]) -> None:
-        """What is registered on the server that writes."""
-        rows = list(rows)
-        if sorted(rows) != sorted(self._rows.values()):
+        """What is registered on the server that writes; users of what is not so any more end."""
+        rows = sorted(rows)
+        if rows != sorted(self._registered):
+            before = self._rows
             self._take(rows)
+            self._end_users(before)
 
-    def _take(self, rows: Iterable[StandingSelector]) -> None:
+    def rest_on(self, manifest: Manifest) -> None:
+        """Chunks of the log are those that a manifest names, and what is written from now on.
+
+        Users of a selector for which fewer of them are marked than they were told end.
+        """
+        self._marked, self._unmarked_before = manifest.marked, manifest.next_offset
+        before = self._rows
+        self._rows = {row.group: self._certain(row) for row in before.values()}
+        self._end_users(before)
+
+    def marked(self) -> dict[str, int]:
+        """See Manifest.marked: of the chunks that there are now."""
+        found: dict[str, int] = {}
+        for row in self._rows.values():
+            token = row.token.hex()
+            found[token] = min(row.since, found.get(token, row.since))
+        return found
+
+    def _certain(self, row: StandingSelector) -> StandingSelector:
+        stored = self._marked.get(row.token.hex(), self._unmarked_before)
+        return row._replace(since=max(row.since, stored))
+
+    def _end_users(self, before: dict[str, StandingSelector]) -> None:
+        for group, old in before.items():
+            row = self._rows.get(group)
+            if row is None or row.token != old.token or row.since > old.since:
+                for end in list(self._users.get(group, ())):
+                    end()
+
+    def _take(self, rows: list[StandingSelector]) -> None:
         self.matches: Counter[bytes] = Counter()
-        self._rows: dict[str, StandingSelector] = {}
+        self._registered = rows
+        self._rows = {}
         self._changing: dict[str, StandingSelector | None] = {}
         self._unreadable: set[bytes] = set()  # tokens that every chunk gets
         for row in rows:
-            self._rows[row.group] = row
+            self._rows[row.group] = self._certain(row)
             try:
                 row.parse()
             except SelectorError as error:
@@ -133,17 +173,24 @@ class StandingSelectors:
                 logger.error(text, row.group, error)
         self._matchers = self._compiled()
 
-    def add_user(self, group: str) -> None:
-        """A subscription relies on the selector of a group."""
-        self._users[group] += 1
+    def add_user(self, group: str, end: Callable[[], None]) -> None:
+        """A subscription relies on what `matcher` gave for a group.
+
+        Args:
+            group: whose selector it is.
+            end: called when that does not hold any more; the subscription ends.
+        """
+        self._users.setdefault(group, []).append(end)
 
     def num_users(self, group: str) -> int:
         """How many subscriptions rely on the selector of a group."""
-        return self._users[group]
+        return len(self._users.get(group, ()))
 
-    def remove_user(self, group: str) -> None:
+    def remove_user(self, group: str, end: Callable[[], None]) -> None:
         """A subscription of a group has ended."""
-        self._users[group] -= 1
+        self._users[group].remove(end)
+        if not self._users[group]:
+            del self._users[group]
 
     def rows(self) -> list[StandingSelector]:
         """All, by their groups."""
@@ -162,10 +209,8 @@ class StandingSelectors:
 
     def check_unused(self, group: str) -> None:
         """Raise Refused while a group's consumers rely on its selector."""
-        if self._users[group]:
-            details = (
-                f"{self._users[group]} consumers of group {group} are reading with its selector"
-            )
+        if num_users := self.num_users(group):
+            details = f"{num_users} consumers of group {group} are reading with its selector"
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     @contextmanager

@@ -359,6 +359,8 @@ class Stream:
         """Take a log that is open; what was published before is written."""
         services = self._services
         self._log = log
+        if log.manifest is not None:
+            self.standing.rest_on(log.manifest)
         self.traffic.log_opened(log)
         self._writer = LogWriter(
             self.name,
@@ -856,6 +858,7 @@ class Stream:
         """Show what a store has of it to readers; see `LogMaintenance.follow`."""
         if self._maintenance is None:
             return False
+        self.standing.rest_on(manifest)
         return await self._maintenance.follow(manifest, tracking)
 
     # -- keys, see key_upkeep.py

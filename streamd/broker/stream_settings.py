@@ -53,7 +53,7 @@ class StreamSettings:
             row = self._streams.row(name)
             row = row._replace(settings={**row.settings, **changes})
             policy = self._policy_of(row)
-            await turn.commit(lambda catalog: catalog.put_settings(row))
+            await turn.commit(lambda catalog: catalog.put_arguments(row))
             self._streams.replace_row(row)
             stream.set_policy(policy)
         figures = stream.figures

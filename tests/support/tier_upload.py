@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from segments.tier.manifest import (
     encode_manifest,
 )
 from segments.tier.object_store import ObjectStore
-from streamd.broker.names import stream_folder
+from streamd.broker.arguments import plain_arguments
+from streamd.broker.catalog import Catalog
+from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.names import Name, stream_folder
 from streamd.broker.tier.catalog_copy import compact_copy
 from tests.support.stored_streams import put_segment
 
@@ -37,16 +41,28 @@ def upload_stream(
     arguments: Mapping[str, Any] | None = None,
     suffixes: Sequence[str] = SUFFIXES,
 ) -> Manifest:
-    """Upload all of a stream, which nobody has open; its newest segment is sealed for that."""
+    """Upload all of a stream, which nobody has open; its newest segment is sealed for that.
+
+    Its arguments are by default those of the catalog there.
+    """
     log = Log.open(stream_folder(str(data), host, name))
     log.seal()
     key = StreamKey(host, name, creation)
     manifest = stored(store, log, key, suffixes)
+    row = _row(data, host, name)
+    if arguments is None and row is not None:
+        arguments = plain_arguments(row.arguments)
     manifest = replace(manifest, revision=revision, epoch=epoch, arguments=arguments or {})
     log.close()
     store.delete([key.manifest])
     store.create(key.manifest, encode_manifest(manifest))
     return manifest
+
+
+def _row(data: Path, host: str, name: str) -> StreamRow | None:
+    with closing(Catalog(str(data))) as catalog:
+        rows = {(row.virtual_host, row.name): row for row in catalog.streams()}
+    return rows.get((Name(host), Name(name)))
 
 
 def stored(

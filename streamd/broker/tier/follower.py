@@ -79,10 +79,12 @@ from streamd.broker.tier.restore import (
     SQLITE_SUFFIXES,
     STREAMS,
     RestoreError,
+    Stored,
     catalog_copy,
     put_catalog,
     read_all,
     row_of,
+    row_with,
     tracking_of,
     usable_catalog,
 )
@@ -203,7 +205,8 @@ class Follower:
             await self._look_at(list(self._streams.values()), seconds=60.0)
             copy = Path(self._data, _NEW_CATALOG, CATALOG_FILE)
             content = await threads.in_thread(copy.read_bytes)
-            await threads.in_thread(put_catalog, self._data, content, self._rows())
+            stored = [Stored(row, self._manifest(row)) for row in self._rows()]
+            await threads.in_thread(put_catalog, self._data, content, stored)
         except (SegmentsError, CatalogError, OSError) as error:
             raise RestoreError(f"cannot read the tier: {error}") from error
 
@@ -380,13 +383,17 @@ class Follower:
         rows = {(row.virtual_host, row.name): row for row in self._catalog.contents.streams}
         for one in self._streams.values():
             names = one.names
-            if names is None or names in rows:
+            if names is None:
                 continue
             if one.manifest is not None:
-                rows[names] = row_of(one.manifest)
-            elif one.fault:
+                rows[names] = row_with(one.manifest, rows.get(names))
+            elif one.fault and names not in rows:
                 rows[names] = StreamRow(*names, {}, has_files=True)
         return list(rows.values())
+
+    def _manifest(self, row: StreamRow) -> Manifest | None:
+        one = self._followed(row.virtual_host, row.name)
+        return None if one is None else one.manifest
 
     def _followed(self, host: str, name: str) -> _Followed | None:
         return self._streams.get(StreamKey(host, name, "").folder.removesuffix("~"))

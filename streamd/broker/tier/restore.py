@@ -53,7 +53,7 @@ from segments.tier.manifest import Manifest, StoredFile, encode_manifest
 from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
-from streamd.broker.arguments import arguments_from_json, policy_of
+from streamd.broker.arguments import arguments_from_json, plain_arguments, policy_of
 from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
 from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.catalog_transaction import Transaction
@@ -93,12 +93,16 @@ class Restored(NamedTuple):
     num_bytes: int
 
 
-class _Stream(NamedTuple):
-    """A stream of the store: its row in the catalog, its bytes, and why it cannot be used."""
+class Stored(NamedTuple):
+    """A stream of the store.
+
+    Attributes:
+        row: for a catalog that does not know it.
+        manifest: of the stream; None for one that cannot be used.
+    """
 
     row: StreamRow
-    num_bytes: int = 0
-    fault: str = ""
+    manifest: Manifest | None
 
 
 class _TakenOverError(SegmentsError):
@@ -223,8 +227,9 @@ class _Restore:
         await threads.in_thread(self._write_catalog, catalog, streams)
         await patiently(self._finish)
         await threads.in_thread(self._end)
-        num_bytes = sum(stream.num_bytes for stream in streams)
-        return Restored(len(streams), sum(bool(stream.fault) for stream in streams), num_bytes)
+        manifests = [one.manifest for one in streams if one.manifest is not None]
+        num_bytes = sum(manifest.size for manifest in manifests)
+        return Restored(len(streams), len(streams) - len(manifests), num_bytes)
 
     def _claim(self) -> claims.Held:
         return claims.claim(self._store, self._me, takes_over=True)
@@ -264,9 +269,9 @@ class _Restore:
 
     # -- streams
 
-    async def _restore_all(self, folders: dict[str, list[str]]) -> list[_Stream]:
+    async def _restore_all(self, folders: dict[str, list[str]]) -> list[Stored]:
         groups = list(folders.values())
-        found: list[_Stream] = []
+        found: list[Stored] = []
         for group, outcome in zip(groups, await each(self._restore_one, groups), strict=True):
             stream = outcome
             if isinstance(stream, BadObjectError):
@@ -278,7 +283,7 @@ class _Restore:
                 found.append(stream)
         return found
 
-    def _restore_one(self, group: list[str]) -> _Stream | None:
+    def _restore_one(self, group: list[str]) -> Stored | None:
         """Restore a stream; None where all of that name are deleted.
 
         Raises:
@@ -299,7 +304,7 @@ class _Restore:
         disk.make_folder(folder)
         replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
         write_copy(disk, folder, manifest)
-        return _Stream(row, manifest.size)
+        return Stored(row, manifest)
 
     def _folder_of(self, manifest: Manifest) -> str:
         return stream_folder(self._data, manifest.stream.virtual_host, manifest.stream.stream)
@@ -331,7 +336,7 @@ class _Restore:
                     continue
             return wanted
 
-    def _unavailable(self, group: list[str], reason: str) -> _Stream | None:
+    def _unavailable(self, group: list[str], reason: str) -> Stored | None:
         """Make the folder of a stream that cannot be used; None where its name is not known."""
         logger.error("%s", reason)
         names = names_in(group[0])
@@ -340,22 +345,22 @@ class _Restore:
         folder, disk = stream_folder(self._data, *names), OsDisk()
         disk.make_folder(folder)
         write_unrestored(disk, folder, reason)
-        return _Stream(StreamRow(as_sent(names[0]), as_sent(names[1]), {}), 0, reason)
+        return Stored(StreamRow(as_sent(names[0]), as_sent(names[1]), {}), None)
 
     # -- the catalog
 
-    def _write_catalog(self, content: bytes | None, streams: list[_Stream]) -> None:
-        put_catalog(self._data, content, [stream.row for stream in streams])
+    def _write_catalog(self, content: bytes | None, streams: list[Stored]) -> None:
+        put_catalog(self._data, content, streams)
 
 
-def put_catalog(data: str, content: bytes | None, stored: Iterable[StreamRow]) -> None:
+def put_catalog(data: str, content: bytes | None, stored: Iterable[Stored]) -> None:
     """Put a copy of the catalog into a data folder that has none; blocks.
 
     Args:
         data: the folder.
         content: of the copy; None where there is none.
         stored: streams that the store has: these have files, those that only the catalog knows
-            do not.
+            do not. See `row_with` for those that both know.
 
     Raises:
         CatalogError: it is of a later version, or no catalog.
@@ -367,16 +372,20 @@ def put_catalog(data: str, content: bytes | None, stored: Iterable[StreamRow]) -
         os.chmod(file.path, 0o640)
     with usable_catalog(data) as catalog:
         hosts = set(catalog.virtual_hosts())
-        known = {(row.virtual_host, row.name) for row in catalog.streams()}
-        wanted = list(stored)
+        known = {(row.virtual_host, row.name): row for row in catalog.streams()}
+        wanted = []
+        for row, manifest in stored:
+            there = known.get((row.virtual_host, row.name))
+            wanted.append(row_with(manifest, there) if manifest is not None else there or row)
 
         def put(transaction: Transaction) -> None:
             for host in {row.virtual_host for row in wanted} - hosts:
                 transaction.add_virtual_host(host)
             new = [row for row in wanted if (row.virtual_host, row.name) not in known]
             transaction.add_streams(new)
-            for row in new:
-                transaction.put_settings(row)
+            for row in wanted:
+                if row is not known.get((row.virtual_host, row.name)):
+                    transaction.put_arguments(row)
             transaction.put_all_files((row.virtual_host, row.name) for row in wanted)
 
         catalog.apply(put)
@@ -423,6 +432,25 @@ def row_of(manifest: Manifest) -> StreamRow:
     return StreamRow(
         as_sent(key.virtual_host), as_sent(key.stream), arguments, settings, has_files=True
     )
+
+
+def row_with(manifest: Manifest, known: StreamRow | None) -> StreamRow:
+    """The row of a stream that the store has.
+
+    A copy of the catalog may be of another moment than a manifest, and know an earlier stream of
+    that name. What a stream was declared with never changes, and a manifest says it of the very
+    segments that it names: where the catalog says something else, it means another stream.
+
+    Args:
+        manifest: of the stream.
+        known: what the catalog says of its name.
+
+    Raises:
+        BadObjectError: see `row_of`.
+    """
+    if known is not None and plain_arguments(known.arguments) == manifest.arguments:
+        return known
+    return row_of(manifest)
 
 
 def tracking_of(store: ObjectStore, manifest: Manifest) -> Tracking:

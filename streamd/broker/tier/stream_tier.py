@@ -452,19 +452,23 @@ class TieredStream:
     def _next_manifest(
         self, before: Manifest | None, key: StreamKey, segments: tuple[Any, ...]
     ) -> Manifest:
-        row, mine = self._row(), self._parts.identity
-        next_offset = before.next_offset if before is not None else 0
-        return Manifest(
-            stream=key,
-            revision=(before.revision if before is not None else 0) + 1,
+        mine, stream = self._parts.identity, self._stream
+        assert stream is not None  # noqa: S101 - its log is open
+        if before is None:
+            before = Manifest(stream=key, revision=0, epoch=mine.epoch, writer=mine.name)
+        wanted = replace(
+            before,
+            revision=before.revision + 1,
             epoch=mine.epoch,
             writer=mine.name,
-            next_offset=max([next_offset, *(one.next_offset for one in segments[-1:])]),
+            next_offset=max([before.next_offset, *(one.next_offset for one in segments[-1:])]),
             segments=segments,
-            arguments=_plain(row.arguments) if row is not None else {},
-            settings=_plain(row.settings) if row is not None else {},
-            tracking=before.tracking if before is not None else None,
+            marked=stream.standing.marked(),
         )
+        row = None if self.is_gone else self._row()  # not that of a later stream of its name
+        if row is None:
+            return wanted
+        return replace(wanted, arguments=_plain(row.arguments), settings=_plain(row.settings))
 
     async def _write(
         self, stream: Stream, log: Log, before: KeptManifest | None, wanted: Manifest

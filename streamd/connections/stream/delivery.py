@@ -90,7 +90,7 @@ class Subscription(QueuedConsumer):
         self._on_close = on_close
         self._has_warned = self._waits_for_all = False
         if interest.group is not None:
-            stream.standing.add_user(interest.group)
+            stream.standing.add_user(interest.group, self.selector_has_changed)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         stream.hold()
         delivery.traffic.consumers += 1
@@ -242,11 +242,15 @@ class Subscription(QueuedConsumer):
         """Tell nobody: the connection ends, and its client asks again on the next one."""
         self._watchers.clear()
 
+    def selector_has_changed(self) -> None:
+        """Its group's selector is another one on the server that writes: the client asks again."""
+        self._delivery.begin_anew(self)
+
     def close(self) -> None:
         """Stop for good."""
         if not self.is_closed:
             if self.interest.group is not None:
-                self.stream.standing.remove_user(self.interest.group)
+                self.stream.standing.remove_user(self.interest.group, self.selector_has_changed)
             self._delivery.traffic.consumers -= 1
             self.deactivate()
             self.end_state()
@@ -337,6 +341,18 @@ class Delivery:
     def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
         """The stream of a subscription cannot be read: all that read it on this connection end."""
         logger.error("stream %s cannot be read: %s", subscription.stream.name, error)
+        self._cannot_read(subscription.stream)
+
+    def begin_anew(self, subscription: Subscription) -> None:
+        """What a subscription was told does not hold any more: it ends, and its client is told.
+
+        So do all that read the stream on this connection: no client is told of one alone.
+        """
+        logger.info(
+            "stream %s: the standing selector of group %s has changed; its consumers begin anew",
+            subscription.stream.name,
+            subscription.interest.group,
+        )
         self._cannot_read(subscription.stream)
 
     def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:

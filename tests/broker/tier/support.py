@@ -1,7 +1,7 @@
 """A server in memory with a tier in memory, at virtual time."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,18 @@ async def publish(peer: Peer, first: int, frames: int) -> int:
 @asynccontextmanager
 async def tiered(folder: Path, store: FakeStore, **settings: Any) -> AsyncIterator[Harness]:
     """A server over `folder` whose tier is `store`."""
-    opened, stores.open_store = stores.open_store, lambda *_: store
     settings = {"tier": "s3://bucket/tier", "tier_delete_delay_seconds": 0} | settings
-    try:
+    with opening(store):
         async with harness(folder, **settings) as server:
             yield server
+
+
+@contextmanager
+def opening(store: FakeStore) -> Iterator[None]:
+    """Servers that start in this block find this store."""
+    opened, stores.open_store = stores.open_store, lambda *_: store
+    try:
+        yield
     finally:
         stores.open_store = opened
 
