@@ -1,6 +1,7 @@
 """Changes from many clients at once, and from clients that vanish in the middle of one."""
 
 import itertools
+import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,10 @@ from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.standing_selectors import parse_standing
 from streamd.config import Config
 from streamd.server import open_server
+from tests.support.marked import ONE, TWO, matching, message, of_group, plain
 from tests.support.server import Harness, harness
+
+_STEPS_BETWEEN = 20  # changes of selectors, and before each is committed: others publish
 
 Action: TypeAlias = Callable[[Harness], Awaitable[object]]
 
@@ -269,3 +273,54 @@ def test_streams_and_users_at_once_in_threads(tmp_path: Path) -> None:
 
     trio.run(main)
     assert outcomes == ["done"] * 80
+
+
+async def test_a_kill_at_each_step_hides_no_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Selectors come, go and change while others publish; whatever the catalog says then holds."""
+    copies = []
+    async with harness(tmp_path / "data") as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s")
+
+        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+            for _ in range(_STEPS_BETWEEN):
+                await trio.lowlevel.checkpoint()
+            return work(*arguments)
+
+        async def publish() -> None:
+            for number in itertools.count(1):
+                await peer.store([message(0), message(number % 3)], first_id=2 * number)
+
+        async def change() -> None:
+            settings = server.host.settings
+            for text in (ONE, None, ONE, TWO, None, ONE):
+                if text is None:
+                    await settings.remove_selector("s", "g")
+                else:
+                    await settings.put_selector("s", parse_standing("g", "union", text))
+                for _ in range(_STEPS_BETWEEN):
+                    await trio.lowlevel.checkpoint()
+            publishing.cancel()
+
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        async with trio.open_nursery() as nursery:
+            publishing = nursery.cancel_scope
+            nursery.start_soon(publish)
+            nursery.start_soon(change)
+            while True:
+                copies.append(tmp_path / f"{len(copies)}")
+                shutil.copytree(server.data, copies[-1])
+                await trio.lowlevel.checkpoint()
+        monkeypatch.undo()
+    num_checked = 0
+    for folder in copies:
+        async with harness(folder) as server:
+            rows = server.host.find("s").standing.rows()
+            if rows:
+                wanted = matching(await plain(server), rows[0].text)
+                assert matching(await of_group(server), rows[0].text) == wanted, folder.name
+                num_checked += len(wanted)
+    assert num_checked > 50

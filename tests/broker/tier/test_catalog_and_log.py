@@ -9,12 +9,10 @@ plain reader of the same log tells what it should have got.
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import trio
 
-from segments.message import Message, MessageView
 from segments.tier.cluster import decode_cluster
 from segments.tier.keys import CATALOG_FOLDER, CLUSTER
 from segments.tier.manifest import decode_manifest, encode_manifest
@@ -24,17 +22,12 @@ from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from tests.broker.tier.support import SEGMENT_BYTES, opening, tiered
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept
-from tests.support.server import OK, Chunk, Harness, Peer, harness
+from tests.support.marked import ONE, TWO, Read, matching, message, messages, of_group, plain
+from tests.support.server import OK, Harness, Peer, harness
 
-ONE, TWO = "d = 1", "d = 2"
 Objects = dict[str, Kept]
 _AT_OFFSET = 4  # a kind of OffsetSpecification
 _SOON = LIST_SECONDS + 2 * POLL_SECONDS
-
-
-def message(d: int, is_filtered: bool) -> bytes:
-    properties = {"d": d, "is_filtered": is_filtered}
-    return Message(b"x" * 100, application_properties=properties).encode()
 
 
 class Writer:
@@ -44,10 +37,10 @@ class Writer:
         self._server, self._peer, self._publisher = server, peer, publisher
         self._next = 0
 
-    async def publish(self, chunks: int, is_filtered: bool = False) -> None:
+    async def publish(self, chunks: int, *, is_filtered: bool = False) -> None:
         for number in range(self._next, self._next + chunks):
             first = 2 * number
-            bodies = [message(d, is_filtered) for d in (0, number % 4)]
+            bodies = [message(d, is_filtered=is_filtered) for d in (0, number % 4)]
             await self._peer.store(bodies, first + 1, self._publisher)
         self._next += chunks
         await trio.sleep(3)
@@ -87,7 +80,7 @@ async def delete_and_create(server: Harness, peer: Peer) -> None:
     """A stream goes, and comes back with a filter property: that is what its messages say, too."""
     for publisher, arguments in enumerate(({}, {"stream_filter_property": "d"}, {}), 1):
         await create(peer, publisher, **arguments)
-        await Writer(server, peer, publisher).publish(30, bool(arguments))
+        await Writer(server, peer, publisher).publish(30, is_filtered=bool(arguments))
         assert await peer.code(c.Delete, "s") == OK
         await peer.expect(c.MetadataUpdate)
         await trio.sleep(3)
@@ -132,46 +125,6 @@ def unmarked(objects: Objects) -> Objects:
         return Kept(encode_manifest(manifest), kept.etag, kept.modified_ms)
 
     return {k: without_marks(v) if k.endswith("/manifest") else v for k, v in objects.items()}
-
-
-class Read(NamedTuple):
-    """A message that was delivered."""
-
-    offset: int
-    d: object
-    is_filtered: object
-
-
-def messages(chunk: Chunk) -> list[Read]:
-    found = [MessageView(body).application_properties for body in chunk.bodies]
-    return [Read(chunk.header.chunk_id + n, **one) for n, one in enumerate(found)]
-
-
-async def read(peer: Peer) -> list[Read]:
-    """All that comes until nothing does."""
-    found: list[Read] = []
-    while True:
-        with trio.move_on_after(30) as limit:
-            chunk = await peer.chunk()
-        if limit.cancelled_caught:
-            return found
-        found += messages(chunk)
-
-
-async def plain(server: Harness) -> list[Read]:
-    peer = await server.peer()
-    await peer.subscribe("s", credit=1_000)
-    return await read(peer)
-
-
-async def of_group(server: Harness) -> list[Read]:
-    peer = await server.peer()
-    await peer.subscribe("s", credit=1_000, selector_group="g")
-    return await read(peer)
-
-
-def matching(found: list[Read], text: str) -> list[Read]:
-    return [one for one in found if f"d = {one.d}" == text]
 
 
 def moments(states: list[Objects]) -> Iterator[tuple[int, int]]:
