@@ -5,17 +5,23 @@ from streamd.broker.errors import Reason
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.response_codes import code_of_reason
 from streamd.net.outbox import Outbox
+from streamd.wire.stream import ResponseCode
 from streamd.wire.stream.publish import encode_confirm, encode_refusal
 
 
 class StreamPublisher:
     """One publisher; see broker.publication.Publisher.
 
+    The highest publishing id that is stored under a name stands for all below it: messages up to
+    it are taken for duplicates, and publishers go on behind it. So of a publisher with a name
+    nothing is stored behind a message that was refused; it is over, and has to be declared again.
+
     Attributes:
         publisher_id: its number on the connection.
         reference: its durable name as bytes, empty for none; with one, messages it sends twice
             are stored once.
         is_deleted: nothing more is sent to it.
+        is_stopped: it has a name, and one of its messages was refused: all behind that are, too.
         published: entries that arrived.
         confirmed: entries stored or found to be stored already.
         refused: entries not taken.
@@ -26,6 +32,7 @@ class StreamPublisher:
         "_outbox",
         "confirmed",
         "is_deleted",
+        "is_stopped",
         "published",
         "publisher_id",
         "reference",
@@ -38,7 +45,7 @@ class StreamPublisher:
     ) -> None:
         self.publisher_id = publisher_id
         self.reference = reference.encode()
-        self.is_deleted = False
+        self.is_deleted = self.is_stopped = False
         self.published = self.confirmed = self.refused = 0
         self.traffic = traffic
         self._outbox = outbox
@@ -65,8 +72,15 @@ class StreamPublisher:
 
     def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
         """Tell the client that these messages were not taken."""
+        self._refuse(publishing_ids, code_of_reason(reason))
+
+    def refuse_behind(self, publishing_ids: bytes) -> None:
+        """Tell the client that these are not taken, because one before them was not."""
+        self._refuse(publishing_ids, ResponseCode.PUBLISHER_DOES_NOT_EXIST)
+
+    def _refuse(self, publishing_ids: bytes, code: ResponseCode) -> None:
+        self.is_stopped = bool(self.reference)
         self.refused += len(publishing_ids) // ID_SIZE
-        code = code_of_reason(reason)
         self.traffic.errors[code] += 1
         if not self.is_deleted:
             self._outbox.put(encode_refusal(self.publisher_id, publishing_ids, code))

@@ -4,7 +4,7 @@ import logging
 
 import trio
 
-from segments.entries import Entries, split
+from segments.entries import ID_SIZE, Entries, pick, split
 from segments.format_constants import SUB_BATCH_BIT
 from streamd.auth.users import Right
 from streamd.broker import threads
@@ -146,7 +146,7 @@ class Publishers:
     ) -> None:
         assert stream.contract is not None  # noqa: S101 - see `_looks_long`
         checked = await threads.compute(stream.contract.check_sub_batch, entries)
-        self._give(publisher, stream, checked)
+        self._give(publisher, stream, entries, checked)
 
     async def _store_part(
         self, publisher: StreamPublisher, stream: Stream, entries: Entries
@@ -157,7 +157,7 @@ class Publishers:
         else:
             checked = stream.contract.check(entries)
             await trio.lowlevel.checkpoint()
-        self._give(publisher, stream, checked)
+        self._give(publisher, stream, entries, checked)
 
     def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give a frame to its stream; False, and nothing done, when that may take a while."""
@@ -199,18 +199,28 @@ class Publishers:
         return decoded
 
     def _store(self, publisher: StreamPublisher, stream: Stream, entries: Entries) -> None:
-        if stream.contract is None:
-            stream.publish(PendingEntries(publisher, entries))
-        else:
-            self._give(publisher, stream, stream.contract.check(entries))
+        contract = stream.contract
+        checked = Checked(entries) if contract is None else contract.check(entries)
+        self._give(publisher, stream, entries, checked)
 
-    def _give(self, publisher: StreamPublisher, stream: Stream, checked: Checked) -> None:
+    def _give(
+        self, publisher: StreamPublisher, stream: Stream, entries: Entries, checked: Checked
+    ) -> None:
+        """Give a stream what is left of entries, unless the publisher was stopped before them."""
         if publisher.is_deleted:  # while its messages were checked: the right or the stream is gone
             return
-        if checked.refused_ids:
-            publisher.refuse(checked.refused_ids, Reason.PRECONDITION_FAILED)
-        if checked.entries is not None:
-            stream.publish(PendingEntries(publisher, checked.entries))
+        kept, refused = checked
+        behind = b""
+        if publisher.is_stopped:
+            kept, refused, behind = None, b"", entries.publishing_ids
+        elif refused and publisher.reference:
+            kept, refused, behind = _up_to_refused(entries, checked)
+        if refused:
+            publisher.refuse(refused, Reason.PRECONDITION_FAILED)
+        if behind:
+            publisher.refuse_behind(behind)
+        if kept is not None:
+            stream.publish(PendingEntries(publisher, kept))
 
     async def _declare(self, command: c.DeclarePublisher) -> None:
         try:
@@ -270,6 +280,16 @@ def _is_filtered(command: c.Publish | c.PublishFiltered) -> bool:
 def _most_at_once(command: c.Publish | c.PublishFiltered) -> int:
     """How many messages of a frame are taken before others have a turn."""
     return _FILTERED_A_TURN if _is_filtered(command) else MESSAGES_A_TURN
+
+
+def _up_to_refused(entries: Entries, checked: Checked) -> tuple[Entries | None, bytes, bytes]:
+    """What is stored of entries before the first that is refused; its id; the ids behind it."""
+    ids, refused = entries.publishing_ids, checked.refused_ids[:ID_SIZE]
+    at = next(at for at in range(0, len(ids), ID_SIZE) if ids[at : at + ID_SIZE] == refused)
+    kept = None
+    if at and checked.entries is not None:
+        kept = pick(checked.entries, range(at // ID_SIZE))
+    return kept, refused, ids[at + ID_SIZE :]
 
 
 def _looks_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:

@@ -1,11 +1,24 @@
 """Publishing: declaring publishers, storing and confirming messages, and forming chunks."""
 
-import pytest
+import math
+from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings, strategies as st
+from trio.testing import MockClock
+
+from segments.message import Message
 from streamd.connections.stream import publishers
 from streamd.wire.stream import ResponseCode, commands as c
-from streamd.wire.stream.publish import Outgoing, encode_entries, encode_sub_batch
-from tests.support.server import OK, Harness, Peer, frame
+from streamd.wire.stream.publish import (
+    Outgoing,
+    encode_entries,
+    encode_filtered_entries,
+    encode_sub_batch,
+)
+from tests.support.server import OK, Harness, Peer, frame, harness
 
 PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
 NO_STREAM = ResponseCode.STREAM_DOES_NOT_EXIST
@@ -278,3 +291,115 @@ class TestDuplicates:
         assert (answer.code, answer.sequence) == (NO_STREAM, 0)
         answer = await peer.ask(c.QueryPublisherSequence, "p" * 256, "s")
         assert (answer.code, answer.sequence) == (PRECONDITION_FAILED, 0)
+
+
+class Sent(NamedTuple):
+    """A message on its way to a stream with a strict contract.
+
+    Attributes:
+        number: its publishing id.
+        is_sound: it keeps to the contract.
+        is_declared_before: the publisher is declared again before it is sent.
+    """
+
+    number: int
+    is_sound: bool
+    is_declared_before: bool
+
+
+class TestRefusals:
+    """The highest id that is stored under a name stands for all below it: none of them is open."""
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        st.lists(st.lists(st.builds(Sent, st.integers(0, 12), *[st.booleans()] * 2), max_size=6)),
+        st.sampled_from(["", "p"]),
+        st.sampled_from([1, 2, 20_000]),
+        st.booleans(),
+    )
+    def test_nothing_is_stored_behind_one(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        frames: list[list[Sent]],
+        reference: str,
+        most: int,
+        looks_long: bool,
+    ) -> None:
+        """Against a model: each message is stored, known, or refused; and all are answered."""
+        folder = tmp_path_factory.mktemp("refusals")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(publishers, "_FILTERED_A_TURN", most)
+            patch.setattr(publishers, "_CHECKED_A_TURN", 1 if looks_long else math.inf)
+            trio.run(
+                self._publish, folder, frames, reference, clock=MockClock(autojump_threshold=0)
+            )
+
+    async def _publish(self, folder: Path, frames: list[list[Sent]], reference: str) -> None:
+        async with harness(folder) as server:
+            peer = await server.peer()
+            strict = {"stream_filter_property": "p", "stream_filter_contract": "strict"}
+            await peer.create("s", **strict)
+            await peer.declare("s", reference=reference)
+            sequence, is_stopped = -1, False
+            stored: list[int] = []
+            for messages in frames:
+                if messages and messages[0].is_declared_before:
+                    assert await peer.code(c.DeletePublisher, 1) == OK
+                    await peer.declare("s", reference=reference)
+                    is_stopped = False
+                faults, taken = [], []
+                for number, is_sound, _ in messages:
+                    if is_stopped:
+                        faults.append((number, NO_PUBLISHER))
+                    elif not is_sound:
+                        faults.append((number, PRECONDITION_FAILED))
+                        is_stopped = bool(reference)
+                    else:
+                        taken.append(number)
+                        if not reference or number > sequence:
+                            sequence = max(sequence, number)
+                            stored.append(number)
+                await peer.send(_filtered(messages))
+                assert await self._answers(peer, len(messages)) == (faults, taken)
+            if reference:
+                asked = await peer.ask(c.QueryPublisherSequence, reference, "s")
+                assert asked.sequence == max(sequence, 0)
+            found: list[bytes] = []
+            if stored:
+                await peer.subscribe("s", credit=1000)
+                found = await peer.bodies(len(stored))
+            assert found == [_body(number) for number in stored]
+
+    async def _answers(self, peer: Peer, count: int) -> tuple[list[tuple[int, int]], list[int]]:
+        refused: list[tuple[int, int]] = []
+        confirmed: list[int] = []
+        while len(refused) + len(confirmed) < count:
+            answer = await peer.next()
+            if isinstance(answer, c.PublishError):
+                refused += [(fault.publishing_id, fault.code) for fault in answer.faults]
+            else:
+                assert isinstance(answer, c.PublishConfirm)
+                confirmed += answer.publishing_ids
+        return refused, confirmed
+
+    async def test_a_bad_sub_batch_stops_a_publisher_with_a_name(self, peer: Peer) -> None:
+        await peer.create("s")
+        await peer.declare("s", reference="p")
+        bad = encode_sub_batch(2, 0, 0, 0, b"")
+        await peer.send(c.Publish(1, 1, encode_entries([Outgoing(1, b"1")])), c.Publish(1, 1, bad))
+        await peer.send(c.Publish(1, 1, encode_entries([Outgoing(3, b"3")])))
+        faults = [(2, PRECONDITION_FAILED), (3, NO_PUBLISHER)]
+        assert await self._answers(peer, 3) == (faults, [1])
+        assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 1
+        assert await peer.code(c.DeletePublisher, 1) == OK
+        await peer.declare("s", reference="p")
+        await peer.store([b"2", b"3"], first_id=2)
+
+
+def _body(number: int) -> bytes:
+    return Message(b"%d" % number, application_properties={"p": "v"}).encode()
+
+
+def _filtered(messages: list[Sent]) -> c.PublishFiltered:
+    outgoing = [Outgoing(n, _body(n), b"v" if is_sound else b"w") for n, is_sound, _ in messages]
+    return c.PublishFiltered(1, len(outgoing), encode_filtered_entries(outgoing))
