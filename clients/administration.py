@@ -13,6 +13,20 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
 OK = ResponseCode.OK
+# Operations of Manage that change nothing: those, and no others, are asked again when the
+# connection was lost.
+_QUERIES = frozenset(
+    {
+        "user.list",
+        "vhost.list",
+        "permission.list",
+        "selector.list",
+        "offset.list",
+        "tier.status",
+        "tier.stream",
+        "tier.verify",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +384,9 @@ class Administration:
         if not self._connection.is_streamd:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
-        answer = await self._connection.request(c.Manage, operation, pairs, seconds=seconds)
+        connection = self._connection
+        send = connection.ask if operation in _QUERIES else connection.request
+        answer = await send(c.Manage, operation, pairs, seconds=seconds)
         if answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:  # the reason is its name
             raise refusal(answer.code, f"{operation} {answer.reason}".rstrip())
         if answer.code != OK:
