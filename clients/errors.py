@@ -5,6 +5,8 @@ The codes that a server answers with have exceptions of their own, found in one 
 
 from streamd.wire.stream import ResponseCode, text_of
 
+_BEHIND = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+
 
 class StreamError(Exception):
     """Root of everything this package raises on purpose."""
@@ -29,14 +31,42 @@ class Unsupported(StreamError):
 class PublishFailed(StreamError):
     """The server did not accept some messages.
 
+    Of a producer with a name, those are among them that were given behind the first one, with the
+    code for a publisher that does not exist: nothing is stored behind what was refused.
+
     Attributes:
         refused: publishing id and response code of each.
     """
 
     def __init__(self, refused: list[tuple[int, int]]) -> None:
-        codes = ", ".join(sorted({text_of(code) for _, code in refused}))
+        why = [code for _, code in refused if code != _BEHIND] or [_BEHIND]
+        codes = ", ".join(sorted(map(text_of, set(why))))
         super().__init__(f"{len(refused)} messages were not accepted: {codes}")
         self.refused = refused
+
+
+class PartitionsFailed(PublishFailed):
+    """Messages to some partitions of a super stream are not stored, or may not be.
+
+    Attributes:
+        errors: what `flush` of the producer of each such partition has raised, by stream.
+        num_missing: how many messages of each are not known to be stored, by stream.
+        refused: of all partitions; `errors` says which are whose.
+    """
+
+    def __init__(self, errors: dict[str, StreamError], num_missing: dict[str, int]) -> None:
+        super().__init__(
+            [
+                refused
+                for error in errors.values()
+                if isinstance(error, PublishFailed)
+                for refused in error.refused
+            ]
+        )
+        told = [f"{num_missing[stream]} of {stream} ({error})" for stream, error in errors.items()]
+        self.args = (f"messages that are not known to be stored: {', '.join(told)}",)
+        self.errors = errors
+        self.num_missing = num_missing
 
 
 class ServerRefused(StreamError):

@@ -3,9 +3,13 @@
 Unconfirmed messages are kept, and sent again when a lost connection is back. The server tells a
 producer with a name how far it had come, so that none of its messages is stored twice. Without a
 name, messages that were stored but not confirmed are stored twice.
+
+How far it had come is one number, and stands for all below it. So a producer with a name ends with
+the first message that is refused: nothing is published behind it, nor stored by the server. Numbers
+of messages never mean "none"; the server's 0 does, or that message 0 is stored.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -18,6 +22,7 @@ from segments.compression import NAMES, pack
 from segments.message import Message
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import (
+    MAX_SUB_BATCH_BYTES,
     Outgoing,
     encode_entries,
     encode_filtered_entries,
@@ -35,6 +40,7 @@ _MAX_VALUE_BYTES = (1 << 15) - 1
 _END_OF_IDS = 1 << 64
 _READ_ONLY = "the server is read-only; ask the one that writes"
 _MAX_SUB_BATCH = 65_535
+_BEHIND = ResponseCode.PUBLISHER_DOES_NOT_EXIST  # as the server says of messages behind a refusal
 
 
 class _SubBatch(NamedTuple):
@@ -84,10 +90,12 @@ class Producer:
         self._frame_max = 0
         self._publisher_id = -1
         self._is_new = True
+        self._highest_given = -1
         self._waiting: list[Outgoing | _SubBatch] = []
         self._unconfirmed: dict[int, Outgoing | _SubBatch] = {}
         self._has_values = filter_value is not None
         self._refused: list[tuple[int, int]] = []
+        self._ended_by: tuple[int, int] | None = None  # see the top: the first that was refused
         self._flushes: set[_Flush] = set()
         self._error: Exception | None = None
         self._has_work = anyio.Event()
@@ -118,6 +126,8 @@ class Producer:
         Raises:
             TypeError: its filter value is neither text nor bytes.
             ValueError: the message or its filter value is too large, or its number is none.
+            PublishFailed: the producer has a name, and an earlier message was refused. It takes no
+                more; one that is opened anew goes on with the number that was refused.
             ConnectionLost: the connection is gone for good.
             ServerRefused: the stream is gone.
         """
@@ -151,6 +161,8 @@ class Producer:
         while self.is_full:
             self._has_work.set()
             await self._progress.wait()
+        if self._ended_by is not None:  # and what becomes of all that was given can be told
+            await self._settled(_Flush(self.last_publishing_id))
 
     def accept(
         self, body: bytes, filter_value: str | bytes | None, publishing_id: int | None = None
@@ -159,7 +171,8 @@ class Producer:
 
         Raises:
             TypeError: the filter value is neither text nor bytes.
-            ValueError: it is too large, or its number is none.
+            ValueError: it is too large, or its number is none, or has been given to another.
+            PublishFailed: see `send`.
             StreamError: the stream is gone, or the connection for good.
         """
         value = _value_bytes(filter_value)
@@ -172,6 +185,12 @@ class Producer:
         number = self.last_publishing_id + 1 if publishing_id is None else publishing_id
         if not 0 <= number < _END_OF_IDS:
             raise ValueError(f"publishing id is {number}, expected 0 or more, below 2**64")
+        if not self.name and number <= self._highest_given:  # they could not be told apart
+            raise ValueError(
+                f"publishing id is {number}, and {self._highest_given} was given before; without a "
+                "name the numbers of a producer grow"
+            )
+        self._highest_given = max(number, self._highest_given)
         self.last_publishing_id = max(number, self.last_publishing_id)
         self._waiting.append(Outgoing(number, body, value))
         self._has_values = self._has_values or value is not None
@@ -196,7 +215,8 @@ class Producer:
             The publishing id of them all.
 
         Raises:
-            ValueError: no messages, too many, or too large for a frame.
+            ValueError: no messages, too many, or too large: for a frame, or unpacked.
+            PublishFailed: see `send`.
         """
         bodies = [as_message(message).encode() for message in messages]
         if not 0 < len(bodies) <= _MAX_SUB_BATCH:
@@ -204,12 +224,16 @@ class Producer:
         if compression not in NAMES:
             raise ValueError(f"compression is {compression!r}, expected {', '.join(NAMES)}")
         packed, full_size = pack(bodies, NAMES[compression])
+        if full_size > MAX_SUB_BATCH_BYTES:
+            raise ValueError(
+                f"sub-batch is {full_size} bytes unpacked, expected {MAX_SUB_BATCH_BYTES} at most"
+            )
         await self._write()
         await self.room()
         self.check()
         self._check_size(len(packed), _SUB_BATCH_OVERHEAD)
         self.last_publishing_id += len(bodies)
-        number = self.last_publishing_id
+        number = self._highest_given = self.last_publishing_id
         entry = encode_sub_batch(number, len(bodies), NAMES[compression], full_size, packed)
         self._waiting.append(_SubBatch(number, entry))
         self._has_work.set()
@@ -219,7 +243,7 @@ class Producer:
         """Return when everything given so far is confirmed, whatever is given meanwhile.
 
         Raises:
-            PublishFailed: some of it was refused; all tasks that wait are told.
+            PublishFailed: some of it was refused; all tasks that wait are told, once.
             ConnectionLost: the connection is gone for good; unconfirmed messages may or may not be
                 stored.
             ServerRefused: the stream is gone.
@@ -227,18 +251,22 @@ class Producer:
         flush = _Flush(self.last_publishing_id)
         self._flushes.add(flush)
         try:
-            while self._lacks(flush):
-                self.check()
-                self._has_work.set()
-                await self._progress.wait()
+            await self._settled(flush)
         finally:
             self._flushes.remove(flush)
-        self.check()
+        self._check_open()
         refused, self._refused = self._refused, []
         for other in self._flushes:  # their messages may be among them
             other.told += refused
         if flush.told or refused:
             raise PublishFailed(flush.told + refused)
+
+    async def _settled(self, flush: "_Flush") -> None:
+        """Return when what was given before is stored or refused."""
+        while self._lacks(flush):
+            self._check_open()
+            self._has_work.set()
+            await self._progress.wait()
 
     def _lacks(self, flush: "_Flush") -> bool:
         """Whether a message that was given before a flush began is neither stored nor refused."""
@@ -252,6 +280,11 @@ class Producer:
     def num_unconfirmed(self) -> int:
         """Messages and sub-batches given to it of which the server has said nothing yet."""
         return len(self._unconfirmed) + len(self._waiting)
+
+    @property
+    def num_missing(self) -> int:
+        """Of these, and of those that were refused and nobody has been told of yet."""
+        return self.num_unconfirmed + len(self._refused)
 
     async def wait_until_lost(self) -> NoReturn:
         """Wait until nothing can be published any more, for programs with nothing to send now.
@@ -286,8 +319,12 @@ class Producer:
         self._go_on(connection, number, sequence)
 
     def _go_on(self, connection: ClientConnection, number: int, sequence: int) -> None:
-        """Send again what is not stored; up to `sequence` everything is."""
-        missing = [sent for sent in self._unconfirmed.values() if sent.publishing_id > sequence]
+        """Send again what is not stored; up to `sequence` everything is, see the top."""
+        missing = [
+            sent
+            for sent in self._unconfirmed.values()
+            if sent.publishing_id > sequence or not sequence
+        ]
         self._waiting[:0] = missing
         self.num_confirmed += len(self._unconfirmed) - len(missing)
         self._unconfirmed.clear()
@@ -302,7 +339,18 @@ class Producer:
         room = self._frame_max - _FRAME_OVERHEAD
         too_large = [waiting for waiting in self._waiting if _size(waiting) > room]
         self._waiting = [waiting for waiting in self._waiting if _size(waiting) <= room]
-        self._refused += [(m.publishing_id, ResponseCode.FRAME_TOO_LARGE) for m in too_large]
+        self._refuse([(m.publishing_id, int(ResponseCode.FRAME_TOO_LARGE)) for m in too_large])
+
+    def _refuse(self, faults: Sequence[tuple[int, int]]) -> None:
+        """These are not stored; nor is, of a producer with a name, what waits behind them."""
+        self._refused += faults
+        if self.name and faults:
+            self._ended_by = self._ended_by or faults[0]
+        if self._ended_by is not None:
+            last, _ = self._ended_by
+            behind = [waiting for waiting in self._waiting if waiting.publishing_id > last]
+            self._waiting = [waiting for waiting in self._waiting if waiting.publishing_id < last]
+            self._refused += [(message.publishing_id, _BEHIND) for message in behind]
 
     async def pump(self) -> None:
         """Send what gathers whenever the program pauses."""
@@ -320,9 +368,9 @@ class Producer:
                     if self._unconfirmed.pop(number, None) is not None:
                         self.num_confirmed += 1
             case c.PublishError(_, faults):
-                for number, code in faults:
+                for number, _ in faults:
                     self._unconfirmed.pop(number, None)
-                    self._refused.append((number, code))
+                self._refuse([(number, code) for number, code in faults])
             case _:
                 return
         self._progress.set()
@@ -338,6 +386,12 @@ class Producer:
         self._progress.set()
 
     def check(self) -> None:
+        """Raise why it takes no message: see `send`."""
+        self._check_open()
+        if self._ended_by is not None:
+            raise PublishFailed([*self._refused] or [self._ended_by])
+
+    def _check_open(self) -> None:
         """Raise what is wrong with it: the stream is gone, or the connection for good."""
         if self._error is not None:
             raise self._error

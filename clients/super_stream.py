@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypedDict, Unpack
 import mmh3
 
 from clients.consumer import Consumer, DamagedChunk, Offset
-from clients.errors import StreamError
+from clients.errors import ConnectionLost, PartitionsFailed, PublishFailed, StreamError
 from clients.filters import FilterValue as ReceivedFilterValue, ReceivedMessage
 from clients.producer import FilterValue, Producer, as_message
 from clients.signals import Signal
@@ -133,9 +133,27 @@ class SuperProducer:
         return self._routes[key]
 
     async def flush(self) -> None:
-        """Return when everything given so far is confirmed; see `Producer.flush`."""
-        for producer in self.producers.values():
-            await producer.flush()
+        """Return when everything given so far is confirmed, or refused; see `Producer.flush`.
+
+        What is wrong with one partition keeps nothing from the others.
+
+        Raises:
+            PartitionsFailed: messages to some partitions are not stored.
+            ConnectionLost: the connection is gone for good; nothing was refused.
+        """
+        errors: dict[str, StreamError] = {}
+        num_missing: dict[str, int] = {}
+        for stream, producer in self.producers.items():
+            try:
+                await producer.flush()
+            except StreamError as error:
+                told = error.refused if isinstance(error, PublishFailed) else ()
+                errors[stream], num_missing[stream] = error, producer.num_missing + len(told)
+        found = list(errors.values())
+        if found and all(isinstance(error, ConnectionLost) for error in found):
+            raise found[0]
+        if found:
+            raise PartitionsFailed(errors, num_missing) from found[0]
 
 
 class SuperConsumer:
@@ -208,7 +226,13 @@ async def open_super_producer(
             stream: await stack.enter_async_context(client.producer(stream, **options))
             for stream in await client.partitions(super_stream)
         }
-        yield SuperProducer(client, super_stream, routing_key, producers, by_key=by_key)
+        producer = SuperProducer(client, super_stream, routing_key, producers, by_key=by_key)
+        try:
+            yield producer
+        except StreamError:  # of one partition, perhaps: what the others have taken is stored
+            await producer.flush()
+            raise
+        await producer.flush()
 
 
 @asynccontextmanager

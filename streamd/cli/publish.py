@@ -62,7 +62,8 @@ def publish(
 
     Lines are sent as they come. A line that is not a message is reported, and the others are
     published; with --producer, publishing ends there, so that the corrected file can be published
-    again. Ctrl-C ends reading, and waits for what was sent.
+    again. So it does at a message that the server refuses. Ctrl-C ends reading, and waits for what
+    was sent.
 
     With --retry, give a --producer too, or messages whose confirm was lost are stored twice.
 
@@ -127,7 +128,7 @@ class _Publication:
         """Publish the lines of a file, or those before Ctrl-C.
 
         Raises:
-            Failed: it cannot be read, or a line of a named producer is no message.
+            Failed: it cannot be read, or a line of a named producer is no message or refused.
             Interrupted: by Ctrl-C; what was sent had a while to be confirmed.
             StreamError: the stream or the connection is gone, or messages were refused.
         """
@@ -136,15 +137,32 @@ class _Publication:
             with until_interrupted() as reading:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(sink.wait_until_lost)  # lines may be long in coming
-                    await self._send_lines(sink, file)
+                    with self._naming_lines():
+                        await self._send_lines(sink, file)
                     tasks.cancel_scope.cancel()
             is_interrupted = reading.cancelled_caught
             with anyio.move_on_after(_FLUSH_SECONDS if is_interrupted else None):
-                await sink.flush()
+                with self._naming_lines():
+                    await sink.flush()
             if is_interrupted:  # an error, so that the producer does not wait for the rest
                 raise Interrupted("interrupted")
         finally:
             self.stored, self.unconfirmed = sink.num_confirmed, sink.num_unconfirmed
+
+    @contextmanager
+    def _naming_lines(self) -> Iterator[None]:
+        """Numbers that the server refuses to a producer with a name are those of lines."""
+        from clients import PublishFailed  # noqa: PLC0415 - as below
+        from streamd.wire.stream import text_of  # noqa: PLC0415
+
+        try:
+            yield
+        except PublishFailed as failed:
+            if not self.producer:
+                raise
+            number, code = failed.refused[0]
+            why = f"line {number} is not accepted: {text_of(code)}; nothing behind it is published"
+            raise Failed(why) from failed
 
     async def _send_lines(self, sink: "Producer", file: BinaryIO) -> None:
         known = sink.last_publishing_id if self.producer else 0

@@ -45,8 +45,8 @@ def _stream(streamd: CommandLine) -> None:
     assert streamd("stream", "create", "s").code == 0
 
 
-def bodies(streamd: CommandLine) -> list[str]:
-    rows = streamd("consume", "s", "--until-end").out.splitlines()
+def bodies(streamd: CommandLine, stream: str = "s") -> list[str]:
+    rows = streamd("consume", stream, "--until-end").out.splitlines()
     return [row.partition('"body": "')[2].partition('"')[0] for row in rows]
 
 
@@ -192,6 +192,21 @@ def test_messages_that_the_server_refuses_are_not_counted(streamd: CommandLine) 
     assert ended.code == 1
     assert ended.notes.startswith("Error: 1 messages were not accepted: ")
     assert ended.notes.endswith("; published 1 message to t\n")
+
+
+def test_a_producer_ends_at_a_message_that_the_server_refuses(streamd: CommandLine) -> None:
+    """However often the file is published: nothing is skipped that is not stored."""
+    streamd("stream", "create", "t", "--filter-property", "p", "--filter-contract", "strict")
+    arguments = ["publish", "t", "--filter-property", "q", "--producer", "job"]
+    right, wrong = b'{"p": "a", "q": "a", "body": "%d"}\n', b'{"p": "a", "q": "b"}\n'
+    lines = [right % number for number in range(1, 501)]
+    for _ in range(2):
+        ended = streamd(*arguments, stdin=b"".join([*lines[:2], wrong, *lines[3:]]))
+        assert ended.code == 1
+        refused = "Error: line 3 is not accepted: precondition failed; nothing behind it is"
+        assert ended.notes.startswith(refused)
+    assert streamd(*arguments, stdin=b"".join(lines)).code == 0
+    assert bodies(streamd, "t") == [str(number) for number in range(1, 501)]
 
 
 def test_a_file_that_cannot_be_read(streamd: CommandLine, tmp_path: Any) -> None:

@@ -1,6 +1,6 @@
 """The client library connected to a server in memory, and what may happen to it at any step."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 
@@ -10,11 +10,13 @@ import trio
 from anyio.abc import ByteStream
 
 import clients.connection
-from clients import Client, connect
+from clients import Client, ConnectionLost, connect
 from clients.uri import Endpoint
+from tests.support.proxy import Cut
 from tests.support.server import Harness, Peer
 
 _STEPS_OF_SENDING = 2
+_NEVER = 1 << 62
 
 
 class MemoryByteStream(ByteStream):
@@ -22,24 +24,37 @@ class MemoryByteStream(ByteStream):
 
     Args:
         peer: holds both ends for the client.
+        cut: when it breaks by itself.
     """
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, cut: Cut) -> None:
         self._stream = peer.stream
         self._is_killed = False
+        self._to_server = _NEVER if cut.to_server is None else cut.to_server
+        self._to_client = _NEVER if cut.to_client is None else cut.to_client
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         with self._as_in_anyio():
             data = bytes(await self._stream.receive_some(max_bytes))
-        if not data:
+        arrived = data[: self._to_client]
+        self._to_client -= len(arrived)
+        if len(arrived) < len(data):
+            self.kill()
+        if not arrived:
             raise anyio.EndOfStream
-        return data
+        return arrived
 
     async def send(self, item: bytes) -> None:
         for _ in range(_STEPS_OF_SENDING):
             await trio.lowlevel.checkpoint()
+        arriving = item[: self._to_server]
+        self._to_server -= len(arriving)
         with self._as_in_anyio():
-            await self._stream.send_all(item)
+            if arriving:
+                await self._stream.send_all(arriving)
+            if len(arriving) < len(item):
+                self.kill()
+                raise trio.BrokenResourceError
 
     async def send_eof(self) -> None:
         raise NotImplementedError
@@ -68,17 +83,32 @@ class MemoryByteStream(ByteStream):
 class Network:
     """Leads all connections of the client library to one server in memory.
 
+    Args:
+        server: they lead to.
+        monkeypatch: ends it.
+        cuts: of the connections in turn; those that come later are left alone.
+
     Attributes:
+        server: as given; another one is for later connections.
+        is_away: nobody can connect to it.
+        cuts: those that are left.
         streams: the client's ends, in the order in which they were made.
     """
 
-    def __init__(self, server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, server: Harness, monkeypatch: pytest.MonkeyPatch, cuts: Sequence[Cut] = ()
+    ) -> None:
         self.server = server
+        self.is_away = False
         self.streams: list[MemoryByteStream] = []
+        self.cuts = list(cuts)
 
         async def reach(_: Endpoint) -> ByteStream:
             await trio.lowlevel.checkpoint()
-            self.streams.append(MemoryByteStream(self.server.connect()))
+            if self.is_away:
+                raise ConnectionLost("nobody is there")
+            cut = self.cuts.pop(0) if self.cuts else Cut()
+            self.streams.append(MemoryByteStream(self.server.connect(), cut))
             return self.streams[-1]
 
         monkeypatch.setattr(clients.connection, "_connect", reach)
