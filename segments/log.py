@@ -158,6 +158,8 @@ class Log:
         self.begins_at = self.keys_wanted_from = 0
         self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
         self._obstacle: StorageError | None = None
+        self._now_ms = 0  # the wall clock, as it was said last
+        self._outlived: list[Segment] = []  # readers do not find them; their files are kept as yet
         self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
         self._observer = observer
@@ -287,6 +289,16 @@ class Log:
         return self.segments[0].base_offset
 
     @property
+    def kept_from(self) -> int:
+        """First offset whose segment file is kept: `first_offset`, or before, until `expire`."""
+        return self._kept[0].base_offset
+
+    @property
+    def _kept(self) -> list[Segment]:
+        """Segments whose files are kept, oldest first, those that have outlived the policy too."""
+        return self._outlived + self.segments if self._outlived else self.segments
+
+    @property
     def is_empty(self) -> bool:
         """No chunk is kept."""
         return all(segment.last_chunk_id is None for segment in self.segments)
@@ -340,23 +352,24 @@ class Log:
     @property
     def local(self) -> list[Segment]:
         """Segments whose file is on this disk, oldest first; the newest one always is."""
-        segments = self.segments
+        segments = self._kept
         self._num_cold = next(n for n in count(self._num_cold) if segments[n].cold is None)
         return [segment for segment in segments[self._num_cold :] if segment.cold is None]
 
     @property
     def unstored(self) -> list[Segment]:
         """Sealed segments that hold something and that no store has, oldest first."""
-        segments = self.segments
+        segments = self._kept
         # No store has the newest one.
         self._num_stored = next(n for n in count(self._num_stored) if segments[n].stored is None)
         found = segments[self._num_stored : -1]
         return [one for one in found if one.stored is None and one.num_chunks]
 
     def segment_at(self, base_offset: int) -> Segment | None:
-        """The segment that begins there."""
-        number = bisect_left(self.segments, base_offset, key=_base_offset)
-        found = self.segments[number : number + 1]
+        """The segment that begins there, and whose file is kept."""
+        segments = self._kept
+        number = bisect_left(segments, base_offset, key=_base_offset)
+        found = segments[number : number + 1]
         return found[0] if found and found[0].base_offset == base_offset else None
 
     def sequence(self, reference: bytes) -> int | None:
@@ -379,6 +392,7 @@ class Log:
                 appended nevertheless.
         """
         self.check_obstacle()
+        self._now_ms = now_ms
         if self._last_timestamp_ms - now_ms > MOST_AHEAD_MS:
             self._believe(now_ms)
         timestamp_ms = max(now_ms, self._last_timestamp_ms)
@@ -475,6 +489,7 @@ class Log:
         self.request_keys()  # of the sealed one
         if sealed.filters is not None:
             self.request_index(sealed)  # from memory to a file
+        self.outlive(self._now_ms)
 
     def _commit_sequences(self, appended: Appended) -> None:
         for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
@@ -518,34 +533,50 @@ class Log:
         if self.tracking.has_pending:
             self._journal.write_pending(self.tracking, self.committed_offset)
 
-    def has_outlived(self, now_ms: int) -> bool:
-        """Segments have outlived the policy. Flush with a checkpoint, then `expire`."""
-        return self._num_outlived(now_ms) > 0
+    def outlive(self, now_ms: int) -> bool:
+        """Let the log begin where the policy allows, which it also does when a segment is sealed.
 
-    def outlived(self, now_ms: int) -> list[Segment]:
-        """Segments that have outlived the policy."""
-        return self.segments[: self._num_outlived(now_ms)]
+        Returns:
+            Whether there are files to be removed: flush with a checkpoint, then `expire`.
+        """
+        self._now_ms = now_ms
+        self._hide(expired(self.segments, self.size, self.policy, now_ms))
+        return bool(self._outlived)
 
-    def _num_outlived(self, now_ms: int) -> int:
-        return expired(self.segments, self.size, self.policy, now_ms)
+    def _hide(self, number: int) -> None:
+        """Let readers find so many of the oldest segments no more."""
+        if number:
+            hidden, self.segments = self.segments[:number], self.segments[number:]
+            self._count(hidden, -1)
+            self._outlived += hidden
+
+    @property
+    def outlived(self) -> list[Segment]:
+        """Segments that have outlived the policy, and whose files are kept as yet."""
+        return list(self._outlived)
 
     def expire(self, now_ms: int, busy: Collection[Segment] = ()) -> Removal:
         """Take segments that have outlived the policy out of the log.
 
-        Segments that the last flush with a checkpoint has not covered stay: after a power failure
-        the tracking may have to be read from them.
+        Files of segments that the last flush with a checkpoint has not covered stay: after a power
+        failure the tracking may have to be read from them.
+
+        Args:
+            now_ms: wall clock.
+            busy: segments whose files are needed: theirs stay, and those of later ones.
 
         Returns:
             The removal of their files, and of those that an earlier one could not remove; to be run
             in a thread if the caller likes, without segments where all stay. Readers on them can
             finish. No flush may be going on meanwhile.
         """
-        number = self._num_outlived(now_ms)
-        for at, segment in enumerate(self.segments[:number]):
+        self.outlive(now_ms)
+        number = len(self._outlived)
+        for at, segment in enumerate(self._outlived):
             if segment in busy:
                 number = at
                 break
-        while number and not self.is_covered(self.segments[number - 1].next_offset):
+        while number and not self.is_covered(self._outlived[number - 1].next_offset):
             number -= 1
         if not (number or self._gone):
             return Removal(self._disk, self.folder, [], None)
@@ -554,17 +585,21 @@ class Log:
         return removal
 
     def _drop(self, number: int, rest: Segment | None = None) -> Removal:
-        """Take so many of the oldest segments out; `rest` is in their place, if there is one."""
-        gone, self.segments = self.segments[:number], self.segments[number:]
-        self._count(gone, -1)
+        """Take so many of the oldest segments out; `rest` is in the place of the last of them."""
+        num_shown = number - len(self._outlived)
+        self._hide(max(0, num_shown))
+        gone, self._outlived = self._outlived[:number], self._outlived[number:]
         self._num_cold = max(0, self._num_cold - number)
         self._num_stored = max(0, self._num_stored - number)
         if rest is not None:
-            self.segments.insert(0, rest)
-            self._count([rest])
             self._num_cold = self._num_stored = 0
+            if num_shown > 0:
+                self.segments.insert(0, rest)
+                self._count([rest])
+            else:  # the policy was faster
+                self._outlived.insert(0, rest)
         self._forget(gone)
-        checkpoint = self._state.without(gone, self.segments[0])
+        checkpoint = self._state.without(gone, self._kept[0])
         self._gone += gone
         return Removal(self._disk, self.folder, self._gone, checkpoint)
 
@@ -606,7 +641,7 @@ class Log:
 
     def forget_cold(self) -> None:
         """It is deleted: nothing of it is to stay in the cache."""
-        for segment in self.segments:
+        for segment in self._kept:
             if segment.cold is not None:
                 segment.cold.forget()
 
@@ -726,7 +761,7 @@ class Log:
         Returns:
             The removal of files, as of `expire`.
         """
-        number = bisect_left(self.segments, offset, key=_base_offset)
+        number = bisect_left(self._kept, offset, key=_base_offset)
         if self.segment_at(offset) is not None:
             rest = None
         if rest is not None:
@@ -864,7 +899,7 @@ class Log:
         """What can be said after a flush, with a snapshot of the tracking; None for nothing new."""
         has_tracking = self._has_tracking
         checkpoint = self._state.next_checkpoint(
-            self.first_offset, has_tracking=has_tracking, only_sealed=only_sealed
+            self.kept_from, has_tracking=has_tracking, only_sealed=only_sealed
         )
         if checkpoint is not None and has_tracking and not self._journal.is_rewriting:
             try:
@@ -933,7 +968,7 @@ class Log:
 
     def _remove_growing_keys(self) -> None:
         """Remove files that are of no use when the log is opened again, and would be reported."""
-        for segment in self.segments:
+        for segment in self._kept:
             if segment.keys is not None and not segment.keys.is_final:
                 with suppress(StorageError):
                     self._disk.remove(segment.keys.path)
@@ -942,7 +977,7 @@ class Log:
         """Release the files as they are, because they are about to be removed."""
         if not self.is_closed:
             self.is_closed = True
-            for segment in self.segments:
+            for segment in self._kept:
                 segment.drop_filters()
                 segment.drop_keys()
             self._journal.close()

@@ -1,4 +1,9 @@
-"""Which segments have outlived their stream's limits, by sizes and times; and removing them."""
+"""Which segments have outlived their stream's limits, by sizes and times; and removing them.
+
+A log hides them from readers in the moment when that is known: when a segment is sealed, or
+somebody says the time. Their files are part of it until the tracking does not need them and a
+checkpoint says that they are gone; a restart before that finds them again.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

@@ -36,7 +36,7 @@ def kept_segments(
         stored: what it lists now.
         new: what was uploaded since, a segment of the log.
     """
-    first = log.first_offset
+    first = log.kept_from
     dropped = number_before(stored, first)
     kept = list(stored[dropped:])
     if new is not None:

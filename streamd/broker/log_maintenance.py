@@ -190,7 +190,7 @@ class LogMaintenance:
         written down as well. Flushes take turns with the parts of a large removal.
         """
         log = self._log
-        if log.has_outlived(self._now_ms()):
+        if log.outlive(self._now_ms()):
             await self.flush(with_checkpoint=True)
         async with self._turn:
             if self.is_stopped or log.is_closed:
@@ -198,7 +198,7 @@ class LogMaintenance:
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             busy = self._busy
             removal = log.expire(self._now_ms(), busy)
-            outlived = log.outlived(self._now_ms()) if busy else []
+            outlived = log.outlived if busy else []
             self._expires_again = bool(outlived)
             self._cancel_held(outlived)
             parts = removal.parts()
@@ -259,8 +259,8 @@ class LogMaintenance:
         await self.flush(with_checkpoint=True, seals=offset > log.segments[-1].base_offset)
         self._check_open()
         start = await self._patiently(log.find, at_offset(offset))
-        if start.offset <= log.first_offset:
-            return log.first_offset
+        if start.offset <= log.kept_from:
+            return log.kept_from
         rest = None
         if start.offset > start.segment.base_offset:
             rest = await self._copy_rest(start)
@@ -368,8 +368,8 @@ class LogMaintenance:
         if not log.is_covered(offset):  # the disk had no room for what is known of publishers
             bases = [s.base_offset for s in log.segments if s.base_offset < offset]
             offset, rest = max(filter(log.is_covered, bases), default=0), None
-        if offset <= log.first_offset:  # or retention was faster
-            return log.first_offset, iter(())
+        if offset <= log.kept_from:  # or retention was faster
+            return log.kept_from, iter(())
         self._goes_before = offset
         try:
             if rest is not None:
@@ -379,7 +379,7 @@ class LogMaintenance:
             self._goes_before = 0
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
-        return log.first_offset, parts
+        return log.kept_from, parts
 
     async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
         """Show readers what a store has; see `Log.follow`.

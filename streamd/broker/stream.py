@@ -386,6 +386,7 @@ class Stream:
             self._upkeep.properties_changed()
         self._running = trio.CancelScope()
         self.state, self._disk_is_full = StreamState.OPEN, False
+        log.outlive(services.now_ms())  # time has passed
         early, self._early, self._early_bytes = self._early, deque(), 0
         for pending in early:
             self.publish(pending)
@@ -670,6 +671,8 @@ class Stream:
         writer = self._writer
         assert writer is not None  # noqa: S101 - it runs while the log is open
         self._work.set()
+        if self.log.outlived:
+            await self._expire_beside()
         while True:
             await self._work.wait()
             with self._services.rounds.open():
@@ -761,9 +764,9 @@ class Stream:
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
         if self._maintenance is not None and self._log is not None:
-            before = self._log.first_offset
+            before = self._log.kept_from
             await self._maintenance.expire()
-            has_dropped = self._log is not None and self._log.first_offset != before
+            has_dropped = self._log is not None and self._log.kept_from != before
             if self._tier is not None and has_dropped:
                 self._tier.changed()
 

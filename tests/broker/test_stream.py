@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from segments import Log, LogPolicy, StorageError, at_offset
+from segments import FIRST, Log, LogPolicy, StorageError, at_offset
 from segments.flush import Flush
 from streamd.broker import threads
 from streamd.broker.errors import Refused
@@ -256,6 +256,47 @@ async def test_what_is_published_does_not_wait_until_old_segments_are_removed(
     assert len(bench.disk.files) > files / 2  # and they were being removed meanwhile
     await trio.sleep(100)
     assert len(bench.disk.files) < 10
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("commits_on_flush", [False, True])
+async def test_what_has_outlived_its_limits_is_not_found_when_a_message_is_confirmed(
+    nursery: trio.Nursery, *, commits_on_flush: bool
+) -> None:
+    """Whoever reads from the first message right after that begins where the limits say."""
+    bench = Bench(nursery, commits_on_flush=commits_on_flush)
+    bench.stream.set_policy(LogPolicy(max_segment_chunks=5, max_length_bytes=1))
+    firsts: list[int] = []
+
+    class Publisher(StreamPublisher):
+        def confirm(self, ids: bytes) -> None:
+            firsts.append(bench.log.find(FIRST).offset)
+            super().confirm(ids)
+
+    bench.publisher = Publisher(1, "p", bench.outbox, ProtocolTraffic())
+    for number in range(1, 18):
+        bench.publish(number)
+        await bench.answers()
+    assert firsts == [*[0] * 5, *[5] * 5, *[10] * 5, *[15] * 2]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_log_begins_where_its_limits_say_when_it_is_opened(nursery: trio.Nursery) -> None:
+    """Time has passed, or a kill has kept files that were to go."""
+    bench = Bench(nursery)
+    bench.stream.set_policy(LogPolicy(max_segment_chunks=5))
+    for number in range(1, 18):
+        bench.publish(number)
+        await bench.answers()
+    await bench.stream.close()
+    log = Log.open("s", LogPolicy(max_segment_chunks=5, max_length_bytes=1), bench.disk)
+    bench.stream.attach(log)
+    assert log.find(FIRST).offset == log.first_offset == 15
+    nursery.start_soon(bench.stream.run)
+    await trio.sleep(1)
+    assert [path for path in bench.disk.files if path.endswith(".segment")] == [
+        log.segments[0].path()
+    ]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -1,7 +1,6 @@
 """A run of a stream over a disk that records, with all promises made to users on the way."""
 
 import sys
-from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
@@ -16,8 +15,6 @@ from segments.keys import schedule
 from segments.keys.files import KeyJob, make_table
 from segments.keys.worker import Answer
 from segments.message import Message
-from segments.retention import Removal
-from segments.segment import Segment
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.key_upkeep import Progress
@@ -207,14 +204,14 @@ class Run:
                     life.offset_of[reference, int(number)] = len(life.bodies)
                     life.bodies.append(raw)
 
-        drop = log.expire
+        hide = log.outlive
 
-        def expire(now_ms: int, busy: Collection[Segment] = ()) -> Removal:
-            removal = drop(now_ms, busy)
+        def outlive(now_ms: int) -> bool:
+            has_hidden = hide(now_ms)
             self.note(self.life.firsts, log.first_offset)
-            return removal
+            return has_hidden
 
-        log.append, log.expire = append, expire  # type: ignore[method-assign]
+        log.append, log.outlive = append, outlive  # type: ignore[method-assign]
 
     # -- what is done
 

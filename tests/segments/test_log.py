@@ -197,8 +197,8 @@ class TestRetention:
         log.close()
 
     def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
-        log = self.fill(tmp_path, policy, [0, 500, 600, 1500, 1600, 2000])
+        log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0, 500, 600, 1500, 1600, 2000])
+        log.policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
         for now_ms, gone in ((1500, []), (1501, [0]), (2501, [2])):
             removal = log.expire(now_ms)
             assert [segment.base_offset for segment in removal.segments] == gone
@@ -229,8 +229,8 @@ class TestRetention:
     def test_a_reader_finishes_what_it_has_open_then_goes_on_with_what_is_kept(
         self, tmp_path: Path
     ) -> None:
-        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-        log = self.fill(tmp_path, policy, [0] * 8)
+        log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0] * 8)
+        log.policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
         reader = Reader(log, log.find(FIRST))
         first = reader.read(1, 1 << 20, 10)
         log.expire(0).run()
@@ -272,12 +272,13 @@ class TestTracking:
         for _ in range(9):
             append(log, [b"x"])
             log.expire(0).run()
-        assert log.first_offset == 0  # nothing else would know of "old" after a power failure
+        assert log.first_offset == 8
+        assert log.kept_from == 0  # nothing else would know of "old" after a power failure
         for _ in range(2):
             log.flush(with_checkpoint=True)
             log.expire(0).run()
             append(log, [b"x"])
-        assert log.first_offset > 5
+        assert log.kept_from > 5
         log.close()
         assert Log.open(str(tmp_path), policy).tracking.sequence(b"old") == 5
 

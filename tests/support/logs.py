@@ -1,6 +1,6 @@
 """Filling logs and reading them back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
 from segments.chunk_search import Place
@@ -39,8 +39,14 @@ def append(
     return chunk_id
 
 
-def truncate(log: Log, offset: int) -> int:
-    """Let the log begin at the chunk with `offset`; returns its first offset."""
+def truncate(log: Log, offset: int, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Let the log begin at the chunk with `offset`; returns its first offset.
+
+    Args:
+        log: the log.
+        offset: a message's.
+        meanwhile: called when the rest of a segment has its name, and the log does not begin there.
+    """
     log.flush(with_checkpoint=True)
     assert log.seal()
     log.flush(with_checkpoint=True)
@@ -52,6 +58,7 @@ def truncate(log: Log, offset: int) -> int:
         rest = Rest(segment, Place(position, start))
         rest.copy(lambda: None)
         rest.finish()
+        meanwhile()
     assert log.is_covered(start)
     log.truncate(start, rest.segment if rest is not None else None).run()
     return log.first_offset

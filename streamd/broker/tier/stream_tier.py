@@ -510,7 +510,7 @@ class TieredStream:
 
     async def _follow(self, stream: Stream, log: Log) -> bool:
         """Take segments out of the manifest that the log has dropped; whether there were any."""
-        kept, first = self._kept, log.segments[0].base_offset
+        kept, first = self._kept, log.kept_from
         if kept is None or kept.manifest.first_offset >= first:
             return False
         self._stored_ms = {at: ms for at, ms in self._stored_ms.items() if at >= first}
