@@ -253,6 +253,7 @@ class SelectorFilter:
         self.selector = selector
         self.matcher = selector.matcher()
         self.follows = own is None and not group
+        self._dialect = TAGS if selector.is_tags else selector.dialect
         self._stream = stream
         self._group = group
         self._pushdown = EVERYTHING
@@ -277,7 +278,8 @@ class SelectorFilter:
         asked = self._pushdown
         text = Pair(words.SELECTOR, str(self.selector))
         if self._group:
-            return (text, Pair(words.SELECTOR_GROUP, self._group))
+            dialect = Pair(words.SELECTOR_DIALECT, self._dialect)
+            return (text, dialect, Pair(words.SELECTOR_GROUP, self._group))
         if asked.is_empty:
             return (text, Pair(words.FILTER_MODE, words.NOTHING))
         others = tuple(Pair(*pair) for pair in words.property_pairs(asked.properties))
@@ -308,8 +310,7 @@ class SelectorFilter:
     def explain(self) -> list[str]:
         """See Filter."""
         asked = self._pushdown
-        kind = TAGS if self.selector.is_tags else self.selector.dialect
-        lines = [f"selector ({kind}): {self.selector}", self._basis]
+        lines = [f"selector ({self._dialect}): {self.selector}", self._basis]
         if self._group:
             return lines
         if asked.is_empty:

@@ -244,12 +244,13 @@ class StandingSelectors:
         readable = {row.token: row.parse() for row in rows if row.token not in self._unreadable}
         return MatcherSet(readable) if readable else None
 
-    def matcher(self, group: str, selector: str) -> ChunkMatcher:
+    def matcher(self, group: str, selector: str = "", dialect: str = "") -> ChunkMatcher:
         """Which chunks a consumer of a group needs.
 
         Args:
             group: of the consumer.
             selector: the one that it expects, canonical; empty when it expects none in particular.
+            dialect: the same of the dialect, which says what the text means.
 
         Raises:
             Refused: the group has registered none, or another one, or is changing it.
@@ -261,8 +262,11 @@ class StandingSelectors:
         if group in self._changing:
             details = f"the standing selector of group {group} is being changed: try again"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        if selector and selector != row.text:
-            details = f"group {group} has registered {row.text}, a consumer expects {selector}"
+        if (selector or row.text, dialect or row.dialect) != (row.text, row.dialect):
+            details = (
+                f"group {group} has registered {row.text} ({row.dialect}), a consumer expects "
+                f"{selector or row.text} ({dialect or row.dialect})"
+            )
             raise Refused(Reason.PRECONDITION_FAILED, details)
         return ChunkMatcher([row.token], since=row.since)
 

@@ -21,6 +21,7 @@ from streamd.config import Config
 from streamd.server import open_server
 from tests.support.marked import ONE, TWO, matching, message, of_group, plain
 from tests.support.server import Harness, harness
+from tests.support.syncs import work_beside
 
 _STEPS_BETWEEN = 20  # changes of selectors, and before each is committed: others publish
 
@@ -275,45 +276,54 @@ def test_streams_and_users_at_once_in_threads(tmp_path: Path) -> None:
     assert outcomes == ["done"] * 80
 
 
+async def _change_selectors(server: Harness) -> None:
+    for text in (ONE, None, ONE, TWO, None, ONE):
+        if text is None:
+            await server.host.settings.remove_selector("s", "g")
+        else:
+            await server.host.settings.put_selector("s", parse_standing("g", "union", text))
+        for _ in range(_STEPS_BETWEEN):
+            await trio.lowlevel.checkpoint()
+
+
+async def _slowly(work: Callable[..., Any], *arguments: object) -> Any:
+    for _ in range(_STEPS_BETWEEN):
+        await trio.lowlevel.checkpoint()
+    return work_beside(work, *arguments)
+
+
+async def _copies_of_each_step(server: Harness, folder: Path) -> list[Path]:
+    """What a kill leaves while one publishes, and another one changes selectors."""
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    copies: list[Path] = []
+
+    async def publish() -> None:
+        for number in itertools.count(1):
+            await peer.store([message(0), message(number % 3)], first_id=2 * number)
+
+    async def change() -> None:
+        await _change_selectors(server)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        nursery.start_soon(change)
+        while True:
+            copies.append(folder / f"{len(copies)}")
+            shutil.copytree(server.data, copies[-1])
+            await trio.lowlevel.checkpoint()
+    return copies
+
+
 async def test_a_kill_at_each_step_hides_no_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Selectors come, go and change while others publish; whatever the catalog says then holds."""
-    copies = []
     async with harness(tmp_path / "data") as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
-
-        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-            for _ in range(_STEPS_BETWEEN):
-                await trio.lowlevel.checkpoint()
-            return work(*arguments)
-
-        async def publish() -> None:
-            for number in itertools.count(1):
-                await peer.store([message(0), message(number % 3)], first_id=2 * number)
-
-        async def change() -> None:
-            settings = server.host.settings
-            for text in (ONE, None, ONE, TWO, None, ONE):
-                if text is None:
-                    await settings.remove_selector("s", "g")
-                else:
-                    await settings.put_selector("s", parse_standing("g", "union", text))
-                for _ in range(_STEPS_BETWEEN):
-                    await trio.lowlevel.checkpoint()
-            publishing.cancel()
-
-        monkeypatch.setattr(threads, "in_thread", slowly)
-        async with trio.open_nursery() as nursery:
-            publishing = nursery.cancel_scope
-            nursery.start_soon(publish)
-            nursery.start_soon(change)
-            while True:
-                copies.append(tmp_path / f"{len(copies)}")
-                shutil.copytree(server.data, copies[-1])
-                await trio.lowlevel.checkpoint()
+        monkeypatch.setattr(threads, "in_thread", _slowly)
+        copies = await _copies_of_each_step(server, tmp_path)
         monkeypatch.undo()
     num_checked = 0
     for folder in copies:

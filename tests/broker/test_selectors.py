@@ -313,6 +313,20 @@ class TestStanding:
             got = await read_bodies(peer, 2, selector_group="g")
         assert got == [flight("HA", 9), flight("HA", 8)]
 
+    async def test_a_consumer_that_expects_another_one(self, peer: Peer) -> None:
+        """The same text means something else in another dialect."""
+        await peer.create("s")
+        await register(peer, text="NOT (d > 5)", dialect="rocketmq")
+        (row,) = await must(peer, "selector.list", stream="s")
+        group, same = Pair("selector-group", "g"), Pair("selector", row["text"])
+        for text, dialect, code in (
+            ("d > 6", "rocketmq", PRECONDITION),
+            (same.value, "union", PRECONDITION),
+            (same.value, "rocketmq", OK),
+        ):
+            asked = (group, Pair("selector", text), Pair("selector-dialect", dialect))
+            assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, asked) == code
+
     async def test_a_consumer_that_leaves_without_a_word(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")
         await register(peer)

@@ -13,6 +13,8 @@ from clients import (
     StreamDoesNotExist,
 )
 from clients.consumer import Consumer
+from clients.filters import SelectorFilter
+from segments.selector import parse_selector
 from tests.clients.conftest import Runner
 
 PROPERTY = {"stream-filter-property": "carrier"}
@@ -285,3 +287,13 @@ def test_what_is_refused(run: Runner, stream: str) -> None:
             await client.register_selector(stream, "g", sql="a = ")
 
     run(work)
+
+
+def test_a_consumer_of_a_group_says_which_selector_it_evaluates() -> None:
+    """Should the group have another one when it comes back, the server refuses it."""
+    selector = parse_selector("rocketmq", "NOT (d > 5)")
+    assert dict(SelectorFilter(selector, "s", None, "g").properties()) == {
+        "selector-group": "g",
+        "selector": str(selector),
+        "selector-dialect": "rocketmq",
+    }

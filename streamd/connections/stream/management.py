@@ -221,19 +221,18 @@ class Management:
         return ()
 
     async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
-        stream = _name(arguments, "stream")
-        self._context.rights.require(Right.READ, stream)
-        standing = self._context.host.find(stream).standing
-        return [
-            {
-                "group": row.group,
-                "dialect": row.dialect,
-                "text": row.text,
-                "since": str(row.since),
-                "consumers": str(standing.num_users(row.group)),
-            }
-            for row in standing.rows()
-        ]
+        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
+            standing = stream.standing
+            return [
+                {
+                    "group": row.group,
+                    "dialect": row.dialect,
+                    "text": row.text,
+                    "since": str(row.since),
+                    "consumers": str(standing.num_users(row.group)),
+                }
+                for row in standing.rows()
+            ]
 
     async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
         stream, group = _name(arguments, "stream"), _text(arguments, "group")

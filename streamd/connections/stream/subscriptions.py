@@ -325,7 +325,8 @@ def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str
         if wanted is not None:
             stream.log.filter_demand.add(recorded(wanted.asked))
         return Interest(start, wanted, properties)
-    matcher = stream.standing.matcher(group, properties.get(words.SELECTOR, ""))
+    text, dialect = (properties.get(word, "") for word in (words.SELECTOR, words.SELECTOR_DIALECT))
+    matcher = stream.standing.matcher(group, text, dialect)
     return Interest(start, matcher, properties, group)
 
 

@@ -26,6 +26,7 @@ NOTHING: Final = "nothing"  # a mode: no chunk, as no message can match
 #     filter-property.0.match-unfiltered = true        or a message without one
 FILTER_PROPERTY_PREFIX: Final = "filter-property."
 SELECTOR: Final = "selector"  # its text; the server looks at it only with a group
+SELECTOR_DIALECT: Final = "selector-dialect"  # of the text
 SELECTOR_GROUP: Final = "selector-group"
 _VALUE = ".value."  # of a further filter property
 _WITH_VALUES = (FILTER_PREFIX, FILTER_PROPERTY_PREFIX)
