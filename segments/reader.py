@@ -29,6 +29,7 @@ from segments.filter_index import next_match
 from segments.format_constants import USER
 from segments.log import Log
 from segments.offset_lookup import Position
+from segments.offsets import at_offset
 from segments.segment import FILTER_SUFFIX, Segment
 from segments.tier.cache import ColdError, ColdFile, Pin
 from segments.tier.plan import ReadAhead, Request
@@ -258,12 +259,26 @@ class Reader:
         self._pins = self._pins[len(pins) :]
 
     def _is_gone(self, error: SegmentsError) -> bool:
-        """Whether a cold segment is not in the store any more: then its rest is stepped over."""
+        """Whether a cold segment is not in the store any more: then it goes on behind it.
+
+        Where the segment was truncated in its middle, that is in the one that has its rest.
+        """
         if self._cold is None or not self._cold.cached.is_gone or isinstance(error, ColdError):
             return False
-        self._position = self._segment.size
-        self._lose_until(self._segment.next_offset)
+        if self._log.segment_holding(self.next_offset) is self._segment:
+            self._position = self._segment.size
+            self._lose_until(self._segment.next_offset)
+        else:
+            self._go_to(self._log.find(at_offset(self.next_offset)))
         return True
+
+    def _go_to(self, start: Position) -> None:
+        segment, file = self._acquire(start.segment)
+        self._segment.release()
+        self._enter(segment, file)
+        if segment is start.segment:
+            self._position = self._window_start = start.position
+            self._lose_until(start.offset)
 
     def _check_filters(self, cold: ColdFile, matcher: ChunkMatcher) -> None:
         """Raise ColdError where a filter index will tell, so that not all chunks are fetched."""

@@ -311,6 +311,13 @@ class Segment:
             self.damage = {damage.position: damage}
             self._report(self, damage)
 
+    def mark_as_stored(self) -> None:
+        """It is cold, and can be read after all: damaged is only what was when it was stored."""
+        assert self.stored is not None  # noqa: S101 - it is cold
+        self.damage = {damage.position: damage for damage in self.stored.damage}
+        next_base, self.next_offset = self.next_offset, self.stored.next_offset
+        self.reaches_to(next_base)
+
     @property
     def num_lost(self) -> int:
         """Records that are damaged."""

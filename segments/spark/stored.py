@@ -7,14 +7,13 @@ What was published since the newest stored segment was sealed is not in the stor
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from urllib.parse import unquote
 
 import numpy as np
 
-from segments.checksum import crc32
-from segments.codec import Damage
+from segments.codec import FILE_HEADER_SIZE, Damage
 from segments.disk import Buffer
 from segments.errors import CorruptError, FormatError
 from segments.filter_index import FilterFile, Shape, content_crc
@@ -28,8 +27,10 @@ from segments.spark.messages import PADDING
 from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
 from segments.spark.screen import Screen, by_index, keep_all
 from segments.tier.address import parse_address
+from segments.tier.fetching import BadFileError, file_beside
 from segments.tier.lookup import find_stream, read_folder
 from segments.tier.manifest import Manifest, StoredSegment
+from segments.tier.manifest_store import still_names
 from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tier.stores import open_store
 
@@ -168,31 +169,36 @@ class StoredStream:
         """The chunks of a segment; None where it was removed meanwhile."""
         file = self._file(segment)
         try:
-            index = self._whole(store, segment, INDEX_SUFFIX)
-            screen = self._screen(store, segment) if bounds.needs_filters else keep_all
+            index = file_beside(store, self._manifest.stream, segment, INDEX_SUFFIX)
         except MissingError:
-            return None
+            return self._missed(segment, store=store, bounds=bounds)
+        except BadFileError as error:
+            raise CorruptError(f"{self._place.url}/{file.key}", 0, str(error)) from error
+        screen = self._screen(store, segment) if bounds.needs_filters else keep_all
         return _listing(file, segment, index, screen)
+
+    def _missed(
+        self, segment: StoredSegment, *, store: ObjectStore, bounds: Bounds
+    ) -> Listing | None:
+        """What there is in place of a segment that is not there."""
+        if still_names(store, self._manifest, segment):
+            return _lost(self._file(segment), segment)
+        # It may have been truncated: its rest is another segment.
+        where = bounds._replace(start_offset=segment.base_offset, end_offset=segment.next_offset)
+        return next(iter(self.refreshed().listings(where)), None)
 
     def _file(self, segment: StoredSegment) -> "StoredFile":
         key = segment.key(self._manifest.stream, SEGMENT_SUFFIX)
         return StoredFile(self._place, key, segment.size)
 
-    def _whole(self, store: ObjectStore, segment: StoredSegment, suffix: str) -> bytes:
-        """One of the small objects of a segment, which is what the manifest says."""
-        key = segment.key(self._manifest.stream, suffix)
-        content = store.get(key).content
-        said = segment.files[suffix]
-        if (len(content), crc32(content)) != said:
-            reason = f"it has {len(content)} bytes, and another checksum than its manifest says"
-            raise CorruptError(f"{self._place.url}/{key}", 0, reason)
-        return content
-
     def _screen(self, store: ObjectStore, segment: StoredSegment) -> Screen:
         """The test by the filter index; where there is none, all chunks have to be read."""
         if FILTER_SUFFIX not in segment.files:
             return keep_all
-        raw = self._whole(store, segment, FILTER_SUFFIX)
+        try:
+            raw = file_beside(store, self._manifest.stream, segment, FILTER_SUFFIX)
+        except (MissingError, BadFileError):
+            return keep_all
         # That it is of this content was seen when it was uploaded; the checksum says it is that.
         parts = segment.size, segment.base_offset, segment.num_chunks
         try:
@@ -228,6 +234,14 @@ def _listing(file: "StoredFile", segment: StoredSegment, index: bytes, screen: S
         [_gap(file, place) for place in damage],
         segment.next_offset,
     )
+
+
+def _lost(file: "StoredFile", segment: StoredSegment) -> Listing:
+    """A segment that is not in the store, although its manifest names it."""
+    whole = Damage(FILE_HEADER_SIZE, segment.size, segment.base_offset, segment.next_offset)
+    found = _listing(file, replace(segment, num_chunks=0, damage=(whole,)), b"", keep_all)
+    reason = "it is not in the store, and the stream's manifest names it"
+    return found._replace(gaps=[gap._replace(reason=reason) for gap in found.gaps])
 
 
 def _ends(positions: Numbers, ids: Numbers, others: Numbers) -> tuple[Numbers, Numbers]:

@@ -424,7 +424,6 @@ class TierCache:
         self._known: WeakValueDictionary[tuple[str, str], CachedSegment] = WeakValueDictionary()
         self._numbers = itertools.count()
         self._punches = True
-        self._is_made = False
 
     def clear(self) -> None:
         """Empty the folder, if there is one, before anything is cached.
@@ -448,6 +447,7 @@ class TierCache:
         if found is None or found.stored != stored:
             name = f"{stored.base_offset:020d}.{next(self._numbers)}"
             found = self._known[key] = CachedSegment(self, stream, stored, folder, name)
+        found.is_gone = False  # of a log that is opened, or was told so just now
         return found
 
     def used(self, cached: CachedSegment, piece: _Piece) -> None:
@@ -470,7 +470,8 @@ class TierCache:
     def make_file(self, cached: CachedSegment) -> File:
         """Open a segment's file, or make it; the lock is held.
 
-        Where somebody has removed it, what was in it is forgotten, and it is made anew.
+        Where somebody has removed it, or the folder, what was in it is forgotten, and it is made
+        anew.
 
         Raises:
             StorageError: the disk refused.
@@ -483,9 +484,7 @@ class TierCache:
                 if not error.is_missing:
                     raise
                 self.remove_file(cached)
-        if not self._is_made:
-            self._disk.make_folder(self._folder)
-            self._is_made = True
+        self._disk.make_folder(self._folder)  # which somebody may have removed, too
         self._disk.remove(path)
         return self._disk.create(path)
 

@@ -5,6 +5,7 @@ as it may have been damaged on the way. What is wrong again is damaged in the st
 it is, so that readers find the damage as they find it in a file of this disk.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import PurePath
@@ -19,15 +20,21 @@ from segments.codec import (
     CHUNK_HEADER_SIZE,
     FILE_HEADER_SIZE,
     ChunkHeader,
+    IndexRecord,
 )
 from segments.disk import Buffer, Disk, File
 from segments.errors import FormatError
 from segments.format_constants import OSIRIS_SCHEME
-from segments.segment import file_path
+from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, file_path
 from segments.tier.cache import CachedSegment, Pin, Range
-from segments.tier.object_store import ObjectStore, TierError, TooLargeError
+from segments.tier.keys import StreamKey
+from segments.tier.manifest import StoredSegment
+from segments.tier.object_store import MissingError, ObjectStore, TierError, TooLargeError
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
+_BLOCK = 1 << 20  # of a segment whose headers alone are read
 # One thread at a time checks and writes what it has got, when that is much. Several are no sooner
 # done: they hand the interpreter to and fro with each chunk, and wait for each other at the file of
 # the cache. Reading all of a cold stream takes a quarter less processor time by this. Single chunks
@@ -134,19 +141,65 @@ def fetch_file(
         TierError: the store refuses.
         StorageError: the disk refuses.
     """
-    wanted = cached.stored.files[suffix]
-    key = cached.stored.key(cached.stream, suffix)
-    for _ in range(_ATTEMPTS):
-        try:
+    content = file_beside(store, cached.stream, cached.stored, suffix)
+    path = file_path(cached.folder, cached.stored.base_offset, suffix)
+    _put_beside(disk, path, content, is_wanted)
+
+
+def file_beside(store: ObjectStore, stream: StreamKey, stored: StoredSegment, suffix: str) -> bytes:
+    """What a file beside a stored segment holds.
+
+    An index that is not there, or not as it was stored, is made anew from the segment's chunks.
+
+    Raises:
+        MissingError: the object is not there.
+        BadFileError: it is not what was stored.
+        TierError: the store refuses.
+    """
+    wanted, key = stored.files[suffix], stored.key(stream, suffix)
+    content = b""
+    try:
+        for _ in range(_ATTEMPTS):
             content = bytes(store.get(key, wanted.size).content)
-        except TooLargeError as error:
-            raise BadFileError(str(error)) from error
+            if (len(content), crc32(content)) == wanted:
+                return content
+        found = f"{len(content):,} bytes, expected {wanted.size:,}"
+        fault = f"{key} in {store} is not what was stored: {found} and their checksum"
+    except TooLargeError as error:
+        fault = str(error)
+    except MissingError:
+        if suffix != INDEX_SUFFIX:
+            raise
+        fault = f"{key} in {store} is not there, and the chunks of its segment do not give it"
+    if suffix == INDEX_SUFFIX:
+        content = _index_of(store, stream, stored)
         if (len(content), crc32(content)) == wanted:
-            path = file_path(cached.folder, cached.stored.base_offset, suffix)
-            _put_beside(disk, path, content, is_wanted)
-            return
-    found = f"{len(content):,} bytes, expected {wanted.size:,}"
-    raise BadFileError(f"{key} in {store} is not what was stored: {found} and their checksum")
+            logger.warning("%s in %s cannot be used: it was made from the segment", key, store)
+            return content
+    raise BadFileError(fault)
+
+
+def _index_of(store: ObjectStore, stream: StreamKey, stored: StoredSegment) -> bytes:
+    """The index of a stored segment by the headers of its chunks, as far as they can be read."""
+    key, content = stored.key(stream, SEGMENT_SUFFIX), bytearray(codec.INDEX_HEADER)
+    damage = {one.position: one for one in stored.damage}
+    block, start, position = memoryview(b""), 0, FILE_HEADER_SIZE
+    while position < stored.size:
+        if position in damage:
+            position = max(position + 1, damage[position].end)
+            continue
+        if position + CHUNK_HEADER_SIZE > start + len(block):
+            size = min(_BLOCK, stored.size - position)
+            block, start = memoryview(store.get_range(key, position, size)), position
+        try:
+            header = codec.decode_chunk_header(block, position - start)
+        except FormatError:
+            break
+        chunk_id, timestamp_ms, epoch = header.chunk_id, header.timestamp_ms, header.epoch
+        record = IndexRecord(chunk_id, timestamp_ms, epoch, position, header.chunk_type)
+        content += codec.encode_index_record(record)
+        position += header.total_size
+    return bytes(content)
 
 
 class _Unwanted(Exception):

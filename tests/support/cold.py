@@ -17,7 +17,7 @@ from segments.tier.cache import CachedSegment, ColdError, Pin, Range
 from segments.tier.fetching import fetch_file, fetch_range
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest
+from segments.tier.manifest import Manifest, encode_manifest
 from segments.tier.object_store import ObjectStore
 from segments.tier.plan import Request, aligned
 from streamd.broker.stream import Stream
@@ -69,6 +69,8 @@ def make_cold(
     )
     if not sealed:
         return []
+    store.delete([KEY.manifest])
+    store.create(KEY.manifest, encode_manifest(manifest))
     write_copy(sealed[0].disk, log.folder, manifest)
     log.is_stored(manifest)
     for segment in chosen:

@@ -35,9 +35,17 @@ from typing import Protocol, TypeVar
 import trio
 
 from segments import Log, SegmentsError, StorageError
-from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KEYS_SUFFIX, KeyState, Segment
+from segments.segment import (
+    DERIVED_SUFFIXES,
+    FILTER_SUFFIX,
+    INDEX_SUFFIX,
+    KEYS_SUFFIX,
+    KeyState,
+    Segment,
+)
 from segments.tier.cache import CachedSegment, ColdError, Pin, Range, TierCache
 from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
+from segments.tier.manifest_store import still_names
 from segments.tier.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
@@ -50,7 +58,8 @@ MAX_REQUESTS = 64
 MAX_BYTES = 256 << 20  # asked for at the same time, which are in memory when they come
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds, until a request that has failed is made again
 _INDEX_SECONDS = 1.0  # after which it is looked whether a filter index is still being loaded
-_CUT_ATTEMPTS = 5  # after which an object that is too short counts as cut
+# That an object has to be missing, or cut, before it counts as lost; until it is looked again.
+LOST_SECONDS, AGAIN_SECONDS = 30.0, 60.0
 
 Result = TypeVar("Result")
 
@@ -102,7 +111,7 @@ class _Job:
         self.state = _State.QUEUED
         self.users: dict[Demand, None] = {}
         self.pause = _FIRST_PAUSE
-        self.num_cut = 0
+        self.missing_since: float | None = None
 
     @property
     def size(self) -> int:
@@ -299,6 +308,7 @@ class Fetcher:
         self._is_away = self._is_full = False
         self._told: list[Callable[[], None]] = []
         self._index_loaded = trio.lowlevel.ParkingLot()
+        self._lost: list[_Job] = []
 
     def use(self, store: ObjectStore) -> None:
         """Fetch from this store from now on."""
@@ -491,8 +501,8 @@ class Fetcher:
         try:
             fetched = await self._fetch(job)
             is_here = True
-        except MissingError as error:
-            self._is_missing(job, error)
+        except (MissingError, CutError) as error:
+            await self._is_missing(job, error)
         except BadFileError as error:
             self._is_bad(job, str(error))
         except Exception as error:  # noqa: BLE001 - the store's, the disk's, or a bug
@@ -561,18 +571,86 @@ class Fetcher:
             self.num_errors += 1
             logger.error("stream %s: the tier has damaged %s", job.stream.name, fetched.fault)
 
-    def _is_missing(self, job: _Job, error: MissingError) -> None:
-        """An object is not there: the segment has left the log, or it is lost."""
-        if job.suffix and job.suffix != INDEX_SUFFIX:
+    async def _is_missing(self, job: _Job, error: TierError) -> None:
+        """An object is not there, or cut: its segment has left the log, or it is lost, or comes."""
+        try:
+            is_lost = await self._is_lost(job)
+        except Exception as doubt:  # noqa: BLE001 - the store's, or a bug
+            job.missing_since = None
+            self._has_failed(job, doubt)
+            return
+        if self.segment_of(job.stream, job.cached) is None:
+            job.cached.is_gone = job.stream.is_open
+            self._end(job, None)
+            return
+        now = trio.current_time()
+        if job.missing_since is None:
+            job.missing_since = now
+        if now - job.missing_since < LOST_SECONDS:  # a log that follows another's does so by then
+            self._is_tried_again(job)
+        elif is_lost:
+            self._lose(job, error)
+        else:
+            job.cached.is_gone = True
+            self._end(job, None)
+
+    async def _is_lost(self, job: _Job) -> bool:
+        """See `still_names`; False where the log does not have the segment any more."""
+        if self.segment_of(job.stream, job.cached) is None:
+            return False
+        known, store = job.stream.log.manifest, self._store
+        assert known is not None and store is not None  # noqa: S101, PT018 - or it was not cold
+        return await threads.in_thread(still_names, store, known, job.cached.stored)
+
+    def _lose(self, job: _Job, error: TierError) -> None:
+        """An object is lost, as far as is known; it is done without, and asked for now and then."""
+        segment = self.segment_of(job.stream, job.cached)
+        if job.suffix in DERIVED_SUFFIXES or segment is None:
             self._is_bad(job, str(error))
             return
-        segment = self.segment_of(job.stream, job.cached)
-        if not job.cached.is_gone and segment is not None:
+        if not job.cached.is_gone:
             self.num_errors += 1
             logger.error("stream %s: %s", job.stream.name, error)
-            segment.mark_all_damaged()
-        job.cached.is_gone = True
+            if isinstance(error, CutError):
+                with suppress(SegmentsError):
+                    segment.mark_missing(*job.where)
+            else:
+                segment.mark_all_damaged()
+                job.cached.is_gone = True
+            self._is_asked_again(job)
         self._end(job, None)
+
+    def _is_asked_again(self, job: _Job) -> None:
+        self._lost.append(job)
+        if len(self._lost) == 1:
+            self._supervisor.start_once("asking for what is lost", self._ask_again)
+
+    async def _ask_again(self) -> None:
+        """Somebody may put back what counts as lost: then it is read again."""
+        while self._lost:
+            await trio.sleep(AGAIN_SECONDS)
+            for job in list(self._lost):
+                segment = self.segment_of(job.stream, job.cached)
+                if segment is None or await self._is_back(job):
+                    self._lost.remove(job)
+
+    async def _is_back(self, job: _Job) -> bool:
+        threads.use(self._limiter)
+        try:
+            fetched = await self._fetch(job)
+        except Exception:  # noqa: BLE001 - the store's, the disk's, or a bug: it is still lost
+            return False
+        if fetched is not None:
+            fetched.pin.release()
+        segment = self.segment_of(job.stream, job.cached)
+        if segment is not None:
+            segment.mark_as_stored()
+            job.cached.is_gone = False
+            logger.info(
+                "stream %s: offsets %s to %s, which were lost, can be read again",
+                *(job.stream.name, segment.base_offset, segment.next_offset - 1),
+            )
+        return True
 
     def _is_bad(self, job: _Job, reason: str) -> None:
         """A file beside a segment cannot be had: it is done without, if it can be."""
@@ -586,6 +664,7 @@ class Fetcher:
         elif segment is not None:
             segment.mark_all_damaged()
             job.cached.is_gone = True
+            self._is_asked_again(job)
         self._end(job, None)
 
     def _has_failed(self, job: _Job, error: Exception) -> None:
@@ -602,20 +681,11 @@ class Fetcher:
         elif not self._is_away:
             self._is_away = True
             logger.error("the tier cannot be read, what waits for it goes on waiting: %s", error)
-        job.state = _State.RESTING
-        job.num_cut = job.num_cut + 1 if isinstance(error, CutError) else 0
-        if job.num_cut >= _CUT_ATTEMPTS:
-            self._is_cut(job, str(error))
-        self.left(job)
+        self._is_tried_again(job)
 
-    def _is_cut(self, job: _Job, reason: str) -> None:
-        """The store has an object without the end that it had: what is missing is lost."""
-        segment = self.segment_of(job.stream, job.cached)
-        logger.error("stream %s: %s", job.stream.name, reason)
-        if segment is not None:
-            with suppress(SegmentsError):
-                segment.mark_missing(*job.where)
-        self._end(job, None)
+    def _is_tried_again(self, job: _Job) -> None:
+        job.state = _State.RESTING
+        self.left(job)
 
     def _end(self, job: _Job, pin: Pin | None) -> None:
         job.state = _State.OVER

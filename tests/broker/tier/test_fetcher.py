@@ -1,7 +1,10 @@
 """Fetching for many readers: bounded, fair, the same bytes once, nothing for who has gone."""
 
 import errno
+import logging
+import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from segments.errors import StorageError
 from segments.policy import LogPolicy
 from segments.tier import plan
 from segments.tier.cache import ColdError, Range, TierCache
+from segments.tier.manifest import encode_manifest
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor
@@ -364,3 +368,97 @@ async def test_those_that_never_read_do_not_fill_the_disk(
         demand.stop()
     assert not world.pins
     assert not world.fetcher._kept
+
+
+def _key_of(world: World, suffix: str = ".segment") -> str:
+    cached = world.segments[0].cold
+    assert cached is not None
+    return cached.stored.key(cached.stream, suffix)
+
+
+async def _is_read(world: World, seconds: float) -> bool:
+    """Whether a reader is told within some time."""
+    with world.fetcher.demanded(world.stream) as demand, trio.move_on_after(seconds):
+        await demand.fetch(world.error(3))
+        return True
+    return False
+
+
+@pytest.mark.parametrize("fault", ["late", "cut"])
+async def test_what_comes_late_is_not_lost(world: World, fault: str) -> None:
+    key = _key_of(world)
+    kept = world.store.objects[key]
+    if fault == "late":
+        del world.store.objects[key]
+    else:
+        world.store.shorten(key, 100)
+    demand = world.fetcher.demand(world.stream)
+    demand.want(world.error(3), lambda: world.done.append("a"))
+    await trio.sleep(fetching.LOST_SECONDS - 5)
+    assert not world.done
+    world.store.objects[key] = kept
+    await trio.sleep(fetching.LOST_SECONDS + 30)
+    assert world.done == ["a"]
+    assert world.has(3)
+    assert not world.segments[0].damage
+
+
+@pytest.mark.parametrize("fault", ["missing", "cut"])
+async def test_what_is_lost_is_read_once_it_is_put_back(
+    world: World, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    key, segment = _key_of(world), world.segments[0]
+    kept = world.store.objects[key]
+    if fault == "missing":
+        del world.store.objects[key]
+    else:
+        world.store.shorten(key, 100)
+    assert await _is_read(world, 100)
+    assert segment.num_lost
+    await trio.sleep(1_000)
+    assert segment.num_lost
+    world.store.objects[key] = kept
+    await trio.sleep(fetching.AGAIN_SECONDS + 10)
+    assert not segment.num_lost
+    assert "offsets 0 to 19, which were lost, can be read again" in caplog.text
+    assert await _is_read(world, 10)
+    assert world.has(3)
+    assert not world.fetcher.num_waiting
+    assert not world.pins
+
+
+@pytest.mark.parametrize("fault", ["no manifest", "an older one", "a damaged one"])
+async def test_a_store_that_cannot_say_what_became_of_it(
+    world: World, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is another one, or half of it is there: whoever waits goes on waiting."""
+    known = world.stream.log.manifest
+    assert known is not None
+    key = known.stream.manifest
+    gone = {one: world.store.objects.pop(one) for one in (_key_of(world), key)}
+    if fault != "no manifest":
+        older = replace(known, revision=known.revision - 1, segments=())
+        content = encode_manifest(older)
+        world.store.create(key, content[: -1 if fault == "a damaged one" else None])
+    assert not await _is_read(world, 10_000)
+    assert not world.segments[0].damage
+    assert caplog.text.count("what waits for it goes on waiting") == 1
+    world.store.objects |= gone
+    assert await _is_read(world, 100)
+    assert world.has(3)
+
+
+async def test_the_cache_folder_is_removed(world: World, tmp_path: Path) -> None:
+    assert await _is_read(world, 10)
+    shutil.rmtree(tmp_path / "cache")
+    world.cache.shrink(0)
+    assert await _is_read(world, 10)
+    assert world.has(3)
+    shutil.rmtree(tmp_path / "cache")
+    file = world.segments[0].acquire()
+    with pytest.raises(ColdError):
+        file.read(48, world.error(3).wanted.start)
+    world.segments[0].release()
+    assert await _is_read(world, 10)
+    assert world.has(3)

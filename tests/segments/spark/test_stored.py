@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from segments import CorruptError, Log, LogPolicy
+from segments import CorruptError, Log, LogPolicy, codec
 from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Damage
 from segments.disk import Buffer
@@ -60,9 +60,15 @@ class Counted(FolderStore):
         super().__init__(root)
         self.ranges: list[tuple[str, int, int]] = []
         self.whole: list[str] = []
+        self._before: dict[str, Callable[[], None]] = {}
+
+    def before(self, key: str, do: Callable[[], None]) -> None:
+        """Do something once, before an object is read in whole."""
+        self._before[key] = do
 
     def get(self, key: str, most: int = MOST_WHOLE) -> Any:
         self.whole.append(key)
+        self._before.pop(key, lambda: None)()
         return super().get(key, most)
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
@@ -361,12 +367,19 @@ def test_what_is_gone_is_named(tmp_path: Path, store: Counted) -> None:
         made.partitions({"offset": 0}, {"offset": 400})
     with pytest.raises(DataLost, match="the checkpoint is at offset 401, stream flights ends at"):
         made.partitions({"offset": 200}, {"offset": 401})
-    (index,) = (manifest.segments[3].key(manifest.stream, INDEX_SUFFIX),)
-    store.delete([index])  # retention was quicker than we
+    gone = manifest.segments[3]
+
+    def remove() -> None:  # retention is quicker than we
+        kept = replace(manifest, revision=2, segments=manifest.segments[4:])
+        store.replace(key, encode_manifest(kept), store.get(key).etag)
+        store.delete([gone.key(manifest.stream, suffix) for suffix in gone.files])
+
+    key = manifest.stream.manifest
+    store.before(gone.key(manifest.stream, INDEX_SUFFIX), remove)
     with pytest.raises(DataLost, match="offsets 210 to 279"):
         made.partitions({"offset": 140}, {"offset": 400})
     deleted = encode_manifest(replace(manifest, is_deleted=True))
-    store.replace(manifest.stream.manifest, deleted, etag)
+    store.replace(key, deleted, store.get(key).etag)
     with pytest.raises(NotAStream, match=r"flights~.* was deleted while it was read"):
         made.latestOffset({"offset": 0}, made.getDefaultReadLimit())
 
@@ -520,10 +533,94 @@ def test_an_index_that_is_not_what_its_manifest_says(
     tmp_path: Path, store: Counted, suffix: str, change: Callable[[bytes], bytes]
 ) -> None:
     manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    expected = rows(path_in(store), filterValues='["HA"]')
     key = manifest.segments[1].key(manifest.stream, suffix)
     store.put(key, change(store.get(key).content))
-    with pytest.raises(CorruptError, match=f"{key} is damaged at byte 0: .* its manifest says"):
-        rows(path_in(store), filterValues='["HA"]')
+    found = rows(path_in(store), filterValues='["HA"]')
+    assert all(row in found for row in expected)  # and the rest of the segment, without a filter
+    if suffix == INDEX_SUFFIX:
+        segment = manifest.segments[1].key(manifest.stream, SEGMENT_SUFFIX)
+        store.put(segment, bytes(len(store.get(segment).content)))
+        with pytest.raises(CorruptError, match=f"{key} .* is not what was stored"):
+            rows(path_in(store))
+
+
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, FILTER_SUFFIX])
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+def test_an_index_that_is_missing(tmp_path: Path, store: Counted, suffix: str, mode: str) -> None:
+    """All that is in the segments is found, with it or without."""
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    expected, some = rows(path_in(store)), rows(path_in(store), filterValues='["HA"]')
+    for segment in manifest.segments[1:4]:
+        store.delete([segment.key(manifest.stream, suffix)])
+    assert _offsets(rows(path_in(store), mode=mode)) == _offsets(expected)
+    found = _offsets(rows(path_in(store), filterValues='["HA"]', mode=mode))
+    assert set(_offsets(some)) <= set(found)
+
+
+def _offsets(found: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in found]
+
+
+def test_a_segment_of_which_nothing_is_there(tmp_path: Path, store: Counted) -> None:
+    """The mode says what becomes of it; a store without a manifest is not believed."""
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    lost = manifest.segments[1]
+    store.delete([lost.key(manifest.stream, suffix) for suffix in lost.files])
+    with pytest.raises(CorruptError, match="not in the store, and the stream's manifest names it"):
+        rows(path_in(store))
+    found = rows(path_in(store), mode="permissive")
+    (gap,) = [row for row in found if row["damage"] is not None]
+    assert gap["offset"] == lost.base_offset
+    stream = find_stored(path_in(store))
+    store.delete([manifest.stream.manifest])
+    with pytest.raises(TierError, match=r"has no manifest of .*: is it the right store"):
+        list(stream.listings())
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_a_segment_that_is_truncated_while_it_is_listed(
+    tmp_path: Path, store: Counted, chunks: int
+) -> None:
+    """Its rest is another object: what is behind the cut is read there."""
+    manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
+    key, cut = manifest.stream.manifest, manifest.segments[1]
+    expected = [row["offset"] for row in rows(path_in(store))]
+    listing = list(find_stored(path_in(store)).listings())[1]
+    base, at = int(listing.chunk_ids[chunks]), int(listing.positions[chunks])
+
+    def truncate() -> None:
+        content = store.get(cut.key(manifest.stream, SEGMENT_SUFFIX)).content
+        content = content[:FILE_HEADER_SIZE] + content[at:]
+        index = codec.INDEX_HEADER + b"".join(
+            codec.encode_index_record(record._replace(position=record.position - at + 8))
+            for record in _records(store.get(cut.key(manifest.stream, INDEX_SUFFIX)).content)
+            if record.chunk_id >= base
+        )
+        files = {SEGMENT_SUFFIX: content, INDEX_SUFFIX: index}
+        rest = replace(
+            cut,
+            base_offset=base,
+            uid="a" * 16,
+            num_chunks=cut.num_chunks - chunks,
+            files={name: StoredFile(len(raw), crc32(raw)) for name, raw in files.items()},
+        )
+        for name, raw in files.items():
+            store.put(rest.key(manifest.stream, name), raw)
+        later = replace(manifest, revision=2, segments=(rest, *manifest.segments[2:]))
+        store.replace(key, encode_manifest(later), store.get(key).etag)
+        store.delete([cut.key(manifest.stream, suffix) for suffix in cut.files])
+
+    store.before(cut.key(manifest.stream, INDEX_SUFFIX), truncate)
+    found = [row["offset"] for row in rows(path_in(store))]
+    assert [offset for offset in found if offset >= base] == [
+        offset for offset in expected if offset >= base
+    ]
+
+
+def _records(index: bytes) -> list[codec.IndexRecord]:
+    places = range(FILE_HEADER_SIZE, len(index), INDEX_RECORD_SIZE)
+    return [codec.decode_index_record(index, place) for place in places]
 
 
 def test_a_segment_that_is_cut(tmp_path: Path, store: Counted) -> None:

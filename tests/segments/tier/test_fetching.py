@@ -9,6 +9,7 @@ from segments import Log
 from segments.checksum import crc32
 from segments.policy import LogPolicy
 from segments.segment import Segment
+from segments.tier import fetching
 from segments.tier.cache import CachedSegment, ColdError, Range, TierCache
 from segments.tier.fetching import BadFileError, chunk_fault, fetch_file, fetch_range
 from segments.tier.object_store import CutError, MissingError
@@ -111,7 +112,7 @@ def test_bytes_that_are_not_there(world: World) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".filter"])
 def test_a_file_beside_it(world: World, suffix: str) -> None:
     path = Path(world.segment.path(suffix))
-    content = path.read_bytes()
+    content, third = path.read_bytes(), world.place(3)
     path.unlink()
     with pytest.raises(ColdError) as told:
         world.segment.open_beside(suffix)
@@ -123,10 +124,38 @@ def test_a_file_beside_it(world: World, suffix: str) -> None:
 
     path.unlink()
     world.store.flip(world.key(suffix), 20)
+    if suffix == ".index":  # or it would be made from the chunks
+        world.store.flip(world.key(".segment"), third)
     with pytest.raises(BadFileError, match="is not what was stored"):
         fetch_file(world.segment.disk, world.store, world.cached, suffix)
     assert not path.exists()
     assert crc32(content) == world.cached.stored.files[suffix].crc
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty", "changed", "large"])
+@pytest.mark.parametrize("block", [48, 100, 1 << 20])
+def test_an_index_is_made_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: str, block: int
+) -> None:
+    monkeypatch.setattr(fetching, "_BLOCK", block)
+    path, key = Path(world.segment.path(".index")), world.key(".index")
+    content = path.read_bytes()
+    path.unlink()
+    if fault == "missing":
+        del world.store.objects[key]
+    elif fault == "empty":
+        world.store.shorten(key, 0)
+    elif fault == "changed":
+        world.store.flip(key, 20)
+    else:
+        world.store.put(key, content + b"x")
+    fetch_file(world.segment.disk, world.store, world.cached, ".index")
+    assert path.read_bytes() == content
+
+    path.unlink()
+    del world.store.objects[world.key(".segment")]
+    with pytest.raises(MissingError):
+        fetch_file(world.segment.disk, world.store, world.cached, ".index")
 
 
 @pytest.mark.parametrize("first", range(10))
