@@ -632,6 +632,10 @@ class Log:
             elif self.is_sealed(segment) and segment.is_as_stored(one):
                 segment.stored = one
 
+    def is_not_stored(self, segment: Segment) -> None:
+        """A store does not have a segment that its manifest names: it is to be stored again."""
+        segment.stored, self._num_stored = None, 0
+
     def _changes(
         self, manifest: Manifest
     ) -> tuple[tuple[StoredSegment, ...], tuple[StoredSegment, ...]]:

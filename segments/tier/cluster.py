@@ -5,6 +5,9 @@ may come back with an earlier content. Its epoch only grows: one more with each 
 and with each server that takes over. Whoever reads a higher epoch than its own, or another writer,
 is *fenced*: it writes nothing into the store any more.
 
+It says which tier this is, by an id that it gets once and keeps for good, whoever writes. So a
+server can tell its tier from an empty place, and from another tier.
+
 It names the newest copy of the catalog, an object that is never changed.
 
 When a server has taken the tier over from another one, all manifests that count have its epoch or a
@@ -58,6 +61,7 @@ class Cluster:
         start: of its process; two that run on copies of one data folder have one identity.
         catalog: the newest copy of its catalog; None before the first.
         since: manifests of earlier epochs do not count.
+        tier: the id of the tier; empty in one that an earlier version has begun.
     """
 
     revision: int
@@ -66,6 +70,7 @@ class Cluster:
     start: str
     catalog: CatalogCopy | None = None
     since: int = 0
+    tier: str = ""
 
 
 def encode_cluster(cluster: Cluster) -> bytes:
@@ -79,6 +84,7 @@ def encode_cluster(cluster: Cluster) -> bytes:
         "start": cluster.start,
         "catalog": None if cluster.catalog is None else [*cluster.catalog],
         "since": cluster.since,
+        **({"tier": cluster.tier} if cluster.tier else {}),
     }
     text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
@@ -117,6 +123,7 @@ def _decoded(found: dict[str, Any]) -> Cluster:
         start=fields.text(found["start"]),
         catalog=None if catalog is None else _catalog(*catalog),
         since=fields.number(found.get("since", 0)),
+        tier=fields.text(found["tier"]) if "tier" in found else "",
     )
 
 

@@ -58,19 +58,17 @@ class FolderStore:
             mounted is no tier.
 
     Raises:
-        DeniedError: it is not there, or may not be written to.
+        DeniedError: it is not there, or may not be read.
         TierError: it does not work in another way.
     """
 
     def __init__(self, root: str) -> None:
-        self._root, self._is_prepared = root, False
+        self._root = root
+        self._is_prepared, self._has_written = self._has_locks(), False
         if not os.path.isdir(root):
             raise DeniedError(f"cannot use {self}: there is no such folder; create or mount it")
-        with self._refusals("prepare the folder"):
-            for name in (_TEMPORARY, _LOCKS):
-                os.makedirs(os.path.join(root, name), mode=0o750, exist_ok=True)
-            self._remove_left_over()
-        self._is_prepared = True
+        with self._refusals("use the folder"):
+            os.listdir(root)
 
     def __repr__(self) -> str:
         return f"file://{self._root}"
@@ -159,6 +157,7 @@ class FolderStore:
         path, rename = self._path(key), rename or os.rename
         temporary = os.path.join(self._root, _TEMPORARY, uuid4().hex)
         with self._refusals(f"write {key}"):
+            self._prepare()
             try:
                 _write_synced(temporary, write)
                 self._into_folder(path, lambda: rename(temporary, path))
@@ -193,6 +192,18 @@ class FolderStore:
             except OSError:  # not empty, or gone
                 return
             folder = os.path.dirname(folder)
+
+    def _prepare(self) -> None:
+        """Make what writing needs; not before, as a place that is only looked at is left alone."""
+        if self._has_written:
+            return
+        for name in () if self._is_prepared else (_TEMPORARY, _LOCKS):
+            os.makedirs(os.path.join(self._root, name), mode=0o750, exist_ok=True)
+        self._remove_left_over()
+        self._is_prepared = self._has_written = True
+
+    def _has_locks(self) -> bool:
+        return os.path.isdir(os.path.join(self._root, _LOCKS))
 
     def _remove_left_over(self) -> None:
         """What processes left that ended while they wrote."""
@@ -237,7 +248,8 @@ class FolderStore:
 
     def _must_be_there(self) -> None:
         """An error, where the folder is gone: whoever unmounts it has not deleted the tier."""
-        os.stat(os.path.join(self._root, _LOCKS))
+        self._is_prepared = self._is_prepared or self._has_locks()
+        os.stat(os.path.join(self._root, _LOCKS) if self._is_prepared else self._root)
 
     @contextmanager
     def _refusals(self, operation: str) -> Iterator[None]:
@@ -247,7 +259,7 @@ class FolderStore:
             self._refuse(f"cannot {operation} in {self}", error)
 
     def _refuse(self, what: str, error: OSError) -> NoReturn:
-        if self._is_prepared and not os.path.isdir(os.path.join(self._root, _LOCKS)):
+        if not os.path.isdir(self._root) or (self._is_prepared and not self._has_locks()):
             raise DeniedError(f"{what}: the folder is gone; mount it again") from None
         reason = error.strerror or str(error)
         if error.errno in _DENIED:

@@ -17,7 +17,7 @@ from segments.tier.cluster import CatalogCopy
 from segments.tier.keys import CATALOG_FOLDER
 from segments.tier.object_store import ObjectStore, TierError
 from streamd.broker.catalog import CATALOG_FILE, CatalogError
-from streamd.broker.tier.claims import FencedError, check, name_catalog
+from streamd.broker.tier.claims import FencedError, Held, check, name_catalog
 from streamd.broker.tier.identity import Identity, random_name
 from streamd.broker.tier.requests import ask
 from streamd.net.wakeup import Wakeup
@@ -89,6 +89,7 @@ class CatalogCopies:
         self._work = Wakeup()
         self._work.set()  # what has changed before the start is not known
         self._last: CatalogCopy | None = None
+        self._held: Held | None = None
         self._num_changes, self._num_stored = 1, 0
         self._stored = trio.lowlevel.ParkingLot()
 
@@ -145,16 +146,14 @@ class CatalogCopies:
         content = compact_copy(self._data)
         checksum = crc32(content)
         me = self._me()
-        held = check(self._store, me)
-        if held is None:
-            raise TierError("the object that says whose the tier is, is gone")
+        held = check(self._store, me, self._held)
         last = held.cluster.catalog
         if last is not None and last == self._last and last[-2:] == (len(content), checksum):
             return
         revision = 1 if last is None else last.revision + 1
         copy = CatalogCopy(revision, me.epoch, random_name(), len(content), checksum)
         self._store.put(copy.key, content)
-        name_catalog(self._store, held, copy, me)
+        self._held = name_catalog(self._store, held, copy, me)
         self._last = copy
         with suppress(TierError):  # the next time, then
             self._remove_old({copy.key} if last is None else {copy.key, last.key}, revision)

@@ -2,11 +2,18 @@
 
 Theory of operation. The object `v1/cluster` names one server and its epoch; it changes by
 compare-and-set alone. `claim` writes this server into it, with an epoch above the one that is
-there; nothing else is written into the store before. An empty store is taken, our own is taken
-again; another's only where that is asked for (`streamd serve --restore`). From then on the object
-is looked at now and then, and whenever a compare-and-set of a manifest fails: as soon as it names
-another server, or another epoch, this one is fenced for the rest of its life. That is decided by
-what the store says alone, never by a store that does not answer.
+there; nothing else is written into the store before. An empty store is taken by a server that never
+had a tier, our own is taken again; another's only where that is asked for (`streamd serve
+--restore`). From then on the object is looked at now and then, and whenever a compare-and-set of a
+manifest fails: as soon as it names another server, or another epoch, this one is fenced for the
+rest of its life. That is decided by what the store says alone, never by a store that does not
+answer.
+
+A store that is empty, or has another tier, or less than it had, is not ours, whatever it says: a
+file system is not mounted yet, an address is wrong, a copy is not complete. That is told
+(WrongStoreError), and asked again; nothing is done meanwhile, and nobody is fenced. An empty store
+is begun for a data folder that had a tier where its operator says so, with an empty file, see
+`begins`.
 
 A write whose answer was lost is found out by reading the object again: it is ours if it says
 exactly what was to be written, as identity, start and revision together are ours alone. One that
@@ -16,14 +23,18 @@ say the same or the later one is told of a conflict and begins anew.
 These functions block; call them in a thread.
 """
 
+import os
 from dataclasses import replace
 from typing import NamedTuple
 
 from segments.errors import FormatError, SegmentsError
 from segments.tier.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
-from segments.tier.keys import CLUSTER
+from segments.tier.keys import CLUSTER, VERSION
 from segments.tier.object_store import ConflictError, MissingError, ObjectStore, TierError
-from streamd.broker.tier.identity import Identity
+from streamd.broker.tier.identity import UNKNOWN_TIER, Identity, random_name
+
+# What is said of a store that is not the right one.
+_WAITING = "It is asked again; meanwhile nothing is uploaded, and nothing leaves the disk"
 
 
 class Held(NamedTuple):
@@ -45,6 +56,10 @@ class FencedError(SegmentsError):
         self.cluster = cluster
 
 
+class WrongStoreError(TierError):
+    """The store is not the one that this server's tier is in, or not all of it is there."""
+
+
 def look(store: ObjectStore) -> Held | None:
     """Whose the tier is; None in an empty store.
 
@@ -60,35 +75,106 @@ def look(store: ObjectStore) -> Held | None:
         raise TierError(f"the object {CLUSTER} cannot be used: {error}") from error
 
 
-def claim(store: ObjectStore, me: Identity, *, takes_over: bool = False) -> Held:
+def claim(store: ObjectStore, me: Identity, *, takes_over: bool = False, begins: str = "") -> Held:
     """Take the tier; the epoch in it is that of `me`, or higher if the store has seen that one.
 
     Args:
         store: the store.
         me: this server.
         takes_over: also from another server.
+        begins: see `examine`.
 
     Raises:
         FencedError: it is another server's, or another has taken it at the same time.
+        WrongStoreError: see `examine`.
         TierError: the store did not answer; try again.
     """
-    found = look(store)
+    found = look(store) if takes_over else examine(store, me, begins)
+    return take(store, me, found)
+
+
+def take(store: ObjectStore, me: Identity, found: Held | None) -> Held:
+    """The same, when it is known what is there, and that it may be taken.
+
+    Raises:
+        FencedError: another has taken it at the same time.
+        TierError: the store did not answer; look at it again.
+    """
     if found is None:
-        wanted = Cluster(revision=1, epoch=me.epoch, writer=me.name, start=me.start)
+        since = me.epoch if me.tier else 0  # what is known of an earlier tier does not count
+        wanted = Cluster(
+            revision=1,
+            epoch=me.epoch,
+            writer=me.name,
+            start=me.start,
+            since=since,
+            tier=random_name(),
+        )
         return _write(store, None, wanted, me)
     cluster = found.cluster
     if is_ours(cluster, me):
         return found
-    if cluster.writer != me.name and not takes_over:
-        raise FencedError(cluster)
     wanted = replace(
         cluster,
         revision=cluster.revision + 1,
         epoch=max(me.epoch, cluster.epoch + 1),
         writer=me.name,
         start=me.start,
+        tier=cluster.tier or random_name(),
     )
     return _write(store, found, wanted, me)
+
+
+def examine(store: ObjectStore, me: Identity, begins: str = "") -> Held | None:
+    """See that a store may be taken; None for an empty one. Nothing is written.
+
+    Args:
+        store: the store.
+        me: this server.
+        begins: path of a file; where it is there, a server that had a tier begins an empty one.
+
+    Raises:
+        FencedError: it is the tier that this server had, and another one has taken it over.
+        WrongStoreError: it is not the tier that this server had, or not all of it.
+        TierError: the store did not answer.
+    """
+    found = look(store)
+    if found is None:
+        if me.tier and not (begins and os.path.exists(begins)):
+            advice = f"; to begin an empty tier there, make the empty file {begins}"
+            raise WrongStoreError(_not_there(store, me) + (advice if begins else ""))
+        if store.folders(VERSION):
+            raise WrongStoreError(
+                f"the tier {store} has no object {CLUSTER}, and has streams: not all of it is "
+                f"there; {_WAITING}"
+            )
+        return None
+    _check_is_same(store, found.cluster, me, me.claimed)
+    if found.cluster.writer != me.name:
+        raise FencedError(found.cluster)
+    return found
+
+
+def _not_there(store: ObjectStore, me: Identity) -> str:
+    return (
+        f"the tier {store} is empty, expected the tier {me.tier} of this server: is it mounted, "
+        f"and is its address right? {_WAITING}"
+    )
+
+
+def _check_is_same(store: ObjectStore, found: Cluster, me: Identity, epoch: int) -> None:
+    """Raise WrongStoreError where it is not the tier that this server had, as of an epoch."""
+    is_known = bool(found.tier) and me.tier not in ("", UNKNOWN_TIER)
+    if is_known and found.tier != me.tier:
+        raise WrongStoreError(
+            f"the tier {store} is another one, {found.tier}, expected {me.tier}, which this server "
+            f"has: is the right store mounted, and is its address right? {_WAITING}"
+        )
+    if found.epoch < epoch:
+        raise WrongStoreError(
+            f"the tier {store} is an older state of itself, of epoch {found.epoch}, expected "
+            f"{epoch} or later: is the right store mounted? {_WAITING}"
+        )
 
 
 def is_ours(cluster: Cluster, me: Identity) -> bool:
@@ -96,16 +182,30 @@ def is_ours(cluster: Cluster, me: Identity) -> bool:
     return (cluster.writer, cluster.start) == (me.name, me.start)
 
 
-def check(store: ObjectStore, me: Identity) -> Held | None:
-    """See that the tier, which was taken, is still ours; None where its object is gone.
+def check(store: ObjectStore, me: Identity, held: Held | None = None) -> Held:
+    """See that the tier, which was taken, is still ours.
+
+    Args:
+        store: the store.
+        me: this server.
+        held: what was read or written before.
 
     Raises:
         FencedError: it is not.
+        WrongStoreError: it is not there, or another tier is, or an older state of it.
         TierError: the store did not answer.
     """
     found = look(store)
-    if found is not None and not is_ours(found.cluster, me):
+    if found is None:
+        raise WrongStoreError(_not_there(store, me))
+    if not is_ours(found.cluster, me):
+        _check_is_same(store, found.cluster, me, me.epoch)
         raise FencedError(found.cluster)
+    if held is not None and found.cluster.revision < held.cluster.revision:
+        raise WrongStoreError(
+            f"the tier {store} is an older state of itself, of revision {found.cluster.revision}, "
+            f"expected {held.cluster.revision} or later: is the right store mounted? {_WAITING}"
+        )
     return found
 
 
@@ -153,6 +253,8 @@ def _write(store: ObjectStore, before: Held | None, wanted: Cluster, me: Identit
         if found is not None and found.cluster == wanted:
             return found
         if found is not None and not is_ours(found.cluster, me) and _has_moved(before, found):
+            if before is not None and found.cluster.tier not in ("", wanted.tier):
+                raise  # it is another store by now
             raise FencedError(found.cluster) from error
         if isinstance(error, ConflictError):
             raise TierError(f"the object {CLUSTER} was changed at the same time") from error

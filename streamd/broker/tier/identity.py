@@ -3,6 +3,9 @@
 The identity is random, and as old as the data folder. The epoch is one more with each start,
 whether there is a tier or not, and stands in the headers of chunks; so of two chunks with the same
 offset, of two servers or after a restored backup, one can tell which was written later.
+
+It says, too, which tier the server has: a data folder that had one never begins another by itself,
+see claims.py.
 """
 
 import json
@@ -14,8 +17,12 @@ from segments.atomic_write import replace_file
 from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.disk import Disk, OsDisk
 from segments.errors import CorruptError, SegmentsError
+from segments.marks import STORED
+from segments.tier.local_copy import MANIFEST_FILE
 
 IDENTITY_FILE = "tier.json"
+# Of a tier whose id is not known: the streams in the folder were stored before it was written down.
+UNKNOWN_TIER = "unknown"
 _HEX_DIGITS = 16
 
 
@@ -26,11 +33,15 @@ class Identity(NamedTuple):
         name: of the server: 16 hexadecimal digits.
         epoch: of this start.
         start: random, of this process: 16 hexadecimal digits.
+        tier: id of the tier that it had last, or UNKNOWN_TIER; empty for one that never had any.
+        claimed: epoch with which it has taken that one; 0 where that is not known.
     """
 
     name: str
     epoch: int
     start: str
+    tier: str = ""
+    claimed: int = 0
 
     def is_overtaken_by(self, writer: str, epoch: int) -> bool:
         """Whether what a server has written in an epoch says that the tier is not this one's."""
@@ -51,10 +62,12 @@ def begin_epoch(data: str, disk: Disk | None = None) -> Identity:
     """
     disk = disk or OsDisk()
     if IDENTITY_FILE in disk.list(data):
-        name, epoch = _read(data, disk)
+        known = _read(data, disk)
     else:
-        name, epoch = random_name(), _highest_epoch(data, disk)
-    identity = Identity(name, epoch + 1, random_name())
+        known = Identity(random_name(), _highest_epoch(data, disk), "")
+    identity = known._replace(epoch=known.epoch + 1, start=random_name())
+    if not identity.tier and _has_stored(data):
+        identity = identity._replace(tier=UNKNOWN_TIER)
     keep_epoch(data, identity, disk)
     return identity
 
@@ -66,12 +79,20 @@ def keep_epoch(data: str, identity: Identity, disk: Disk | None = None) -> None:
         StorageError: the system refused; the old one stays.
     """
     disk = disk or OsDisk()
-    content = json.dumps({"version": 1, "identity": identity.name, "epoch": identity.epoch})
+    content = json.dumps(
+        {
+            "version": 1,
+            "identity": identity.name,
+            "epoch": identity.epoch,
+            "tier": identity.tier,
+            "claimed": identity.claimed,
+        }
+    )
     replace_file(disk, str(PurePath(data, IDENTITY_FILE)), f"{content}\n".encode()).close()
     disk.sync_folder(data)
 
 
-def _read(data: str, disk: Disk) -> tuple[str, int]:
+def _read(data: str, disk: Disk) -> Identity:
     path = str(PurePath(data, IDENTITY_FILE))
     file = disk.open(path, writable=False)
     try:
@@ -82,12 +103,20 @@ def _read(data: str, disk: Disk) -> tuple[str, int]:
         found = json.loads(content)
         if found["version"] != 1:
             raise CorruptError(path, 0, f"its version is {found['version']!r}, expected 1")
-        return str(found["identity"]), int(found["epoch"])
+        name, epoch = str(found["identity"]), int(found["epoch"])
+        return Identity(name, epoch, "", str(found.get("tier", "")), int(found.get("claimed", 0)))
     except (ValueError, KeyError, TypeError) as error:
         advice = (
             "restore it from a backup, or remove it and start with --restore if there is a tier"
         )
         raise CorruptError(path, 0, f"it does not say who this server is; {advice}") from error
+
+
+def _has_stored(data: str) -> bool:
+    """A stream of the folder has been in a tier."""
+    marks = Path(data, "streams").glob(f"*/*/{STORED}*")
+    copies = Path(data, "streams").glob(f"*/*/{MANIFEST_FILE}")
+    return any(True for found in (marks, copies) for _ in found)
 
 
 def _highest_epoch(data: str, disk: Disk) -> int:

@@ -213,12 +213,13 @@ class _Restore:
         found = await patiently(claims.look, self._store)
         if found is None:
             raise RestoreError(
-                f"there is nothing in the tier {self._store} to restore: start without --restore, "
-                "or look at its address"
+                f"there is nothing in the tier {self._store} to restore: is it mounted, and is "
+                "its address right? Without --restore, a server begins an empty tier there"
             )
         await threads.in_thread(self._begin)
         held = await patiently(self._claim)
-        self._me = self._me._replace(epoch=held.cluster.epoch)
+        epoch, tier = held.cluster.epoch, held.cluster.tier
+        self._me = self._me._replace(epoch=epoch, tier=tier, claimed=epoch)
         self._since = held.cluster.since
         await threads.in_thread(keep_epoch, self._data, self._me)
         catalog = await patiently(catalog_copy, self._store, held.cluster.catalog)
@@ -237,8 +238,6 @@ class _Restore:
     def _finish(self) -> None:
         """See that the tier is still ours, and what counts in it from now on."""
         held = claims.check(self._store, self._me)
-        if held is None:
-            raise TierError("the object that says whose the tier is, is gone")
         if self._has_faults:
             return  # a manifest may be one that a later version can read
         if held.cluster.since != self._me.epoch:

@@ -33,7 +33,7 @@ taking messages, which would get offsets that others have in the tier.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -49,8 +49,15 @@ from segments.policy import DEFAULT_LOCAL_BYTES, LogPolicy
 from segments.segment import KeyState, Segment
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import Manifest, StoredFile, StoredTracking
-from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up, put_manifest
-from segments.tier.object_store import MissingError, ObjectStore
+from segments.tier.manifest_store import (
+    KeptManifest,
+    OvertakenError,
+    check_not_older,
+    is_there,
+    look_up,
+    put_manifest,
+)
+from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tier.packing import Packed, pack
 from segments.tier.planning import conflict, is_stored_to, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
@@ -104,6 +111,13 @@ class TierParts(Protocol):
 
     async def is_overtaken(self) -> None:
         """A manifest is another's: ask the store whose the tier is."""
+
+    @property
+    def since(self) -> int:
+        """Manifests of earlier epochs do not count."""
+
+    async def check(self) -> None:
+        """See that the tier is still this server's, or raise TierError where that is not known."""
 
     async def delete_later(self, keys: set[str]) -> None:
         """No manifest names these objects any more."""
@@ -411,18 +425,16 @@ class TieredStream:
         """Go on from what the store has."""
         known = log.manifest
         assert known is not None  # noqa: S101 - see `_meet`
+        if found is not None and self._is_overtaken_by(found.manifest):
+            await self._parts.is_overtaken()
+            return self._refuse("another server has written its manifest")
+        reason = self._doubt(log, known, found)
+        if reason:
+            return self._refuse(reason)
         if found is None:
-            if any(segment.cold is not None for segment in log.segments):
-                return self._refuse("the tier has no manifest of it: is it the right store?")
             found_manifest = replace(known, revision=0, segments=(), tracking=None)
         else:
             found_manifest = found.manifest
-            mine = self._parts.identity
-            if mine.is_overtaken_by(found_manifest.writer, found_manifest.epoch):
-                await self._parts.is_overtaken()
-                return self._refuse("another server has written its manifest")
-            if found_manifest.is_deleted:
-                return self._refuse("it is deleted in the tier")
             reason = conflict(log, found_manifest)
             if reason:
                 advice = "it takes no messages: start on an empty data folder with --restore"
@@ -432,6 +444,24 @@ class TieredStream:
         self._kept, self._has_met = found, True
         self._is_split, self.fault = False, ""
         return True
+
+    def _is_overtaken_by(self, found: Manifest) -> bool:
+        return self._parts.identity.is_overtaken_by(found.writer, found.epoch)
+
+    def _doubt(self, log: Log, known: Manifest, found: KeptManifest | None) -> str:
+        """Why what the store has cannot be gone on from, and is asked for again; else empty."""
+        if found is None:
+            is_new = not known.revision or known.epoch < self._parts.since
+            if is_new and all(segment.cold is None for segment in log.segments):
+                return ""
+            return "the tier has no manifest of it: is it the right store, and is all of it there?"
+        if found.manifest.is_deleted:
+            return "it is deleted in the tier"
+        try:
+            check_not_older(self._parts.store, known, found.manifest)
+        except TierError as error:
+            return str(error)
+        return ""
 
     def _refuse(self, reason: str, *, is_split: bool = False) -> bool:
         if reason != self.fault:
@@ -482,7 +512,7 @@ class TieredStream:
             await self._parts.is_overtaken()
             raise
         if before is None:
-            await self._parts.is_overtaken()
+            await self._parts.check()
             if self._parts.fence:
                 return False  # whoever has taken the tier over may not have seen it
         self._attempt, self._kept, self._has_met = None, kept, True
@@ -701,6 +731,8 @@ class TieredStream:
         going, again_ms = self._evictable(log)
         if not going:
             return None if again_ms is None else again_ms / 1_000
+        there = await self._there(log, going)
+        is_short, going = len(there) < len(going), there
         if not all(log.is_covered(segment.next_offset) for segment in going):
             await stream.flush(with_checkpoint=True)
         await stream.evict([one for one in going if log.is_covered(one.next_offset)])
@@ -709,7 +741,39 @@ class TieredStream:
                 self._stored_ms.pop(segment.base_offset, None)
         if any(log.keeps(one) and one.cold is None for one in going):
             return _SHORTAGE_SECONDS  # somebody works on it, or the disk refused
+        if is_short:
+            return 0.0
         return None if again_ms is None else again_ms / 1_000
+
+    async def _there(self, log: Log, going: Sequence[Segment]) -> list[Segment]:
+        """The first of some segments, as far as the store has them now.
+
+        Whatever it has confirmed, it may be another one by now, or not all of it may be there. A
+        segment of which something is missing is stored again.
+        """
+        kept = self._kept
+        assert kept is not None  # noqa: S101 - something is stored
+        there: list[Segment] = []
+        for segment in going:
+            assert segment.stored is not None  # noqa: S101 - it may go
+            try:
+                if await ask(is_there, self._parts.store, kept, segment.stored):
+                    there.append(segment)
+                    continue
+                await self._parts.check()
+            except TierError:
+                if there:
+                    break
+                raise
+            logger.error(
+                "stream %s: the tier does not have all objects of the segment from offset %s on, "
+                "which its manifest names; it is uploaded again",
+                *(self.name, segment.base_offset),
+            )
+            log.is_not_stored(segment)
+            self._stored_ms.pop(segment.base_offset, None)
+            break
+        return there
 
     def _evictable(self, log: Log) -> tuple[list[Segment], int | None]:
         policy, now_ms = log.policy, self._parts.now_ms()

@@ -6,8 +6,9 @@ until then nothing is written. From then on it looks now and then whether the ti
 and at once when a stream's request has failed:
 
     state                leaves it
-    AWAY                 the store answers: OK, FENCED, NO_COMPARE_AND_SET
-    OK                   a look fails: AWAY; another server is named: FENCED
+    AWAY                 the right store answers: OK, FENCED, NO_COMPARE_AND_SET
+    OK                   a look fails, or the store is not the right one: AWAY; another server is
+                         named: FENCED
     NO_COMPARE_AND_SET   the store can, when it is tried again after a while
     FENCED               never: another server has it
 
@@ -20,6 +21,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import PurePath
 
 import trio
 
@@ -69,6 +71,7 @@ _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the 
 _STREAMS_A_TURN = 500  # whose ages are looked at
 _COPY_SECONDS = 10.0  # that the start of a log waits for its manifest
 _DELETED_AT_ONCE = 1_000  # objects
+BEGIN_FILE = "begin-tier"  # of the data folder: a tier is begun where there is none, see claims.py
 _UNABLE = (TierState.FENCED, TierState.NO_COMPARE_AND_SET)  # to upload, for long
 
 
@@ -106,6 +109,7 @@ class Tier:
         self.delay_ms = config.tier_delete_delay_seconds * 1_000
         self._url, self._data = config.tier, config.data
         self._disk = OsDisk()
+        self._begins = str(PurePath(config.data, BEGIN_FILE))
         self._fetcher = fetcher
         self._catalog = catalog
         self._open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
@@ -198,11 +202,29 @@ class Tier:
         else:
             self._open.pop(stream, None)
 
+    @property
+    def since(self) -> int:
+        """Manifests of earlier epochs do not count: they are of an earlier tier, or server."""
+        return 0 if self._held is None else self._held.cluster.since
+
+    async def check(self) -> None:
+        """Ask the store whose the tier is, after something that another one may have done.
+
+        Raises:
+            TierError: the store did not answer, or is not the right one.
+        """
+        if not self._fence and self._held is not None:
+            try:
+                await self._check()
+            except TierError as error:
+                self._is_away(error)
+                self._look.set()
+                raise
+
     async def is_overtaken(self) -> None:
         """A manifest is another's: ask the store whose the tier is."""
-        if not self._fence and self._held is not None:
-            with suppress(TierError):  # then it is looked at later
-                await self._check()
+        with suppress(TierError):  # then it is looked at later
+            await self.check()
 
     async def delete_later(self, keys: set[str]) -> None:
         """Remove objects that no manifest names any more, after the grace time."""
@@ -295,42 +317,42 @@ class Tier:
         if self._store is None:
             self._store = CountedStore(await ask(self._open_store))
             self._fetcher.use(self._store)
-        if not self._is_fit:
-            told = await ask(probe, self._store)
-            if told:
-                self._set_state(TierState.NO_COMPARE_AND_SET, f"{told}; nothing is uploaded")
-                return
-            self._is_fit = True
-        if self._held is None:
-            await self._take()
-        else:
+        if self._held is not None:
             await self._check()
-
-    async def _take(self) -> None:
+            return
         try:
-            held = await ask(claims.claim, self.store, self.identity)
+            found = await ask(claims.examine, self._store, self.identity, self._begins)
+            if not self._is_fit:  # only now: nothing is written into another store
+                told = await ask(probe, self._store)
+                if told:
+                    sentence = f"{told}; nothing is uploaded"
+                    self._set_state(TierState.NO_COMPARE_AND_SET, sentence)
+                    return
+                self._is_fit = True
+            await self._take(await ask(claims.take, self._store, self.identity, found))
         except FencedError as error:
             self._is_fenced(error)
-            return
-        if held.cluster.epoch != self.identity.epoch:
-            self.identity = self.identity._replace(epoch=held.cluster.epoch)
-            await threads.in_thread(keep_epoch, self._data, self.identity, self._disk)
+
+    async def _take(self, held: Held) -> None:
+        """The tier is this server's from now on."""
+        cluster = held.cluster
+        wanted = self.identity._replace(
+            epoch=cluster.epoch, tier=cluster.tier, claimed=cluster.epoch
+        )
+        if wanted != self.identity:
+            await threads.in_thread(keep_epoch, self._data, wanted, self._disk)
+            self.identity = wanted
+        await threads.in_thread(self._disk.remove, self._begins)
         self._held = held
         self._set_state(TierState.OK, "")
 
     async def _check(self) -> None:
         try:
-            found = await ask(claims.check, self.store, self.identity)
+            self._held = await ask(claims.check, self.store, self.identity, self._held)
         except FencedError as error:
             self._is_fenced(error)
             return
-        self._held = found
-        if found is None:  # somebody has emptied the store
-            await self._take()
-            if self._copies is not None:
-                self._copies.changed()
-        else:
-            self._set_state(TierState.OK, "")
+        self._set_state(TierState.OK, "")
 
     def _is_fenced(self, error: FencedError) -> None:
         epoch = error.cluster.epoch
@@ -510,6 +532,7 @@ class Tier:
                 if stream.key == key:
                     await self._uploader.left(stream)
             await ask(lifecycle.delete_stream, store, key, self.identity)
+        await self.check()  # else nothing of it was there to be removed
         await threads.in_thread(self._deletions.done, deletion)
         self._pending.remove(deletion)
 

@@ -180,12 +180,15 @@ async def test_a_store_that_hangs_keeps_no_server_from_ending(tmp_path: Path) ->
 
 
 async def test_the_object_that_names_the_copy_is_gone(tmp_path: Path) -> None:
-    """Somebody has removed it, and the tier was taken again: it names a copy soon."""
+    """It is waited for: nothing is stored meanwhile, and once it is back, it names a copy soon."""
     store = FakeStore()
     async with harness(tmp_path / "a") as server, _copying(server, store) as copied:
         await trio.sleep(2)
-        del store.objects["v1/cluster"]
-        claim(store, copied.me)
+        cluster = store.objects.pop("v1/cluster")
+        before = dict(store.objects)
         copied.copies.changed()
+        await trio.sleep(60)
+        assert store.objects == before
+        store.objects["v1/cluster"] = cluster
         await trio.sleep(60)
         assert _catalog_in(store, tmp_path / "copy").virtual_hosts()

@@ -29,7 +29,14 @@ numbers = st.integers(0, 1 << 62)
 names = st.text("0123456789abcdef", min_size=16, max_size=16)
 copies = st.none() | st.builds(CatalogCopy, numbers, numbers, names, numbers, numbers)
 clusters = st.builds(
-    Cluster, revision=numbers, epoch=numbers, writer=names, start=names, catalog=copies
+    Cluster,
+    revision=numbers,
+    epoch=numbers,
+    writer=names,
+    start=names,
+    catalog=copies,
+    since=numbers,
+    tier=st.just("") | names,
 )
 
 
@@ -68,7 +75,9 @@ class TestClaim:
     def test_an_empty_store_is_taken(self) -> None:
         store = FakeStore()
         held = claims.claim(store, A)
-        assert held.cluster == Cluster(revision=1, epoch=5, writer=A.name, start=A.start)
+        tier = held.cluster.tier
+        assert held.cluster == Cluster(revision=1, epoch=5, writer=A.name, start=A.start, tier=tier)
+        assert len(tier) == 16
         assert claims.check(store, A) == held
 
     def test_our_own_is_taken_again_with_a_higher_epoch(self) -> None:

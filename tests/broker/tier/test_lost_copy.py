@@ -151,7 +151,7 @@ async def test_the_wrong_store(tmp_path: Path) -> None:
     copy.unlink()
     other = FakeStore()
     async with tiered(tmp_path, other) as server:
-        with pytest.raises(Refused, match="is it the right store"):
+        with pytest.raises(Refused, match=r"expected the tier .* is it mounted"):
             await server.host.find("s").ready()
         await passes(60)
         assert not [one for one in manifests(other) if one.stream.stream == "s"]

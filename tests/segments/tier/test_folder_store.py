@@ -247,18 +247,40 @@ def test_one_that_cannot_be_prepared(root: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(folder_store.os, "makedirs", refuse)
+    store = FolderStore(str(root))
     with pytest.raises(DeniedError) as told:
-        FolderStore(str(root))
-    assert str(told.value) == f"cannot prepare the folder in file://{root}: Permission denied"
+        store.put("v1/x", b"1")
+    assert str(told.value) == f"cannot write v1/x in file://{root}: Permission denied"
+
+
+def test_a_place_that_is_only_looked_at_is_left_alone(root: Path) -> None:
+    """A file system may be mounted there later; then that is used."""
+    store = FolderStore(str(root))
+    with pytest.raises(MissingError):
+        store.get("v1/cluster")
+    assert store.folders("v1") == []
+    assert list(store.listing("v1")) == []
+    store.delete(["v1/cluster"])
+    assert os.listdir(root) == []
+    store.put("v1/x", b"1")
+    assert store.get("v1/x").content == b"1"
+    root.rename(root.with_name("away"))
+    root.mkdir()
+    with pytest.raises(DeniedError, match="the folder is gone; mount it again"):
+        store.get("v1/x")
+    with pytest.raises(DeniedError, match="the folder is gone; mount it again"):
+        store.put("v1/x", b"1")
+    assert os.listdir(root) == []
 
 
 def test_what_was_left_over_goes_after_a_day(store: FolderStore, root: Path) -> None:
+    store.put("v1/x", b"1")
     old, new = root / ".tmp" / "old", root / ".tmp" / "new"
     for path in (old, new):
         path.touch()
     os.utime(old, (0, 0))
-    store.create("v1/x", b"1")
-    FolderStore(str(root))
+    store.create("v1/z", b"1")
+    FolderStore(str(root)).put("v1/y", b"2")
     assert os.listdir(root / ".tmp") == ["new"]
 
 
