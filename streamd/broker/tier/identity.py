@@ -64,10 +64,8 @@ def begin_epoch(data: str, disk: Disk | None = None) -> Identity:
     if IDENTITY_FILE in disk.list(data):
         known = _read(data, disk)
     else:
-        known = Identity(random_name(), _highest_epoch(data, disk), "")
+        known = Identity(random_name(), _highest_epoch(data, disk), "", _earlier_tier(data))
     identity = known._replace(epoch=known.epoch + 1, start=random_name())
-    if not identity.tier and _has_stored(data):
-        identity = identity._replace(tier=UNKNOWN_TIER)
     keep_epoch(data, identity, disk)
     return identity
 
@@ -104,7 +102,9 @@ def _read(data: str, disk: Disk) -> Identity:
         if found["version"] != 1:
             raise CorruptError(path, 0, f"its version is {found['version']!r}, expected 1")
         name, epoch = str(found["identity"]), int(found["epoch"])
-        return Identity(name, epoch, "", str(found.get("tier", "")), int(found.get("claimed", 0)))
+        if "tier" not in found:
+            return Identity(name, epoch, "", _earlier_tier(data))
+        return Identity(name, epoch, "", str(found["tier"]), int(found["claimed"]))
     except (ValueError, KeyError, TypeError) as error:
         advice = (
             "restore it from a backup, or remove it and start with --restore if there is a tier"
@@ -112,11 +112,12 @@ def _read(data: str, disk: Disk) -> Identity:
         raise CorruptError(path, 0, f"it does not say who this server is; {advice}") from error
 
 
-def _has_stored(data: str) -> bool:
-    """A stream of the folder has been in a tier."""
+def _earlier_tier(data: str) -> str:
+    """The tier that streams of a data folder of an earlier version have been in, if any."""
     marks = Path(data, "streams").glob(f"*/*/{STORED}*")
     copies = Path(data, "streams").glob(f"*/*/{MANIFEST_FILE}")
-    return any(True for found in (marks, copies) for _ in found)
+    has_stored = any(True for found in (marks, copies) for _ in found)
+    return UNKNOWN_TIER if has_stored else ""
 
 
 def _highest_epoch(data: str, disk: Disk) -> int:
