@@ -535,6 +535,7 @@ class Tier:
         await self.check()  # else nothing of it was there to be removed
         await threads.in_thread(self._deletions.done, deletion)
         self._pending.remove(deletion)
+        self._changed.unpark_all()
 
     # -- uploads that somebody waits for
 
@@ -543,6 +544,8 @@ class Tier:
         self._check_able()
         streams = self._named(virtual_host, names) if names else list(self._streams.values())
         num_outside = sum(not stream.is_on for stream in streams)
+        async with self._catalog.turn():  # what is about to be deleted was
+            deletions = [one for one in self._pending if one.streams and not names]
         with ExitStack() as waiting:
             requests = [
                 waiting.enter_context(stream.requested())
@@ -555,6 +558,8 @@ class Tier:
                 for request in requests:
                     await request.ended()
                 await self._catalog_is_stored()
+                while any(one in self._pending for one in deletions):
+                    await self._changed.park()
                 await self._is_still_ours()
         self._check_able()
         if names:  # one of them may have been deleted
@@ -610,7 +615,9 @@ class Tier:
         trouble = "" if self.state is TierState.OK else self.sentence
         missing = what_is_missing(requests, trouble)
         if is_over:
-            what = missing or "the catalog" + (f": {trouble}" if trouble else "")
+            is_behind = self._copies is None or self._copies.is_behind
+            what = missing or ("the catalog" if is_behind else "the end of deleted streams")
+            what += f": {trouble}" if trouble and not missing else ""
             details = f"after {seconds:g} seconds the tier does not have everything: {what}"
             raise Refused(Reason.NOT_AVAILABLE, details)
         if missing:

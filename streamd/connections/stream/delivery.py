@@ -244,7 +244,8 @@ class Subscription(QueuedConsumer):
 
     def selector_has_changed(self) -> None:
         """Its group's selector is another one on the server that writes: the client asks again."""
-        self._delivery.begin_anew(self)
+        if not self.is_closed:  # with another one of its connection
+            self._delivery.begin_anew(self)
 
     def close(self) -> None:
         """Stop for good."""

@@ -215,6 +215,26 @@ async def test_a_stream_is_deleted_meanwhile(tmp_path: Path, names: Sequence[str
         assert is_left_alone(server)
 
 
+async def test_a_stream_that_was_deleted_before_is_deleted_there(tmp_path: Path) -> None:
+    """Another machine would bring it back."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await publish(await a_stream(server), 0, 11)
+        await passes(5)
+        assert [one.is_deleted for one in manifests(store)] == [False]
+        store.fail(key="/s~", times=-1)
+        await server.host.delete("s", lambda: None)
+        assert (
+            await reason(server)
+            == "after 60 seconds the tier does not have everything: the end of deleted streams"
+        )
+        store.heal()
+        await upload(server)
+        assert is_left_alone(server)
+    async with tiered(tmp_path / "new", store, restore=True) as server:
+        assert server.host.names() == []
+
+
 async def test_a_stream_leaves_the_tier_meanwhile(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
