@@ -37,6 +37,7 @@ from segments.tier.object_store import (
     StoredObject,
     TierError,
     check_size,
+    ignored,
 )
 from segments.tier.pieces import Buffers, file_pieces
 
@@ -93,8 +94,15 @@ class FolderStore:
     def put(self, key: str, content: Buffer) -> None:  # noqa: D102 - see ObjectStore
         self._put(key, lambda descriptor: _write(descriptor, content))
 
-    def put_file(self, key: str, path: str, size: int) -> None:  # noqa: D102 - see ObjectStore
-        self._put(key, lambda descriptor: _copy(path, size, descriptor))
+    def put_file(  # noqa: D102 - see ObjectStore
+        self,
+        key: str,
+        path: str,
+        size: int,
+        at_once: int = 1,  # noqa: ARG002 - the system sees to that
+        moved: Callable[[int], None] = ignored,
+    ) -> None:
+        self._put(key, lambda descriptor: _copy(path, size, descriptor, moved))
 
     def create(self, key: str, content: bytes) -> str:  # noqa: D102 - see ObjectStore
         return self._compare_and_set(key, content, None)
@@ -303,9 +311,10 @@ def _read(descriptor: int, start: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _copy(path: str, size: int, descriptor: int) -> None:
+def _copy(path: str, size: int, descriptor: int, moved: Callable[[int], None]) -> None:
     for piece in file_pieces(path, size, _PIECE, Buffers(_PIECE).take):
         _write(descriptor, piece)
+        moved(len(piece))
 
 
 def _sync_folder(folder: str) -> None:

@@ -3,7 +3,7 @@
 Calls block, so they belong in threads. `stores.open_store` makes one of an address.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from segments.disk import Buffer
@@ -11,6 +11,15 @@ from segments.errors import SegmentsError
 
 # Bytes of a small object: a manifest has some hundred for each segment.
 MOST_WHOLE = 64 << 20
+# Bytes that one request sends, or should ask for: a larger file is written in parts.
+MOST_IN_REQUEST = 8 << 20
+# The slowest line that is of use, in bytes a second: on it a request of `MOST_IN_REQUEST` may still
+# take its time.
+SLOWEST = 10_000
+
+
+def ignored(_size: int) -> None:
+    """Nobody wants to know how many bytes are there."""
 
 
 class TierError(SegmentsError):
@@ -77,8 +86,24 @@ class ObjectStore(Protocol):
     def put(self, key: str, content: Buffer) -> None:
         """Write an object under a key that nobody else uses; repeating it does no harm."""
 
-    def put_file(self, key: str, path: str, size: int) -> None:
-        """The same with the first `size` bytes of a file."""
+    def put_file(
+        self,
+        key: str,
+        path: str,
+        size: int,
+        at_once: int = 1,
+        moved: Callable[[int], None] = ignored,
+    ) -> None:
+        """The same with the first `size` bytes of a file.
+
+        Args:
+            key: see `put`.
+            path: of the file.
+            size: how many bytes of it.
+            at_once: parts of `MOST_IN_REQUEST` that may be on their way at the same time.
+            moved: hears of bytes that the store has, whatever becomes of the rest. What it raises
+                ends the upload.
+        """
 
     def create(self, key: str, content: bytes) -> str:
         """Write an object that does not exist yet, once; its etag. ConflictError if it does."""

@@ -94,6 +94,7 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
         ("local", size(found.bytes_local)),
         ("in the tier", size(found.bytes_remote)),
         ("waiting", _waiting(found.bytes_waiting, found.oldest_waiting_seconds)),
+        *_upload_rows(found.upload_rate, found.upload_seconds),
         ("cache", size(found.cache_bytes)),
         ("requests", f"{', '.join(kinds) or 'none'}; {count(found.errors, 'error')}"),
         (
@@ -101,6 +102,13 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
             f"{size(moved.get(Kind.PUT, 0))} uploaded, {size(moved.get(Kind.GET, 0))} fetched",
         ),
     ]
+
+
+def _upload_rows(rate: float | None, seconds: float | None) -> list[tuple[str, str]]:
+    if rate is None:
+        return []
+    left = "" if seconds is None else f"; what waits takes {seconds:,.0f} s at that rate"
+    return [("upload", f"{size(round(rate))}/s{left}")]
 
 
 def _read_only_rows(looked: float | None) -> list[tuple[str, str]]:

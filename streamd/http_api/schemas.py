@@ -338,6 +338,14 @@ SCHEMAS: dict[str, Schema] = {
         bytes_remote=number("Of segments in the tier."),
         bytes_waiting=number("Of full segments that are not in the tier yet."),
         oldest_waiting_seconds=_WAITING,
+        upload_rate=about(
+            {"type": ["number", "null"]},
+            "Bytes a second that were uploaded lately; null as long as nothing was.",
+        ),
+        upload_seconds=about(
+            {"type": ["number", "null"]},
+            "Until what waits is uploaded at that rate; null when nothing waits.",
+        ),
         cache_bytes=number("Of what was fetched and is on the disk."),
         requests=about(_BY_KIND, "To the store since the start, by kind."),
         transferred=about(_BY_KIND, "Bytes of them: got, or put."),

@@ -538,6 +538,12 @@ TIER = (
         lambda t: t.oldest_waiting_seconds or 0,
     ),
     _of_tier(
+        "upload_bytes_per_second",
+        GAUGE,
+        "Bytes a second that were uploaded lately, while something was; 0 as long as nothing was",
+        lambda t: t.upload_rate or 0,
+    ),
+    _of_tier(
         "uploaded_bytes_total",
         COUNTER,
         "Bytes that were put into the store",

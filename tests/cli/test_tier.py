@@ -33,6 +33,7 @@ def test_status(streamd: CommandLine) -> None:
         "local 1.0 kB",
         "in the tier 2.0 MB",
         "waiting 300 B, the oldest for 4 s",
+        "upload 150 B/s; what waits takes 2 s at that rate",
         "cache 77 B",
         "requests 5 gets, 1 put, 2 deletes; 8 errors",
         "moved 7.0 kB uploaded, 6.0 kB fetched",

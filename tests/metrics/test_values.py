@@ -389,6 +389,7 @@ async def test_the_tier(server: Harness) -> None:
         "streamd_tier_stored_bytes": 2_000_000,
         "streamd_tier_waiting_bytes": 300,
         "streamd_tier_oldest_waiting_seconds": 4.5,
+        "streamd_tier_upload_bytes_per_second": 150.0,
         "streamd_tier_uploaded_bytes_total": 7_000,
         "streamd_tier_fetched_bytes_total": 6_000,
         "streamd_tier_errors_total": 8,

@@ -24,6 +24,7 @@ from segments.tier.object_store import (
     StoredObject,
     TierError,
     check_size,
+    ignored,
 )
 from segments.tier.pieces import file_pieces
 from streamd.broker import threads
@@ -211,10 +212,18 @@ class FakeStore:
         with self._call("put", key, len(content)):
             self._keep(key, bytes(content))
 
-    def put_file(self, key: str, path: str, size: int) -> None:
+    def put_file(
+        self,
+        key: str,
+        path: str,
+        size: int,
+        at_once: int = 1,  # noqa: ARG002 - nothing takes time here
+        moved: Callable[[int], None] = ignored,
+    ) -> None:
         content = b"".join(file_pieces(path, size, 1 << 20))
         with self._call("put_file", key, size):
             self._keep(key, content)
+        moved(size)
 
     def create(self, key: str, content: bytes) -> str:
         with self._call("create", key, len(content)):

@@ -13,8 +13,10 @@ these states:
 
 Turns go round among the demands, so that one that wants much delays no other one; what somebody
 waits for goes before what will be needed soon. There are limits on requests and bytes under way,
-for all together. A store that is away, or slow, delays those alone who wait for it: they wait until
-it is there again, or until they give up. The threads are those of this module.
+for all together; requests that fail halve the number, as on a slow line those that are made
+together are all late, and each that is answered is one more. A store that is away, or slow, delays
+those alone who wait for it: they wait until it is there again, or until they give up. The threads
+are those of this module.
 
 What has come is kept (`Pin`) for those who wait for it until they have read it: in a small cache
 it might be gone before. The pins of a demand stay until it is told to `release` them, so that
@@ -305,6 +307,7 @@ class Fetcher:
         self._kept: dict[Demand, None] = {}  # that were told, the oldest first
         self._held_back: _Job | None = None
         self._running = self._running_bytes = 0
+        self._most = MAX_REQUESTS
         self._is_away = self._is_full = False
         self._told: list[Callable[[], None]] = []
         self._index_loaded = trio.lowlevel.ParkingLot()
@@ -464,7 +467,7 @@ class Fetcher:
 
     def schedule(self) -> None:
         """Begin as much as may be under way."""
-        while self._running < MAX_REQUESTS:
+        while self._running < min(self._most, MAX_REQUESTS):
             job = self._held_back or self._next()
             self._held_back = None
             if job is None:
@@ -563,6 +566,7 @@ class Fetcher:
 
     def _is_here(self, job: _Job, fetched: Fetched | None) -> None:
         self.num_bytes += job.size
+        self._most = min(self._most + 1, MAX_REQUESTS)
         if self._is_away:
             self._is_away = False
             logger.info("the tier can be read again")
@@ -670,6 +674,8 @@ class Fetcher:
     def _has_failed(self, job: _Job, error: Exception) -> None:
         """A request has failed: it is made again in a while, if somebody still wants it."""
         self.num_errors += 1
+        if isinstance(error, TierError):
+            self._most = max(self._most // 2, 1)
         if isinstance(error, StorageError):
             if not error.is_temporary:
                 logger.error("stream %s: %s", job.stream.name, error)

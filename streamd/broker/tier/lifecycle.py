@@ -149,7 +149,7 @@ async def _verify(
     for start in range(0, size, _RANGE_BYTES):
         wanted = min(_RANGE_BYTES, size - start)
         try:
-            crc = crc32(await ask(store.get_range, key, start, wanted, size=wanted), crc)
+            crc = crc32(await ask(store.get_range, key, start, wanted), crc)
         except MissingError:
             found.missing.append(key)
             return

@@ -25,6 +25,7 @@ class TierState(StrEnum):
     """How the tier does."""
 
     OK = "ok"
+    BEHIND = "behind"  # uploads do not keep up, or nothing is stored for long
     AWAY = "away"  # cannot be reached, or refuses; it is tried again
     FENCED = "fenced"  # another server has taken the tier over
     NO_COMPARE_AND_SET = "no compare-and-set"  # so nothing is uploaded
@@ -59,6 +60,10 @@ class TierStatus:
         bytes_remote: of segments that the manifests name.
         bytes_waiting: of full segments that are not in the tier yet.
         oldest_waiting_seconds: since the oldest of those was full; None when none waits.
+        upload_rate: bytes a second that were uploaded lately, while something was; None as long as
+            nothing was.
+        upload_seconds: until what waits is uploaded at that rate; None when nothing waits, or the
+            rate is not known.
         cache_bytes: of what was fetched and is on the disk.
         requests: to the store since the start, by Kind, those that failed as well.
         transferred: bytes of them, by Kind: got from the store, or put into it.
@@ -77,6 +82,8 @@ class TierStatus:
     bytes_remote: int = 0
     bytes_waiting: int = 0
     oldest_waiting_seconds: float | None = None
+    upload_rate: float | None = None
+    upload_seconds: float | None = None
     cache_bytes: int = 0
     requests: Mapping[str, int] = field(default_factory=_none_of_any_kind)
     transferred: Mapping[str, int] = field(default_factory=_none_of_any_kind)

@@ -36,11 +36,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from segments import Log, SegmentsError, StorageError
+from segments import Log, SegmentsError
 from segments.checksum import crc32
 from segments.errors import FormatError
 from segments.filter_index import FilterFile
@@ -68,6 +69,7 @@ from streamd.broker.errors import Refused
 from streamd.broker.names import Name
 from streamd.broker.stream import Stream, StreamState
 from streamd.broker.tier.identity import Identity, random_name
+from streamd.broker.tier.line import Line
 from streamd.broker.tier.reports import StreamTier
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.upload_requests import UploadRequest
@@ -99,6 +101,7 @@ class TierParts(Protocol):
     def fence(self) -> str:
         """Why nothing may be written any more; empty while this server has the tier."""
 
+    line: Line
     now_ms: Callable[[], int]
     roll_ms: int
     delay_ms: int
@@ -182,6 +185,7 @@ class TieredStream:
         due_at: for the uploader: when there is something to do, by trio's clock.
         pause: for the uploader: seconds until the next try after a failure.
         fault: why it is not uploaded; empty while it is.
+        uploaded_bytes: of segments that were stored, since the start.
     """
 
     def __init__(
@@ -212,7 +216,7 @@ class TieredStream:
         self._tracking: tuple[str, bytes] | None = None
         self._numbers = _NOTHING
         self._requests: list[UploadRequest] = []
-        self._uploaded_bytes = 0
+        self.uploaded_bytes = 0
 
     def __repr__(self) -> str:
         return f"<tier of {self.name}>"
@@ -264,13 +268,18 @@ class TieredStream:
         if self._waits_for_index:
             self._parts.wants(self)
 
+    @property
+    def bytes_waiting(self) -> int:
+        """Of full segments that are to be stored; its log is open."""
+        return 0 if self._log is None else self._count(self._log).bytes_waiting
+
     # -- requests, see upload_requests.py
 
     @contextmanager
     def requested(self) -> Iterator[UploadRequest]:
         """Somebody waits in the block for all that is confirmed now to be stored."""
         end = None if self._log is None else self._log.committed_offset
-        request = UploadRequest(self.virtual_host, self.name, end, self._uploaded_bytes)
+        request = UploadRequest(self.virtual_host, self.name, end, self.uploaded_bytes)
         self._requests.append(request)
         self._parts.wants(self)
         try:
@@ -300,7 +309,7 @@ class TieredStream:
             await self._store_offsets(stream, log)
         next_offset = self._kept.manifest.next_offset if self._kept is not None else 0
         for request in stored:
-            request.is_stored(next_offset, self._uploaded_bytes)
+            request.is_stored(next_offset, self.uploaded_bytes)
 
     # -- what others ask
 
@@ -531,7 +540,7 @@ class TieredStream:
     def _has_stored(self, upload: _Upload) -> None:
         stored = upload.packed.stored
         self._stored_ms[stored.base_offset] = self._parts.now_ms()
-        self._uploaded_bytes += sum(file.size for file in stored.files.values())
+        self.uploaded_bytes += sum(file.size for file in stored.files.values())
         self._upload = None
         if upload.tracking is not None:
             content = upload.tracking_content
@@ -665,31 +674,42 @@ class TieredStream:
 
     async def _put_all(self, log: Log, upload: _Upload) -> bool:
         """Write what is not written yet of a segment; False when it is not needed any more."""
+        files = upload.packed.stored.files.items()
+        left = sum(file.size for suffix, file in files if suffix not in upload.done)
+        try:
+            return await self._parts.line.send(left, partial(self._put_files, log, upload))
+        except SegmentsError:
+            if self._is_wanted(log, upload):
+                raise
+            return False  # its file is gone with its segment, or the upload has ended for that
+
+    async def _put_files(self, log: Log, upload: _Upload, at_once: int) -> bool:
         store, packed = self._parts.store, upload.packed
-        stored = packed.stored
-        for suffix, file in stored.files.items():
+
+        def go_on(_size: int) -> None:  # in a thread: no list that may change meanwhile
+            if self._is_over(log) or log.segments[0].base_offset > upload.segment.base_offset:
+                raise TierError(f"a segment of {self.name} is not needed any more")
+
+        for suffix, file in packed.stored.files.items():
             if suffix in upload.done:
                 continue
-            if self._is_over(log) or not log.keeps(upload.segment):
+            if not self._is_wanted(log, upload):
                 return False
             key = self._key_of(log, upload, suffix)
             if suffix in packed.contents:
-                await ask(store.put, key, packed.contents[suffix], size=file.size)
+                await ask(store.put, key, packed.contents[suffix])
             else:
-                await self._put_file(key, packed.paths[suffix], file.size, log, upload.segment)
+                await ask(store.put_file, key, packed.paths[suffix], file.size, at_once, go_on)
             upload.done.add(suffix)
         if upload.tracking is not None and "tracking" not in upload.done:
             key = self._tracking_key(log, upload.tracking)
-            await ask(store.put, key, upload.tracking_content, size=len(upload.tracking_content))
+            await ask(store.put, key, upload.tracking_content)
             upload.done.add("tracking")
-        return not self._is_over(log) and log.keeps(upload.segment)
+        return self._is_wanted(log, upload)
 
-    async def _put_file(self, key: str, path: str, size: int, log: Log, segment: Segment) -> None:
-        try:
-            await ask(self._parts.store.put_file, key, path, size, size=size)
-        except StorageError:
-            if log.keeps(segment):
-                raise  # else the file is gone with its segment
+    def _is_wanted(self, log: Log, upload: _Upload) -> bool:
+        """Whether a segment is still to be stored."""
+        return not self._is_over(log) and log.keeps(upload.segment)
 
     @staticmethod
     def _key_of(log: Log, upload: _Upload, suffix: str) -> str:

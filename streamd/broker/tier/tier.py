@@ -44,13 +44,16 @@ from streamd.broker.names import Name, stream_folder
 from streamd.broker.steps import in_turns
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import claims, lifecycle
+from streamd.broker.tier.backlog import Backlog
 from streamd.broker.tier.catalog_copy import CatalogCopies
 from streamd.broker.tier.claims import FencedError, Held
 from streamd.broker.tier.deletions import Deletion, Deletions
 from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity, keep_epoch, random_name
+from streamd.broker.tier.line import Line
 from streamd.broker.tier.reports import (
     Collected,
+    Kind,
     StreamTier,
     TierState,
     TierStatus,
@@ -90,7 +93,7 @@ class Tier:
         identity: see above; its epoch is higher once the store has seen that one.
         state: see TierState.
         sentence: what is wrong and what to do; empty when nothing is.
-        now_ms, roll_ms, delay_ms: for streams.
+        line, now_ms, roll_ms, delay_ms: for streams.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class Tier:
     ) -> None:
         self.identity = identity
         self.state, self.sentence = TierState.AWAY, ""
+        self.line = Line()
+        self._backlog = Backlog(self.line)
         self.now_ms = now_ms
         self.roll_ms = config.tier_roll_seconds * 1_000
         self.delay_ms = config.tier_delete_delay_seconds * 1_000
@@ -406,13 +411,30 @@ class Tier:
     # -- ages
 
     async def _sweep(self) -> None:
-        """Find segments that have become old, of logs that are open."""
+        """Find segments that have become old, of logs that are open, and see what waits."""
         seconds = min(max(self.roll_ms / 10_000, _SHORTEST_SWEEP), _LONGEST_SWEEP)
         while True:
             await trio.sleep(seconds)
+            waiting = 0
             async for stream in in_turns(list(self._open), _STREAMS_A_TURN):
+                waiting += stream.bytes_waiting
                 if stream.is_old:
                     self.wants(stream)
+            self._look_at_backlog(waiting)
+
+    def _look_at_backlog(self, waiting: int) -> None:
+        """Say once that uploads do not keep up, and once that they do again."""
+        if not self.may_write:
+            self._backlog.forget()
+            return
+        backlog, was_behind = self._backlog, bool(self._backlog.sentence)
+        stored = sum(stream.uploaded_bytes for stream in self._streams.values())
+        moved = self._store.transferred[Kind.PUT] if self._store is not None else 0
+        backlog.look(trio.current_time(), waiting, stored, moved)
+        if backlog.sentence and not was_behind:
+            logger.warning("tier: %s", backlog.sentence)
+        elif was_behind and not backlog.sentence:
+            logger.info("tier: uploads keep up again")
 
     # -- removing
 
@@ -634,19 +656,23 @@ class Tier:
             if report is not None:
                 reports.append(report)
         waits = [r.oldest_waiting_seconds for r in reports if r.oldest_waiting_seconds is not None]
-        store = self._store
+        store, backlog = self._store, self._backlog
+        waiting = sum(report.bytes_waiting for report in reports)
+        is_behind = self.state is TierState.OK and backlog.sentence
         none = TierStatus()
         return TierStatus(
             url=self._url,
-            state=self.state,
-            sentence=self.sentence,
+            state=TierState.BEHIND if is_behind else self.state,
+            sentence=backlog.sentence if is_behind else self.sentence,
             epoch=self.identity.epoch,
             writer=self.identity.name,
             num_streams=len(reports),
             bytes_local=sum(report.bytes_local for report in reports),
             bytes_remote=sum(report.bytes_remote for report in reports),
-            bytes_waiting=sum(report.bytes_waiting for report in reports),
+            bytes_waiting=waiting,
             oldest_waiting_seconds=max(waits, default=None),
+            upload_rate=backlog.rate,
+            upload_seconds=backlog.seconds_left(waiting),
             cache_bytes=self._fetcher.cache.num_bytes,
             requests={**none.requests, **(store.requests if store else {})},
             transferred={**none.transferred, **(store.transferred if store else {})},

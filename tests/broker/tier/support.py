@@ -10,12 +10,16 @@ import trio
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import Manifest, decode_manifest
+from streamd.broker.names import as_sent
 from streamd.broker.tier.tier import Tier
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer, harness
 
 SEGMENT_BYTES = "2000"
 A_FRAME = 20  # messages
+# Larger ones, for uploads in parts: of a segment as 8 MiB are of 64 MiB.
+PART, LARGE_SEGMENT = 25_000, 200_000
+_STREAMS, _FRAMES, _LARGE = "abcd", 10, [b"x" * 1_000] * 20
 
 
 def bodies(first: int, count: int = A_FRAME) -> list[bytes]:
@@ -87,3 +91,34 @@ def stored_bytes(store: FakeStore, manifest: Manifest) -> bytes:
 async def passes(seconds: float = 2) -> None:
     """Virtual time goes by."""
     await trio.sleep(seconds)
+
+
+class Publishers:
+    """Publish to the streams a, b, c and d, in step, large messages that fill segments."""
+
+    def __init__(self, server: Harness) -> None:
+        self._server = server
+        self._peers: list[Peer] = []
+        self._frames = 0
+
+    async def publish(self, segments: int) -> int:
+        """Fill so many segments of each; bytes of them."""
+        if not self._peers:
+            for name in _STREAMS:
+                peer = await self._server.peer()
+                await peer.create(name, stream_max_segment_size_bytes=str(LARGE_SEGMENT))
+                await peer.declare(name)
+                self._peers.append(peer)
+        for _ in range(segments * _FRAMES + (not self._frames)):  # one more seals it
+            for peer in self._peers:
+                await peer.store(_LARGE, first_id=self._frames * len(_LARGE) + 1)
+            self._frames += 1
+        return segments * len(_STREAMS) * LARGE_SEGMENT
+
+    async def are_stored(self, store: FakeStore) -> bool:
+        """All but what the newest segments have."""
+        for name in _STREAMS:
+            async with self._server.host.find(as_sent(name)).opened() as log:
+                if manifest_of(store, name).next_offset != log.segments[-1].base_offset:
+                    return False
+        return True

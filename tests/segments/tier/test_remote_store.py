@@ -15,6 +15,7 @@ import trustme
 
 from segments.tier import remote_store
 from segments.tier.object_store import (
+    MOST_IN_REQUEST,
     ConflictError,
     CutError,
     DeniedError,
@@ -23,7 +24,6 @@ from segments.tier.object_store import (
     TierError,
     UnsupportedError,
 )
-from segments.tier.remote_store import MOST_IN_REQUEST
 from segments.tier.stores import open_store, probe
 from tests.support.store_proxy import (
     Answer,
@@ -317,7 +317,7 @@ class TestLostAnswers:
     def test_no_answer_in_time(
         self, store: ObjectStore, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(remote_store, "_DEADLINE", timedelta(seconds=0.5))
+        monkeypatch.setattr(remote_store, "_DEADLINE_ONCE", timedelta(seconds=0.5))
         hasty = open_store(repr(store).partition(" ")[0], proxy.endpoint)
         proxy.decide = first(Spoil.SILENCE, "PUT")
         with pytest.raises(TierError, match="there was no answer in time") as told:
@@ -408,8 +408,14 @@ class TestLostAnswers:
         assert sorted(sent.values()) == [[part, part] for part in parts]
 
     def test_a_part_that_never_arrives_leaves_nothing(
-        self, store: ObjectStore, proxy: StoreProxy, tmp_path: Path
+        self,
+        store: ObjectStore,
+        proxy: StoreProxy,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setitem(remote_store._MANY, "max_retries", 2)
+        store = open_store(repr(store).partition(" ")[0], proxy.endpoint)
         path, size = tmp_path / "file", MOST_IN_REQUEST + 100
         with path.open("wb") as file:
             file.truncate(size)

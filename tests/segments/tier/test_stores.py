@@ -12,6 +12,7 @@ import pytest
 from segments.errors import StorageError
 from segments.tier.keys import StreamKey
 from segments.tier.object_store import (
+    MOST_IN_REQUEST,
     MOST_WHOLE,
     ConflictError,
     DeniedError,
@@ -20,7 +21,6 @@ from segments.tier.object_store import (
     StoredObject,
     TierError,
 )
-from segments.tier.remote_store import MOST_IN_REQUEST
 from segments.tier.stores import open_store, probe
 from tests.support.fake_store import FakeStore
 from tests.support.stores import KINDS, StoreServer, tier_in
