@@ -19,6 +19,7 @@ from streamd.auth.users import (
     LOOPBACK_ONLY,
     MONITORING,
     Account,
+    Right,
     Rights,
     UserDirectory,
 )
@@ -93,8 +94,16 @@ class Caller(BaseUser):
             raise Refused(Reason.ACCESS_REFUSED, details)
 
     def rights(self, virtual_host: Name) -> Rights:
-        """What the user may do in a virtual host."""
-        return Rights(self._directory, self.account, virtual_host)
+        """What the user may do in a virtual host, here."""
+        return _Rights(self._directory, self.account, virtual_host)
+
+
+class _Rights(Rights):
+    """Those of a user over HTTP: without any tag there are none."""
+
+    def allows(self, right: Right, name: Name) -> bool:
+        """See Rights."""
+        return has_a_tag(self._directory, self.account) and super().allows(right, name)
 
 
 def caller_of(request: Request) -> Caller:

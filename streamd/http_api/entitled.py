@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
 from streamd.broker.catalog_writer import Check
-from streamd.broker.errors import Refused
+from streamd.broker.errors import Reason, Refused
 
 _READS = ("GET", "HEAD")
 _READING = "streamd.reading"  # in the scope of a request
@@ -26,11 +26,13 @@ class _Reading:
 
     Attributes:
         limit: cancelled when its user may read less, or more.
+        head: of the answer; sent with the first part of its body.
         has_begun: a part of the answer is out.
     """
 
     def __init__(self, stack: ExitStack) -> None:
         self.limit = trio.CancelScope()
+        self.head: Message | None = None
         self.has_begun = False
         self._stack = stack
 
@@ -67,7 +69,13 @@ class Entitled:
             reading = _Reading(stack)
 
             async def answer(message: Message) -> None:
-                reading.has_begun = True
+                if message["type"] == "http.response.start":
+                    reading.head = message
+                    return
+                if not reading.has_begun:
+                    assert reading.head is not None  # noqa: S101 - by ASGI
+                    await send(reading.head)  # nothing is out before a part of the body
+                    reading.has_begun = True
                 await send(message)
 
             with reading.limit:
@@ -83,13 +91,16 @@ def note_reader(conn: HTTPConnection, account: Account) -> None:
 
 
 @contextmanager
-def cancelled_without(check: Check, account: Account, scope: Scope) -> Iterator[trio.CancelScope]:
-    """A block of a request that is cancelled as soon as one right is gone, whatever else changes.
+def as_long_as(check: Check, account: Account, scope: Scope) -> Iterator[None]:
+    """A block of a request that ends as soon as one right is gone, whatever else changes.
 
     Args:
         check: raises Refused when it is.
         account: who asks.
         scope: of the request.
+
+    Raises:
+        Refused: the right is gone.
     """
 
     def look() -> None:
@@ -98,9 +109,11 @@ def cancelled_without(check: Check, account: Account, scope: Scope) -> Iterator[
         except Refused:
             limit.cancel()
 
+    check()
+    reading: _Reading | None = scope.get(_READING)
+    if reading is not None:
+        reading.leave()
     with trio.CancelScope() as limit, account.told(look):
-        look()
-        reading: _Reading | None = scope.get(_READING)
-        if reading is not None:
-            reading.leave()
-        yield limit
+        yield
+    if limit.cancelled_caught:
+        raise Refused(Reason.ACCESS_REFUSED, f"{account.name} has lost the right to this meanwhile")

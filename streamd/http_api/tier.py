@@ -1,6 +1,9 @@
 """/api/tier: the object store that full segments are uploaded to."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,6 +28,7 @@ from streamd.http_api.description import (
     Operation,
     described,
 )
+from streamd.http_api.entitled import as_long_as
 from streamd.http_api.found_messages import while_there
 from streamd.http_api.messages import (
     BadRequest,
@@ -36,6 +40,8 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.queues import host_of, tier_row
 from streamd.http_api.service import Service
+
+Report = TypeVar("Report")
 
 _STREAMS_A_TURN = 100
 _STREAM = "/api/tier/streams/{vhost}/{name}"
@@ -84,9 +90,8 @@ class TierPaths:
         """
         caller_of(request).require_administrator()
         host, name = self._stream(request)
-        with store_errors_refuse():
-            report = await required(self._broker.tier).verify(host.name, name)
-        return await large_answer(plain(report))
+        verify = required(self._broker.tier).verify
+        return await large_answer(plain(await _allowed(request, partial(verify, host.name, name))))
 
     @described(Operation(body="NewCollection", answer="TierCollection", needs=ADMINISTRATOR))
     async def _collect(self, request: Request) -> Response:
@@ -95,10 +100,8 @@ class TierPaths:
         is_dry = (await read_body(request)).get("dry_run", False)
         if not isinstance(is_dry, bool):
             raise BadRequest("dry_run is neither true nor false")
-        caller_of(request).require_administrator()  # its body may have taken long
-        with store_errors_refuse():
-            report = await required(self._broker.tier).collect(dry_run=is_dry)
-        return await large_answer(plain(report))
+        collect = required(self._broker.tier).collect
+        return await large_answer(plain(await _allowed(request, partial(collect, dry_run=is_dry))))
 
     @described(Operation(body="NewUpload", answer="TierUpload", needs=ADMINISTRATOR))
     async def _upload_all(self, request: Request) -> Response:
@@ -123,13 +126,11 @@ class TierPaths:
         if not isinstance(seconds, int) or isinstance(seconds, bool):
             raise BadRequest("timeout_seconds is not a whole number")
         check_seconds(seconds)
-        caller_of(request).require_administrator()  # its body may have taken long
         tier = required(self._broker.tier)
         host, names = ("", ()) if stream is None else (stream[0].name, (stream[1],))
 
         async def answer() -> Response:
-            with store_errors_refuse():
-                report = await tier.upload(Name(host), names, seconds)
+            report = await _allowed(request, partial(tier.upload, Name(host), names, seconds))
             rows = [plain(one) async for one in in_turns(report.streams, _STREAMS_A_TURN)]
             return await large_answer({**plain(replace(report, streams=())), "streams": rows})
 
@@ -140,3 +141,11 @@ class TierPaths:
         if not host.has_stream(name):
             raise NotFound
         return host, name
+
+
+async def _allowed(request: Request, work: Callable[[], Awaitable[Report]]) -> Report:
+    """What an administrator asks of the tier, as long as its caller is one: it may take long."""
+    caller = caller_of(request)
+    check = caller.require_administrator
+    with store_errors_refuse(), as_long_as(check, caller.account, request.scope):
+        return await work()

@@ -1,25 +1,45 @@
 """What is taken away ends what was begun with it: nothing of it happens after that was answered.
 
-Each request is asked over each door, and something is taken away from who has asked: after each
-step that the server's tasks have taken since.
+Each request of tests/auth/needs.py, and each form of the console, is asked over its door, and
+something is taken away from who has asked: after each number of steps that the tasks of the server
+have taken since. The change is answered: from then on nothing of the request happens, nor when it
+is asked again.
 """
 
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from hypothesis import HealthCheck, given, settings, strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from streamd.auth.administration import Administration
 from streamd.auth.users import Right
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.names import as_sent
-from tests.auth.test_rights import allow, world
-from tests.support.server import Harness
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.stream import commands as c
+from tests.auth import needs as n
+from tests.auth.test_rights import NAMES, allow, enough, path_of, world
+from tests.console import test_rights as console
+from tests.support import amqp
+from tests.support.console import visitor
+from tests.support.http import Http
+from tests.support.server import Harness, frame
 
 EVERYTHING = PermissionRow("ada", "/", *[".*"] * 3)
+ADA = as_sent("ada")
 Change = Callable[[Harness], Awaitable[object]]
+Ask = Callable[[], Awaitable[object]]
+_GONE = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
+_SECONDS = 30.0  # an answer has come by then, or does not come
 
 
 class After(trio.abc.Instrument):
@@ -27,55 +47,361 @@ class After(trio.abc.Instrument):
 
     def __init__(self, steps: int) -> None:
         self.event = trio.Event()
-        self._left = steps
+        self.steps = 0
+        self._wanted = steps
 
     def after_task_step(self, _task: trio.lowlevel.Task) -> None:
-        self._left -= 1
-        if not self._left:
+        self.steps += 1
+        if self.steps == self._wanted:
             self.event.set()
 
 
 @asynccontextmanager
-async def after(steps: int) -> AsyncIterator[trio.Event]:
+async def after(steps: int) -> AsyncIterator[After]:
     """An event that is set so many steps after the block has begun."""
     clock = After(steps)
     trio.lowlevel.add_instrument(clock)
     try:
-        yield clock.event
+        yield clock
     finally:
         trio.lowlevel.remove_instrument(clock)
 
 
+# -- what is taken away
+
+
 async def deleted(server: Harness) -> None:
-    await server.server.directory.remove_user(as_sent("ada"))
+    await server.server.directory.remove_user(ADA)
 
 
 async def made_again(server: Harness) -> None:
     await deleted(server)
-    await server.server.directory.put_user(as_sent("ada"), b"guest", ["administrator"])
+    await server.server.directory.put_user(ADA, b"another", ["administrator"])
     await server.server.directory.put_permission(EVERYTHING)
 
 
 async def another_password(server: Harness) -> None:
-    await server.server.directory.put_user(as_sent("ada"), b"another")
+    await server.server.directory.put_user(ADA, b"another")
 
 
 async def no_permission(server: Harness) -> None:
-    await server.server.directory.remove_permission(as_sent("ada"), as_sent("/"))
+    await server.server.directory.remove_permission(ADA, as_sent("/"))
 
 
-CHANGES: dict[str, Change] = {
+async def no_tags(server: Harness) -> None:
+    await server.server.directory.put_user(ADA, tags=[])
+
+
+async def no_host(server: Harness) -> None:
+    """The virtual host is made again at once, and ada may not enter it."""
+    administration = Administration(server.server.broker, server.server.directory)
+    await administration.remove_virtual_host(as_sent("/"))
+    await administration.add_virtual_host(as_sent("/"), as_sent("guest"))
+
+
+OF_THE_LOGIN: dict[str, Change] = {
     "deleted": deleted,
     "made again": made_again,
     "another password": another_password,
-    "no permission": no_permission,
 }
+OF_A_PERMISSION: dict[str, Change] = {"no permission": no_permission, "no host": no_host}
+OF_A_TAG: dict[str, Change] = {"no tags": no_tags}
+CHANGES = OF_THE_LOGIN | OF_A_PERMISSION | OF_A_TAG
+
+
+# -- what there is
+
+
+def marks(server: Harness) -> dict[str, object]:
+    """Everything that a request may change."""
+    broker, directory = server.server.broker, server.server.directory
+    hosts = broker.virtual_hosts
+    streams = [
+        (host.row(name)._replace(has_files=False), _contents(host.find(name)))
+        for host in hosts.values()
+        for name in host.names()
+    ]
+    tier: Any = broker.tier
+    connections = [x for x in server.server.connections if x.user != "ada"]
+    return {
+        "hosts": sorted(hosts),
+        "streams": streams,
+        "super streams": [list(host.super_streams.rows()) for host in hosts.values()],
+        "exchanges": [host.exchanges.rows() for host in hosts.values()],
+        "bindings": [
+            sorted(map(str, host.exchanges.bindings_from(row.name)))
+            for host in hosts.values()
+            for row in host.exchanges.rows()
+        ],
+        "users": directory.users(),
+        "permissions": directory.permissions(),
+        "asked of the tier": [x for x in tier.asked if x != ("cancelled",)],
+        "connections": len(connections),
+        "ended": [getattr(x.end, "call_count", 0) for x in connections],
+    }
+
+
+def _contents(stream: Any) -> object:
+    log = stream._log
+    if log is None:
+        return "closed"
+    offsets = sorted(log.tracking.offsets().items())
+    return stream.num_published, log.first_offset, offsets, stream.standing.rows()
+
+
+async def try_out(server: Harness, ask: Ask) -> tuple[int, bool]:
+    """How many steps a request takes that may be carried out, and whether it changes something."""
+    async with held(server), after(0) as clock:
+        before = marks(server)
+        with trio.move_on_after(_SECONDS), suppress(*_GONE):
+            await ask()
+        num_steps = clock.steps
+        await wait_all_tasks_blocked()
+        return num_steps, marks(server) != before
+
+
+@asynccontextmanager
+async def held(server: Harness) -> AsyncIterator[None]:
+    """With the logs of all streams open."""
+    async with AsyncExitStack() as logs:
+        for name in server.host.names():
+            await logs.enter_async_context(server.host.find(name).opened())
+        await wait_all_tasks_blocked()
+        yield
+
+
+async def check(
+    server: Harness, ask: Ask, steps: int, take: str, *, is_completed: bool = False
+) -> None:
+    """Ask, take something away after so many steps, and ask again.
+
+    Args:
+        server: the server.
+        ask: the request.
+        steps: of all tasks, after which it is taken away.
+        take: a key of CHANGES.
+        is_completed: once begun, it is.
+    """
+    async with held(server), after(steps) as clock:
+
+        async def asked() -> None:
+            with trio.move_on_after(_SECONDS), suppress(*_GONE):
+                await ask()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asked)
+            with trio.move_on_after(_SECONDS / 2):
+                await clock.event.wait()
+            await CHANGES[take](server)
+            at_change = marks(server)
+        await wait_all_tasks_blocked()
+        if is_completed:
+            at_change = marks(server)
+        assert marks(server) == at_change, f"{take} after {steps} steps"
+        await asked()
+        await wait_all_tasks_blocked()
+        assert marks(server) == at_change, f"asked again, {take}"
+
+
+# -- doors
+
+
+async def over_stream(server: Harness, kind: type[Any], fields: tuple[Any, ...]) -> Ask:
+    peer = await server.peer(user="ada")
+    has_answer = "correlation_id" in kind.__dataclass_fields__
+
+    async def ask() -> None:
+        if not has_answer:
+            await peer.send(kind(*fields))
+        await peer.ask(*((kind, *fields) if has_answer else (c.Metadata, ())))
+
+    return ask
+
+
+async def over_a_publisher(server: Harness) -> Ask:
+    """Frames of a publisher that was declared when its user might."""
+    peer = await server.peer(user="ada")
+    await peer.declare("s")
+
+    async def ask() -> None:
+        for _ in range(10):
+            await peer.send(frame([b"x"] * 10))
+        await peer.ask(c.Metadata, ())
+
+    return ask
+
+
+async def over_amqp(server: Harness, method: Any) -> Ask:
+    peer = amqp.connect(server)
+    await peer.log_in(user="ada")
+    await peer.open()
+
+    async def ask() -> None:
+        if isinstance(method, m.BasicPublish):
+            for _ in range(10):
+                await peer.publish(method.key, *[b"m"] * 10, exchange=method.exchange)
+        else:
+            await peer.send(method)
+        await peer.send(m.BasicQos(0, 10, False))
+        await peer.next()
+        await peer.next()
+
+    return ask
+
+
+async def over_http(server: Harness, route: str) -> Ask:
+    """With a body that comes byte by byte."""
+    verb, template = route.split()
+    name, body, http = NAMES.get(route, "s"), n.HTTP[route].fields, Http(server)
+    if "connections" in route and "{name}" in route:
+        await server.peer()
+        await wait_all_tasks_blocked()
+        (connection,) = server.server.connections
+        name = connection.name.replace(" ", "%20")
+    path = path_of(template, name)
+    if "permissions" in route:
+        path = path.replace("%2F", "hidden")
+    if route == "PUT /api/vhosts/{vhost}":
+        path = "vhosts/new"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for byte in json.dumps(body).encode():
+            await trio.lowlevel.checkpoint()
+            yield bytes([byte])
+
+    return lambda: http.ask(verb, path, None if body is None else pieces(), "ada", "guest")
+
+
+async def over_the_console(server: Harness, route: str) -> Ask:
+    browser = visitor(server)
+    await browser.log_in("ada", "guest")
+    form = {**console.CASES[route].form, "csrf": await browser.token()}
+    if "before" in form:
+        form["before"] = "5"
+    if route.endswith("/tags"):
+        form["was"] = "policymaker"
+    path, headers = console.path_of(route), {"origin": "http://localhost"}
+    return lambda: browser.client.post(path, data=form, headers=headers)
+
+
+class Tried(NamedTuple):
+    """A request over a door.
+
+    Attributes:
+        begin: makes what asks it, for ada, who has what it needs.
+        case: what it needs.
+        needs_tag: without any tag it is refused.
+    """
+
+    begin: Callable[[Harness], Awaitable[Ask]]
+    case: n.Case
+    needs_tag: bool = False
+
+    @property
+    def changes(self) -> list[str]:
+        """What takes away all of the right to it."""
+        found = list(OF_THE_LOGIN)
+        if self.case.is_for_administrators or self.needs_tag:
+            found += OF_A_TAG
+        if not self.case.is_for_administrators:
+            found += OF_A_PERMISSION
+        return found
+
+
+def _of_the_console(route: str) -> n.Case:
+    case = console.CASES[route]
+    rights = tuple(Right) if case.right == "all" else (Right[case.right.upper() or "READ"],)
+    needs = tuple(
+        ((right, name),) for right in rights for name in ("s", "s2", "s2-0", "s2-1", "s-0")
+    )
+    return n.Case(None, needs, bool(case.tags))
+
+
+def _manage(operation: str) -> Callable[[Harness], Awaitable[Ask]]:
+    fields = (operation, n.MANAGE[operation].fields)
+    return partial(over_stream, kind=c.Manage, fields=fields)
+
+
+TRIED: dict[str, Tried] = {
+    **{
+        kind.__name__: Tried(partial(over_stream, kind=kind, fields=case.fields), case)
+        for kind, case in n.STREAM.items()
+    },
+    "StoreOffset": Tried(
+        partial(over_stream, kind=c.StoreOffset, fields=("r", "s", 7)), n.Case((), n.read("s"))
+    ),
+    "Publish": Tried(over_a_publisher, n.Case((), n.write("s"))),
+    **{f"Manage {name}": Tried(_manage(name), case) for name, case in n.MANAGE.items()},
+    **{name: Tried(partial(over_amqp, method=case.fields), case) for name, case in n.AMQP.items()},
+    **{
+        route: Tried(partial(over_http, route=route), case, needs_tag=True)
+        for route, case in n.HTTP.items()
+    },
+    **{
+        f"console: {route}": Tried(
+            partial(over_the_console, route=route), _of_the_console(route), needs_tag=True
+        )
+        for route in console.ACTIONS
+        if not route.endswith("/logout")
+    },
+}
+
+
+# They only read, or find what they are to make.
+WITHOUT_EFFECT = re.compile(
+    "Declare|Query|Subscribe|Metadata|Route|Part|.*Stat|Res|Desc|.*Find|.*list|.*tier.st|.*passive"
+    "|.*Purge|BasicConsume|BasicGet|GET|DELETE .*username|ExchangeBind|PUT /api/queues"
+    "|console: POST /(definitions|create-exchange)"
+)
+
+
+# Once it is being written, or ends, that is completed.
+COMPLETED = re.compile("truncate|DELETE .*connections")
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_nothing_happens_after_it_was_taken_away(tmp_path: Path, name: str) -> None:
+    tried, numbers = TRIED[name], count()
+
+    def run(use: Callable[[Harness, Ask], Awaitable[Any]]) -> Any:
+        folder = tmp_path / str(next(numbers))
+        return trio.run(begin, folder, use, clock=MockClock(autojump_threshold=0))
+
+    async def begin(folder: Path, use: Callable[[Harness, Ask], Awaitable[Any]]) -> Any:
+        async with world(folder) as server:
+            await server.host.create("t", [])
+            peer = await server.peer()
+            await peer.declare("s")
+            for number in range(10):
+                await peer.store([b"x"], number)
+            await peer.vanish()
+            await server.server.directory.put_user(as_sent("bob"), tags=["policymaker"])
+            if name.startswith("console"):
+                patterns = PermissionRow("bob", "/", "^b", "^b", "^b")
+                await server.server.directory.put_permission(patterns)
+                await server.host.settings.remove_selector("s", "g")
+                await server.host.create_super_stream("s", [("0", "s-0")], [])
+                server.server.connections.add(console.connection_of(server, "bob"))
+            await allow(server, enough(tried.case)[0])
+            tags = ["administrator"] if tried.case.is_for_administrators else ["management"]
+            await server.server.directory.put_user(ADA, tags=tags)
+            return await use(server, await tried.begin(server))
+
+    num_steps, has_effect = run(try_out)
+    assert has_effect or WITHOUT_EFFECT.match(name), "it may do it, and does"
+
+    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
+    @given(st.integers(1, num_steps), st.sampled_from(tried.changes))
+    def take_away(steps: int, take: str) -> None:
+        run(partial(check, steps=steps, take=take, is_completed=bool(COMPLETED.search(name))))
+
+    take_away()
 
 
 # -- the rest of a frame
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", OF_THE_LOGIN | OF_A_PERMISSION)
 async def test_the_rest_of_a_frame_is_not_stored(tmp_path: Path, change: str) -> None:
     seen = set()
     for steps in range(1, 40, 3):
@@ -87,9 +413,9 @@ async def test_the_rest_of_a_frame_is_not_stored(tmp_path: Path, change: str) ->
             peer = await server.peer(user="ada")
             await peer.declare("f")
             stream = server.host.find(as_sent("f"))
-            async with after(steps) as now:
+            async with after(steps) as clock:
                 await peer.publish([b"x"] * 2_000)
-                await now.wait()
+                await clock.event.wait()
                 await CHANGES[change](server)
                 taken = stream.num_published
                 await wait_all_tasks_blocked()

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -20,7 +21,8 @@ class Http:
     async def ask(
         self, method: str, path: str, body: Any = None, user: str = "guest", password: str = ""
     ) -> httpx.Response:
-        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        is_ready = body is None or isinstance(body, bytes | AsyncIterator)
+        content = body if is_ready else json.dumps(body).encode()
         auth = httpx.BasicAuth(user, password or (user if user == "guest" else f"{user}-secret"))
         return await self._client.request(method, f"/api/{path}", content=content, auth=auth)
 

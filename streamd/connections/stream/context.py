@@ -63,14 +63,16 @@ class Context(NamedTuple):
         """A stream that the user may read, with its log, which stays open in this block.
 
         Raises:
-            Refused: there is no such right, also when it went while the log was opened; no such
-                stream; or its log cannot be opened.
+            Refused: there is no such right, also when it went while the log was opened, or, at the
+                end of the block, while something was read; no such stream; or its log cannot be
+                opened.
         """
         self.rights.require(Right.READ, name)
         stream = self.host.find(name)
         async with stream.opened() as log:
             self.rights.require(Right.READ, name)
             yield stream, log
+            self.rights.require(Right.READ, name)
 
 
 def check_reference(reference: str) -> None:

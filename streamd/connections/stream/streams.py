@@ -197,7 +197,7 @@ class Streams:
             async with self._context.readable(as_sent(command.stream)) as (stream, log):
                 spec = offset_spec(command.offset)
                 found = await stream.patiently(log.find, spec, seconds=FETCH_SECONDS)
-                offset = found.offset
+            offset = found.offset
         except Refused as refused:
             code = code_of(refused)
         except SegmentsError as error:
@@ -222,8 +222,8 @@ class Streams:
         figures: tuple[Statistic, ...] = ()
         try:
             async with self._context.readable(as_sent(command.stream)) as (_, log):
-                figures = await threads.compute(_filter_figures, tuple(log.segments))
-            code = OK
+                found = await threads.compute(_filter_figures, tuple(log.segments))
+            figures, code = found, OK
         except Refused as refused:
             code = code_of(refused)
         except SegmentsError as error:

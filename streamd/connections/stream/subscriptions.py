@@ -300,8 +300,8 @@ class Consumers:
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, log):
                 await stream.settled()  # an offset in an answer is as safe as a confirmed message
-                offset = log.tracking.offset(command.reference.encode())
-            code = ResponseCode.NO_OFFSET if offset is None else OK
+                found = log.tracking.offset(command.reference.encode())
+            offset, code = found, ResponseCode.NO_OFFSET if found is None else OK
         except Refused as refused:
             code = code_of(refused)
         answer = c.QueryOffsetResponse(command.correlation_id, code, offset or 0)
