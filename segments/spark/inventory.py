@@ -22,6 +22,7 @@ from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.disk import File, OsDisk
 from segments.errors import CorruptError, FormatError, StorageError
 from segments.format_constants import USER
+from segments.marks import LIFE, marked
 from segments.segment import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
@@ -38,6 +39,10 @@ from segments.spark.screen import Screen, by_filters
 
 class NotAStream(Exception):
     """A folder that holds no stream; one sentence with what to give instead."""
+
+
+class NothingYet(NotAStream):
+    """Nothing is at a place where a stream can be: it has no message yet, or is still to come."""
 
 
 class Bounds(NamedTuple):
@@ -112,12 +117,15 @@ class Stream(Protocol):
     Attributes:
         name: its name.
         path: where it is, as errors say it.
+        life: from its creation to its deletion, see segments/marks.py; empty where it is not known.
     """
 
     @property
     def name(self) -> str: ...  # noqa: D102 - see above
     @property
     def path(self) -> str: ...  # noqa: D102 - see above
+    @property
+    def life(self) -> str: ...  # noqa: D102 - see above
 
     def listings(
         self, bounds: Bounds = EVERYTHING, *, only_indexed: bool = False
@@ -160,6 +168,10 @@ class StreamFolder(NamedTuple):
     name: str
     path: str
 
+    @property
+    def life(self) -> str:  # noqa: D102 - see Stream
+        return max(marked(OsDisk().list(self.path), LIFE), default="")
+
     def listings(  # noqa: D102 - see Stream
         self, bounds: Bounds = EVERYTHING, *, only_indexed: bool = False
     ) -> Iterator[Listing]:
@@ -167,10 +179,11 @@ class StreamFolder(NamedTuple):
         return list_segments(self.path, only_indexed=only_indexed, from_offset=from_offset)
 
     def ends(self) -> tuple[int, int]:  # noqa: D102 - see Stream
-        listings = list(self.listings(only_indexed=True))
-        if not listings:
+        bases = segment_bases(self.path)
+        newest = bases[-1:] and list(self.listings(Bounds(bases[-1]), only_indexed=True))
+        if not newest:
             raise NotAStream(f"{self.path} was emptied while it was looked at; is it deleted?")
-        return listings[0].base_offset, listings[-1].next_offset
+        return bases[0], newest[-1].next_offset
 
     def sealed_end(self) -> int | None:  # noqa: D102 - see Stream
         return None
@@ -184,17 +197,21 @@ def find_folders(path: str) -> list[StreamFolder]:
     """The streams in a folder: itself, or those below it.
 
     Raises:
-        NotAStream: there is no such folder, or it holds no segments.
+        NothingYet: there is no such folder in one that there is, or it holds no segments.
+        NotAStream: it is no place for streams.
     """
     if not Path(path).is_dir():
-        raise NotAStream(f"{path} is not a folder; give a stream's folder, or a folder of streams")
+        is_place = not Path(path).exists() and Path(path).parent.is_dir()
+        raise (NothingYet if is_place else NotAStream)(
+            f"{path} is not a folder; give a stream's folder, or a folder of streams"
+        )
     found = [
         StreamFolder(unquote(Path(folder).resolve().name), folder)
         for folder, _, names in os.walk(path)
         if any(name.endswith(SEGMENT_SUFFIX) and parse_name(name) for name in names)
     ]
     if not found:
-        raise NotAStream(
+        raise NothingYet(
             f"{path} holds no segment files, expected a stream's folder such as "
             "data/streams/%2F/NAME, or a folder of streams"
         )

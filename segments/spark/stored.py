@@ -22,7 +22,7 @@ from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX
 from segments.spark import headers as columns
 from segments.spark.files import SegmentGone, Window, runs_of
 from segments.spark.headers import Bytes, Mask, Numbers
-from segments.spark.inventory import EVERYTHING, Bounds, Gap, Listing, NotAStream
+from segments.spark.inventory import EVERYTHING, Bounds, Gap, Listing, NotAStream, NothingYet
 from segments.spark.messages import PADDING
 from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
 from segments.spark.screen import Screen, by_index, keep_all
@@ -82,7 +82,8 @@ def find_stored(path: str, endpoint: str = "") -> "StoredStream":
     """The stream at a path; names in it are escaped as in URLs.
 
     Raises:
-        NotAStream: the path is none, or nothing is stored of such a stream.
+        NotAStream: the path is none.
+        NothingYet: nothing is stored of such a stream.
         TierError: the store refused, or could not be reached.
         FormatError: its manifest cannot be used.
     """
@@ -91,7 +92,7 @@ def find_stored(path: str, endpoint: str = "") -> "StoredStream":
     try:
         manifest = find_stream(place.open(), host, name)
     except MissingError as error:
-        raise NotAStream(
+        raise NothingYet(
             f"{error} in {url}; a path ends with virtual host and stream, as %2F/NAME, and a "
             "stream is there once its first segment was uploaded"
         ) from error
@@ -124,6 +125,7 @@ class StoredStream:
         self._manifest = manifest
         self.name = manifest.stream.stream
         self.path = f"{place.url}/{manifest.stream.folder}"
+        self.life = manifest.stream.creation
 
     def listings(  # noqa: D102 - see Stream
         self,

@@ -1,14 +1,16 @@
 """`spark.readStream.format("streamd")`: a stream that grows, as micro-batches.
 
-A position is the offset of the next message, always where a chunk begins; Spark keeps it in its
-checkpoint. Only chunks that the segment's index lists are taken: these are committed. A batch is
-made of exactly the offsets between two positions, and if some of them are not there any more the
-query stops and says which.
+A position is the life of the stream and the offset of the next message, always where a chunk
+begins; Spark keeps it in its checkpoint. Only chunks that the segment's index lists are taken:
+these are committed. A batch is made of exactly the offsets between two positions, and if some of
+them are not there any more the query stops and says which. A stream that nothing was read of may
+still have to be made.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,17 +23,44 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from segments.spark.columns import Column
-from segments.spark.inventory import Bounds, Listing, NotAStream, Stream
+from segments.spark.inventory import Bounds, Listing, NotAStream, NothingYet, Stream
 from segments.spark.options import Options
 from segments.spark.plan import pieces
 from segments.spark.reading import read_task, tasks_of
 from segments.spark.streams import find_streams
 
-_VERSION = 1
+_VERSION = 2  # 1 had no life
+
+_log = logging.getLogger(__name__)
 
 
 class DataLost(Exception):
     """Retention, or somebody else, took messages before they were read; says which."""
+
+
+class _Position(NamedTuple):
+    """How far a query has come.
+
+    Attributes:
+        offset: of the next message.
+        life: of the stream; empty where it is not known, which may be any.
+    """
+
+    offset: int
+    life: str = ""
+
+    @classmethod
+    def read(cls, kept: dict[str, Any]) -> "_Position":
+        """From what Spark has kept."""
+        return cls(kept["offset"], kept.get("life", ""))
+
+    def kept(self) -> dict[str, Any]:
+        """For Spark to keep."""
+        return {"v": _VERSION, "life": self.life, "offset": self.offset}
+
+    def is_in(self, life: str) -> bool:
+        """Whether it may be a position in this life."""
+        return not (self.life and life) or self.life == life
 
 
 class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,13 +80,17 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = replace(options, start_offset=start)
         self._options = options
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query begins that has no checkpoint yet."""
-        first, end = self._ends()
+        stream = self._stream(_Position(0))
+        if stream is None:
+            return _Position(0).kept()
+        first, end = stream.ends()
         wanted = self._options.starting_offset
-        if wanted == "earliest":
-            return _position(first)
-        return _position(end if wanted == "latest" else max(first, min(int(wanted), end)))
+        number = {"earliest": first, "latest": end}.get(wanted)
+        if number is None:
+            number = max(first, min(int(wanted), end))
+        return _Position(number, stream.life).kept()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """As much as `maxBytesPerTrigger` allows."""
@@ -66,40 +99,49 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what there is now, and nothing that comes later."""
-        self._until = self._ends()[1]
+        stream = self._stream(_Position(0))
+        self._until = 0 if stream is None else stream.ends()[1]
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes: at least one chunk when there is one.
 
         Raises:
+            DataLost: the stream is another, or shorter than it was.
             CorruptError: what comes next is damaged to the end and the mode is not permissive.
         """
-        offset = start["offset"]
+        begin = _Position.read(start)
+        stream = self._stream(begin)
+        if stream is None:
+            return begin.kept()
+        reached = offset = self._first(stream, begin)
+        life = stream.life or begin.life
         room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        reached = offset
-        stream = self._stream()
         end = stream.sealed_end()
         if end is not None and room is None:  # no need to look at all chunks for that
-            return _position(max(offset, end if self._until is None else min(end, self._until)))
+            until = end if self._until is None else min(end, self._until)
+            return _Position(max(offset, until), life).kept()
         for listing in stream.listings(Bounds(offset), only_indexed=True):
             reached, room = _advance(listing, reached, room, self._until)
             if reached == offset and not self._options.permissive:
                 _check_end(listing, reached)
             if room is not None and room <= 0:
                 break
-        return _position(reached)
+        return _Position(reached, life).kept()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch.
 
         Raises:
             DataLost: some of its offsets are gone.
             CorruptError: something is damaged and the mode is not permissive.
         """
-        first, last = start["offset"], end["offset"]
-        if first == last:
+        begin, until = _Position.read(start), _Position.read(end)
+        stream = None if begin.offset == until.offset == 0 else self._stream(begin)
+        if stream is None:
             return []
-        stream = self._stream()
+        if self._first(stream, until) != until.offset:  # of what is gone nothing can be read again
+            return []
+        first, last = self._first(stream, begin), until.offset
         listings = list(stream.listings(Bounds(first, last), only_indexed=True))
         if self._options.fail_on_data_loss:
             _check_cover(stream.name, listings, first, last)
@@ -115,46 +157,65 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, int]) -> None:
         """Nothing to do: reading removes nothing."""
 
-    def _stream(self) -> Stream:
-        """The stream as it is now."""
-        if self._found is None:
-            paths, endpoint = self._options.paths, self._options.endpoint
-            found = [stream for path in paths for stream in find_streams(path, endpoint)]
-            if len(found) != 1:
-                raise NotAStream(
-                    f"{', '.join(paths)} holds {len(found)} streams; a streaming query reads one, "
-                    "so give the folder of one"
-                )
-            self._found = found[0]
-        else:
+    def _stream(self, position: _Position) -> Stream | None:
+        """The stream as it is now; None where it may still come, as nothing was read of it."""
+        if self._found is not None:
             self._found = self._found.refreshed()
+            return self._found
+        paths, endpoint = self._options.paths, self._options.endpoint
+        try:
+            found = [stream for path in paths for stream in find_streams(path, endpoint)]
+        except NothingYet:
+            if position.offset or position.life:
+                raise
+            return None
+        if len(found) != 1:
+            raise NotAStream(
+                f"{', '.join(paths)} holds {len(found)} streams; a streaming query reads one, "
+                "so give the folder of one"
+            )
+        self._found = found[0]
         return self._found
 
-    def _ends(self) -> tuple[int, int]:
-        """The first offset that is kept, and the one behind the last."""
-        return self._stream().ends()
+    def _first(self, stream: Stream, position: _Position) -> int:
+        """The offset in the stream as it is now from which on nothing was read.
+
+        Raises:
+            DataLost: it is not the position's, unless that is to be no failure.
+        """
+        first, end = stream.ends()
+        is_same = position.is_in(stream.life)
+        if is_same and position.offset <= end:
+            return position.offset
+        trouble = (
+            f"the checkpoint is at offset {position.offset:,}, stream {stream.name} ends at {end:,}"
+            if is_same
+            else f"stream {stream.name} was deleted and created again since the checkpoint was made"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{trouble}: it is not what was read before; start again with a new checkpoint, "
+                "or go on with what there is with the option failOnDataLoss=false"
+            )
+        # Of the same life it has lost its end. What is not known to be is taken for another stream.
+        is_known = is_same and bool(position.life and stream.life)
+        offset = end if is_known else first
+        _log.warning("%s; the query goes on with offset %d of what there is", trouble, offset)
+        return offset
 
 
 def _check_cover(name: str, listings: list[Listing], first: int, last: int) -> None:
     """Raise DataLost unless the segments hold all offsets from the first to before the last."""
     end = first
-    for listing in listings:  # they are listed one by one, and some may have gone meanwhile
-        if end < listing.base_offset and end < last:
+    # They are listed one by one, and some may have gone meanwhile.
+    for base, next_offset in [*((one.base_offset, one.next_offset) for one in listings), (last, 0)]:
+        if end < min(base, last):
             raise DataLost(
-                f"offsets {end} to {min(listing.base_offset, last) - 1} of stream {name} were "
+                f"offsets {end} to {min(base, last) - 1} of stream {name} were "
                 "removed by retention before they were read; start again with a new checkpoint, or "
                 "go on with what is left with the option failOnDataLoss=false"
             )
-        end = max(end, listing.next_offset)
-    if end < last:
-        raise DataLost(
-            f"the checkpoint is at offset {last}, stream {name} ends at {end}: it is not the "
-            "stream that was read before; start again with a new checkpoint"
-        )
-
-
-def _position(offset: int) -> dict[str, Any]:
-    return {"v": _VERSION, "offset": offset}
+        end = max(end, next_offset)
 
 
 def _check_end(listing: Listing, reached: int) -> None:

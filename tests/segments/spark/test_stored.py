@@ -24,6 +24,7 @@ from segments.checksum import crc32
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Damage
 from segments.disk import Buffer
 from segments.errors import FormatError
+from segments.marks import LIFE
 from segments.message import Message
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX
 from segments.spark import history, ranges, scan, stored
@@ -344,7 +345,8 @@ def replace_manifest(store: FolderStore, newer: Manifest, older: Manifest) -> No
 
 def test_a_limit_in_bytes(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights")
-    put_stream(store, folder, "/", "flights")
+    (life,) = (mark.name.removeprefix(LIFE) for mark in folder.glob(f"{LIFE}*"))
+    put_stream(store, folder, "/", "flights", creation=life)
     for limit in ("6000", "1"):
         here = reader(str(folder), maxBytesPerTrigger=limit)
         there = reader(path_in(store), maxBytesPerTrigger=limit)

@@ -1,5 +1,6 @@
 """Streaming queries: each message once, across restarts, limits and retention."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,20 @@ def test_what_retention_took_is_named(spark: SparkSession, tmp_path: Path) -> No
     left = Query(spark, tmp_path, failOnDataLoss="false").run()
     assert left == [list(range(60, 70))]
     log.close()
+
+
+def test_a_stream_is_followed_from_before_its_first_message_until_it_is_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path)
+    assert query.run() == []
+    for count, life in ((2, "1" * 16), (3, "2" * 16)):
+        shutil.rmtree(tmp_path / "stream", ignore_errors=True)
+        log = Log.open(str(tmp_path / "stream"), LogPolicy(), life=life)
+        fill(log, count)
+        log.close()
+        if life == "2" * 16:
+            with pytest.raises(StreamingQueryException, match="was deleted and created again"):
+                query.run()
+            query = Query(spark, tmp_path, failOnDataLoss="false")
+        assert query.run() == [list(range(10 * count))]
