@@ -42,8 +42,9 @@ from clients.signals import Signal
 from segments import compression
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
-from segments.creation_time import was_created_before, whole_ms
+from segments.creation_time import was_created_before
 from segments.errors import FormatError
+from segments.times import whole_ms
 from streamd.wire.stream import ResponseCode, codec, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 
@@ -524,8 +525,6 @@ def offset_specification(offset: Offset) -> OffsetSpecification:
     if isinstance(offset, OffsetSpecification):
         return offset
     if isinstance(offset, datetime):
-        if offset.tzinfo is None:
-            offset = offset.astimezone()
         return OffsetSpecification(_AT_TIME, whole_ms(offset))
     if isinstance(offset, str):
         if offset in _NAMED:

@@ -11,9 +11,9 @@ import anyio
 from clients.errors import refusal
 from clients.filters import ReceivedMessage
 from clients.reconnecting import ReconnectingConnection
-from segments.creation_time import whole_ms
 from segments.selector import Dialect, parse_selector
 from segments.selector.selector import TAGS
+from segments.times import whole_ms
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
@@ -181,5 +181,5 @@ def _key(key: Key) -> str:
 def _time(time: Time) -> str:
     """A time in ms since 1970, or the text of one, which the server reads."""
     if isinstance(time, datetime):
-        return str(whole_ms(time if time.tzinfo is not None else time.astimezone()))
+        return str(whole_ms(time))
     return str(time)

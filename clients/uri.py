@@ -5,7 +5,7 @@ With TLS the scheme is rabbitmq-stream+tls, and files may follow as in the addre
 """
 
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 SCHEME = "rabbitmq-stream"
 TLS_SCHEME = f"{SCHEME}+tls"
@@ -69,6 +69,22 @@ def parse_uri(uri: str) -> Endpoint:
         virtual_host=unquote(parts.path[1:]) or "/",
         tls=TlsFiles(**files) if is_tls else None,
     )
+
+
+def in_virtual_host(uri: str, virtual_host: str) -> str:
+    """An address with a virtual host, which it does not name or is its own.
+
+    Raises:
+        ValueError: it names another one, or is no address.
+    """
+    parse_uri(uri)
+    parts = urlsplit(uri)
+    named = unquote(parts.path[1:])
+    if named not in ("", virtual_host):
+        raise ValueError(
+            f"{_shown(uri)} is an address in the virtual host {named}, expected {virtual_host}"
+        )
+    return parts._replace(path=f"/{quote(virtual_host, safe='')}").geturl()
 
 
 def _shown(uri: str) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias, Union
 from segments import amqp10_codes as codes
 from segments.amqp10_codes import Section
 from segments.errors import FormatError
+from segments.times import whole_ms
 
 MAX_DEPTH = 32  # lists in lists: deeper nesting is an attack on the stack
 
@@ -483,11 +484,8 @@ def encode_map(items: Sequence[bytes]) -> bytes:
 
 
 def encode_timestamp(value: datetime) -> bytes:
-    """A time, to the millisecond; one without a time zone is taken as UTC."""
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
-    milliseconds = (value - _EPOCH) // _MILLISECOND
-    return _TIMESTAMP + milliseconds.to_bytes(8, "big", signed=True)
+    """A time, to the millisecond; for one without a zone see times.py."""
+    return _TIMESTAMP + whole_ms(value).to_bytes(8, "big", signed=True)
 
 
 def _encode_mapping(value: Mapping[Value, Value]) -> bytes:

@@ -1,19 +1,10 @@
 """When a message was created, as it says itself: the field `creation_time` of AMQP 1.0."""
 
-from datetime import UTC, datetime, timedelta
-
 from segments.errors import FormatError
 from segments.selector import Property, RowReader
 from segments.selector.nodes import PropertySection
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _read = RowReader([Property(PropertySection.PROPERTIES, "creation_time")]).read
-
-
-def whole_ms(time: datetime) -> int:
-    """A time with a zone in ms since 1970, rounded down as in messages: see `encode_timestamp`."""
-    return (time - _EPOCH) // _MILLISECOND
 
 
 def creation_time_ms(raw: bytes) -> int | None:

@@ -18,7 +18,7 @@ KEY_SEPARATOR, for `KEYS`. The forms are ours.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite
 from typing import TypeAlias
 from uuid import UUID
@@ -29,6 +29,7 @@ import mmh3
 from segments.errors import FormatError
 from segments.selector import RowReader, parse_property
 from segments.selector.values import Value, boolean_of, number_of
+from segments.times import whole_ms
 
 Key: TypeAlias = str | bytes | int | float | bool | UUID | datetime
 
@@ -72,13 +73,13 @@ def forms_of_key(key: Key) -> frozenset[bytes]:
 
     Args:
         key: a text stands for what it spells as well, anything else for itself; a time without a
-            zone is UTC.
+            zone is local, a text is one only with its zone.
 
     Returns:
         None at all for an empty text, which no message has for a key.
     """
     if isinstance(key, datetime):
-        return frozenset(forms_of_value(_milliseconds(key)))
+        return frozenset(forms_of_value(whole_ms(key)))
     if isinstance(key, UUID):
         return frozenset((TEXT + key.bytes,))
     found = set(forms_of_value(key))
@@ -101,13 +102,9 @@ def _spelled(text: str) -> Iterable[Value]:
         with suppress(ValueError):
             yield UUID(text).bytes
         with suppress(ValueError):
-            yield _milliseconds(datetime.fromisoformat(text))
-
-
-def _milliseconds(time: datetime) -> int:
-    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    since = zoned - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+            time = datetime.fromisoformat(text)
+            if time.tzinfo is not None:  # whose zone it would be is not known here
+                yield whole_ms(time)
 
 
 class KeyReader:

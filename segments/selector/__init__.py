@@ -24,6 +24,7 @@ from segments.selector.nodes import Property
 from segments.selector.property_names import names_in, text_of_names
 from segments.selector.pushdown import EVERYTHING, PropertyWish, Pushdown
 from segments.selector.selector import (
+    MAX_PROPERTY_BYTES,
     TAGS,
     MessageMatcher,
     Selector,
@@ -35,6 +36,7 @@ from segments.selector.selector import (
 
 __all__ = [
     "EVERYTHING",
+    "MAX_PROPERTY_BYTES",
     "TAGS",
     "Budget",
     "Cost",

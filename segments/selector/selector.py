@@ -18,6 +18,7 @@ from segments.selector.prefilter import screen_of
 from segments.selector.pushdown import Pushdown, push_down
 from segments.selector.rocketmq import RocketmqParser
 
+MAX_PROPERTY_BYTES = 255  # of a property's name: its length is one byte of a message
 TAGS = "tags"  # the kind of selector that is not SQL, where a dialect is named
 SCREEN_SHARE = 8  # look at places one by one while they are fewer than this part of the messages
 
@@ -108,11 +109,15 @@ def parse_tags(text: str) -> Selector:
 
 
 def parse_property(name: str) -> n.Property:
-    """A filter property: the name of an application property, or a field as properties.subject.
+    """A property that is named alone: an application property, or a field as properties.subject.
 
     Raises:
-        SelectorError: there is no such field.
+        SelectorError: there is no such field, or the name is empty or longer than
+            MAX_PROPERTY_BYTES in UTF-8.
     """
+    if len(name.encode(errors="replace")) > MAX_PROPERTY_BYTES:
+        reason = f"a name of at most {MAX_PROPERTY_BYTES} bytes is expected"
+        raise SelectorError(reason, name, 0, len(name))
     section, dot, field = name.partition(".")
     if dot and section == n.PropertySection.PROPERTIES:
         if field not in FIELDS[n.PropertySection.PROPERTIES]:

@@ -180,10 +180,11 @@ class StreamFolder(NamedTuple):
 
     def ends(self) -> tuple[int, int]:  # noqa: D102 - see Stream
         bases = segment_bases(self.path)
-        newest = bases[-1:] and list(self.listings(Bounds(bases[-1]), only_indexed=True))
-        if not newest:
+        newest = Bounds(bases[-1] if bases else 0)
+        listings = list(self.listings(newest, only_indexed=True))
+        if not listings:
             raise NotAStream(f"{self.path} was emptied while it was looked at; is it deleted?")
-        return bases[0], newest[-1].next_offset
+        return bases[0], listings[-1].next_offset
 
     def sealed_end(self) -> int | None:  # noqa: D102 - see Stream
         return None

@@ -6,7 +6,7 @@ An option that does not exist is refused: a misspelt bound would silently read e
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from segments.bloom import ChunkMatcher
@@ -24,6 +24,7 @@ from segments.selector import (
 )
 from segments.selector.dialects import Dialect
 from segments.spark.plan import ChunkCriteria
+from segments.times import whole_ms
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_PARTITION_BYTES = 64 << 20
@@ -200,12 +201,9 @@ def _time(text: str) -> int:
     if text.isascii() and text.removeprefix("-").isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return whole_ms(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
         raise ValueError("milliseconds since 1970, or a time as in 2026-11-21T09:00:00Z") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 def values_text(values: Iterable[str | bytes]) -> str:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from segments.spark.options import Options, read_options, values_text
 from segments.spark.plan import pieces
 from segments.spark.register import register
 from segments.spark.streams import find_streams
+from segments.times import whole_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,7 +48,7 @@ def scan(  # noqa: PLR0913 - each may be left out
         path: a stream's folder, or a folder of streams; or a stream in an object store, as
             s3://BUCKET/PREFIX/VHOST/STREAM.
         offsets: the first one and the one after the last.
-        times: of chunks, the first one and the one after the last.
+        times: of chunks, the first one and the one after the last; local without a zone.
         values: filter values. Chunks without them are not read.
         value_property: the property that the values are of, such as "region" or
             "properties.subject"; messages with other values are left out then, and it is a
@@ -80,8 +81,8 @@ def scan(  # noqa: PLR0913 - each may be left out
     options = {
         "startOffset": offsets[0],
         "endOffset": offsets[1],
-        "startTimestamp": _milliseconds(times[0]),
-        "endTimestamp": _milliseconds(times[1]),
+        "startTimestamp": None if times[0] is None else whole_ms(times[0]),
+        "endTimestamp": None if times[1] is None else whole_ms(times[1]),
         "filterValues": None if values is None else values_text(values),
         "matchUnfiltered": match_unfiltered,
         "filterProperty": value_property,
@@ -128,14 +129,6 @@ def _has_numbers(options: Options) -> bool:
         except SegmentsError:
             continue
     return False
-
-
-def _milliseconds(moment: datetime | None) -> int | None:
-    if moment is None:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 def _condition(offset: "Column | None", offsets: tuple[int | None, int | None]) -> "list[Column]":

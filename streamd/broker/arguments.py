@@ -21,7 +21,13 @@ from segments.policy import (
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
 )
-from segments.selector import SelectorError, names_in, parse_property, text_of_names
+from segments.selector import (
+    MAX_PROPERTY_BYTES,
+    SelectorError,
+    names_in,
+    parse_property,
+    text_of_names,
+)
 from streamd.broker.errors import Reason, Refused
 
 
@@ -48,7 +54,6 @@ STRICT, LENIENT = "strict", "lenient"
 DEFAULT_ERROR_RATE = 0.01
 
 MAX_FILTER_PROPERTIES = 4  # each costs every message, and bits of every filter
-_MAX_PROPERTY_BYTES = 255
 MAX_KEY_PROPERTIES = 8
 _MAX_FURTHER_BYTES = 200  # of one that stands in keys, which must not be cut
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
@@ -126,7 +131,7 @@ def _properties(most: int, further_bytes: int) -> Callable[[str], str]:
         names = names_in(text)
         if len(names) > most:
             raise ValueError(f"at most {most} names of properties, and there are {len(names)}")
-        _check_property(names[0], _MAX_PROPERTY_BYTES)
+        _check_property(names[0], MAX_PROPERTY_BYTES)
         for name in names[1:]:
             _check_property(name, further_bytes)
         return text_of_names(names)
@@ -176,7 +181,7 @@ READERS: Mapping[str, Callable[[str], Value]] = {
     ERROR_RATE: _rate,
     CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
     CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
-    KEY_PROPERTIES: _properties(MAX_KEY_PROPERTIES, _MAX_PROPERTY_BYTES),
+    KEY_PROPERTIES: _properties(MAX_KEY_PROPERTIES, MAX_PROPERTY_BYTES),
     TIER: _flag,
     LOCAL_LENGTH: _whole(0, _MAX_BYTES),
     LOCAL_AGE: _age,

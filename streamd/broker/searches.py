@@ -17,7 +17,6 @@ import mmh3
 import trio
 
 from segments import StorageError
-from segments.creation_time import whole_ms
 from segments.search import (
     BadSearch,
     BadToken,
@@ -42,6 +41,7 @@ from segments.selector import (
     parse_property,
     parse_selector,
 )
+from segments.times import whole_ms
 from streamd.broker import threads
 from streamd.broker.arguments import (
     FILTER_CONTRACT,

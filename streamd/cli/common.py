@@ -3,7 +3,7 @@
 import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from importlib import import_module
 from types import ModuleType
@@ -78,6 +78,32 @@ class WholeNumber(IntParamType):
             )
             self.fail(f"{value} is not a whole number {bounds}", param, ctx)
         return number
+
+
+class Dependent(click.Option):
+    """An option that means nothing without another one; given alone it is a usage error.
+
+    Args:
+        needs: names of parameters, one of which has to be given as well.
+    """
+
+    def __init__(self, *args: Any, needs: tuple[str, ...], **kwargs: Any) -> None:  # noqa: ANN401 - as in click
+        super().__init__(*args, **kwargs)
+        self._needs = needs
+
+    def handle_parse_result(
+        self,
+        ctx: click.Context,
+        opts: Mapping[str, Any],
+        args: list[str],
+    ) -> tuple[Any, list[str]]:
+        """See click.Parameter."""
+        if self.name in opts and not any(name in opts for name in self._needs):
+            declared = {param.name: param.opts[0] for param in ctx.command.params}
+            raise click.UsageError(
+                f"{self.opts[0]} needs {' or '.join(declared[name] for name in self._needs)}", ctx
+            )
+        return super().handle_parse_result(ctx, opts, args)
 
 
 uri_option = click.option(
@@ -172,7 +198,7 @@ def whole_number(text: str) -> int | None:
 
 
 def moment(text: str) -> datetime | None:
-    """A time as in 2026-11-20T10:00:00Z; None for another text."""
+    """A time as in 2026-11-20T10:00:00Z, local without a zone; None for another text."""
     try:
         found = datetime.fromisoformat(text)
         found.timestamp()  # not every year can be told in seconds

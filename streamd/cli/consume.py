@@ -10,6 +10,7 @@ import click
 
 from segments.message_json import message_json
 from streamd.cli.common import (
+    Dependent,
     WholeNumber,
     count,
     moment,
@@ -48,9 +49,17 @@ _NAMED = ("first", "last", "next")
     metavar="V",
     help="Only chunks in which some message may have this filter value; may be repeated.",
 )
-@click.option("--match-unfiltered", is_flag=True, help="Also messages without a filter value.")
+@click.option(
+    "--match-unfiltered",
+    cls=Dependent,
+    needs=("values",),
+    is_flag=True,
+    help="Also messages without a filter value.",
+)
 @click.option(
     "--filter-property",
+    cls=Dependent,
+    needs=("values",),
     metavar="P",
     help="With --filter: only messages whose property P (a string, bytes, or a number as in JSON) "
     "is one of the values, instead of whole chunks.",
@@ -63,6 +72,8 @@ _NAMED = ("first", "last", "next")
 @click.option("--tags", metavar="A||B", help="Only messages whose property TAGS is one of these.")
 @click.option(
     "--dialect",
+    cls=Dependent,
+    needs=("sql",),
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,
@@ -104,8 +115,6 @@ def consume(  # noqa: PLR0913 - each an option
       streamd consume flights --sql "carrier = 'HA' AND dep_delay > 60" --explain
       streamd consume flights --offset next
     """
-    if not values and (match_unfiltered or filter_property):
-        raise Misused("--match-unfiltered and --filter-property need --filter")
     asked = _asked(values, **selector)
     declared = FilterProperty(filter_property)
     start = _offset(offset)

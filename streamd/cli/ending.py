@@ -85,6 +85,8 @@ def _in_words(error: BaseException) -> click.ClickException:
 
 def _usage(error: click.UsageError) -> click.ClickException:
     """What click finds, in the one line that all errors have."""
+    if isinstance(error.__context__, OSError):  # it was understood; the file cannot be opened
+        return Failed(error.format_message())
     found = error.format_message().rstrip(".")
     joint = " See" if found.endswith(("?", "?)")) else "; see"  # click has asked: did you mean …?
     hint = f"{joint} {error.ctx.command_path} --help" if error.ctx is not None else ""

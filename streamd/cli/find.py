@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from segments.times import whole_ms
 from streamd.cli.common import (
+    Dependent,
     Number,
     WholeNumber,
     count,
@@ -36,6 +38,8 @@ _SECONDS = 60
 @click.option(
     "--property",
     "properties",
+    cls=Dependent,
+    needs=("keys",),
     multiple=True,
     metavar="P",
     help="Where the key stands: the name of a property, as order_id or properties.message_id; may "
@@ -45,6 +49,8 @@ _SECONDS = 60
 @click.option("--to", "end", metavar="TIME", help="Only messages stored then or earlier.")
 @click.option(
     "--by",
+    cls=Dependent,
+    needs=("start", "end"),
     type=click.Choice(["chunk-time", "creation-time"]),
     default="chunk-time",
     show_default=True,
@@ -54,6 +60,8 @@ _SECONDS = 60
 @click.option("--tags", metavar="A||B", help="Only messages whose property TAGS is one of these.")
 @click.option(
     "--dialect",
+    cls=Dependent,
+    needs=("sql",),
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,
@@ -68,7 +76,13 @@ _SECONDS = 60
     "repeated.",
 )
 @click.option("--newest", is_flag=True, help="The newest message first; without it, the oldest.")
-@click.option("--latest", is_flag=True, help="Of each key only the newest message.")
+@click.option(
+    "--latest",
+    cls=Dependent,
+    needs=("keys",),
+    is_flag=True,
+    help="Of each key only the newest message.",
+)
 @click.option(
     "--offset",
     type=WholeNumber(0, _MAX_OFFSET),
@@ -125,10 +139,6 @@ def find(  # noqa: PLR0913 - each an option
       streamd find orders --from 2026-11-21T09:00:00Z --sql "region = 'EU'"
     """
     _check_properties(options["properties"])
-    if options["properties"] and not options["keys"]:
-        raise Misused("--property needs --key, which is looked for in it")
-    if options["latest"] and not options["keys"]:
-        raise Misused("--latest needs --key: it finds the newest message of each")
     if options["sql"] is not None and options["tags"] is not None:
         raise Misused("--sql and --tags exclude each other")
     first, last = _time("--from", start), _time("--to", end)
@@ -227,4 +237,4 @@ def _time(option: str, text: str | None) -> int | None:
             f"{option} is {text!r}, expected a number of ms since 1970, or a time as in "
             "2026-11-21T09:00:00Z"
         )
-    return round(found.timestamp() * 1000)
+    return whole_ms(found)

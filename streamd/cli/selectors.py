@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import json_option, run_client, uri_option
+from streamd.cli.common import Dependent, json_option, run_client, uri_option
 from streamd.cli.terminal import note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def selector() -> None:
 @click.option("--tags", metavar="A||B", help="A tag expression instead of --sql.")
 @click.option(
     "--dialect",
+    cls=Dependent,
+    needs=("sql",),
     type=click.Choice(["union", "rocketmq", "amqp"]),
     default="union",
     show_default=True,

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from segments.times import whole_ms
 from streamd.broker.arguments import read_arguments
 from streamd.broker.errors import Refused
 from streamd.broker.tier.reports import StreamTier, from_row, plain
-from streamd.cli.common import json_option, moment, run_client, size, uri_option, whole_number
+from streamd.cli.common import (
+    Dependent,
+    json_option,
+    moment,
+    run_client,
+    size,
+    uri_option,
+    whole_number,
+)
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
 
@@ -62,7 +71,14 @@ def stream() -> None:
     metavar="N|auto",
     help="Bytes of a chunk's filter, 16 to 255; auto keeps false positives at 1 %.  [default: 16]",
 )
-@click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
+@click.option(
+    "--filter-error-rate",
+    cls=Dependent,
+    needs=("filter_size",),
+    metavar="RATE",
+    help="False positives to allow, as in 0.01: filters are as small as that takes, up to the "
+    "--filter-size.",
+)
 @click.option(
     "--filter-property",
     multiple=True,
@@ -408,7 +424,7 @@ def truncate(name: str, uri: str, before: str) -> None:
 
     async def work(client: "Client") -> int:
         if time is not None:
-            return await client.truncate(name, before_time_ms=round(time.timestamp() * 1000))
+            return await client.truncate(name, before_time_ms=whole_ms(time))
         if offset is not None:
             await _check_is_there(client, name, offset)
         return await client.truncate(name, before=offset)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 from rich.box import SIMPLE
@@ -47,7 +48,7 @@ _RECORDED = "recorded"
     metavar="DIR",
     help="The server's data folder, in which NAME is looked up.",
 )
-@click.option("--vhost", default="/", show_default=True, help="Virtual host of NAME.")
+@click.option("--vhost", help="Virtual host of NAME.  [default: that of --uri]")
 @click.option(
     "--report",
     "report_folder",
@@ -115,7 +116,7 @@ _RECORDED = "recorded"
 def tune(  # noqa: PLR0913, PLR0917 - options
     stream: str,
     data: str,
-    vhost: str,
+    vhost: str | None,
     report_folder: str | None,
     workload: str | None,
     filter_property: str | None,
@@ -145,7 +146,7 @@ def tune(  # noqa: PLR0913, PLR0917 - options
       streamd tune data/streams/%2F/flights --workload wanted.json --keep-limit
       streamd tune s3://bucket/streams/%2F/flights --master spark://spark-1:7077
     """
-    folder = _folder(stream, data, vhost)
+    folder, uri = _place(stream, data, vhost, uri)
     tuning = run_tuning(
         folder,
         workload=None if workload is None else _read_workload(workload, folder),
@@ -181,9 +182,29 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
+def _place(stream: str, data: str, vhost: str | None, uri: str) -> tuple[str, str]:
+    """Where the stream is, and the server's address with the virtual host of that stream."""
+    from clients.uri import in_virtual_host, parse_uri  # noqa: PLC0415 - not for the help
+
+    is_path = Path(stream).is_dir() or "://" in stream
+    if is_path and vhost is not None:
+        raise Misused(f"--vhost needs the NAME of a stream, and {stream} is a path")
+    try:
+        host = (_host_in(stream) if is_path else vhost) or parse_uri(uri).virtual_host
+        uri = in_virtual_host(uri, host)
+    except ValueError as error:
+        raise Misused(f"{stream} is not what --uri is about: {error}") from error
+    return stream if is_path else _folder(stream, data, host), uri
+
+
+def _host_in(path: str) -> str:
+    """The virtual host that a path of a stream names; empty for a folder elsewhere."""
+    parts = Path(path).resolve().parts if "://" not in path else path.rstrip("/").split("/")
+    is_named = "://" in path or parts[-3:-2] == ("streams",)
+    return unquote(parts[-2]) if is_named else ""
+
+
 def _folder(stream: str, data: str, vhost: str) -> str:
-    if Path(stream).is_dir() or "://" in stream:
-        return stream
     try:
         folder = stream_folder(data, vhost, stream)
     except UnicodeEncodeError as error:
@@ -202,11 +223,13 @@ def _read_workload(given: str, folder: str) -> dict[str, float]:
     try:
         found = json.loads(Path(given).read_text())
     except FileNotFoundError as error:
-        raise Misused(
+        raise Failed(
             f"there is no file {given} with a workload; --workload recorded takes the one that the "
             "server has recorded"
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise Failed(f"the workload in {given} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise Misused(f"the workload in {given} cannot be read: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < math.inf

@@ -127,6 +127,9 @@ def test_what_was_looked_at(orders: CommandLine) -> None:
         (["s", "--sql", "a ="], 2, "column 4"),
         (["s", "--sql", "a = 1", "--tags", "b"], 2, "exclude each other"),
         (["s", "--by", "moon"], 2, "--by"),
+        (["s", "--by", "chunk-time"], 2, "--by needs --from or --to"),
+        (["s", "--dialect", "amqp", "--tags", "a"], 2, "--dialect needs --sql"),
+        (["s", "--key", "1", "--property", "x" * 256], 2, "a name of at most 255 bytes"),
     ],
 )
 def test_bad_input_is_told(orders: CommandLine, arguments: list[str], code: int, says: str) -> None:

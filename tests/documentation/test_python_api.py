@@ -11,6 +11,7 @@ from tests.documentation.pages import page
 PAGE = page("reference/python-api")
 # For the server and the source in Spark: they have no use for programs.
 _INSIDE = {
+    "MAX_PROPERTY_BYTES",
     *("EVERYTHING", "TAGS", "Budget", "Cost", "MatcherSet", "NumberRule", "Property"),
     *("PropertyValue", "RowReader", "SelectorError", "WantedValues", "body_at", "Dialect"),
     *("names_in", "text_of_names"),

@@ -494,10 +494,10 @@ class TestMistakes:
             (["publish", "none"], "cannot publish to none: stream does not exist", 1),
             (["stream", "delete", "none"], "cannot delete none: stream does not exist", 1),
             (["consume", "s", "--offset", "soon"], "--offset is 'soon', expected first, last", 2),
-            (["consume", "s", "--match-unfiltered"], "need --filter", 2),
+            (["consume", "s", "--match-unfiltered"], "--match-unfiltered needs --filter", 2),
             (["consume", "s", "--filter", ""], "--filter is empty", 2),
             (["consume", "s", "--limit", "0"], "0 is not a whole number of 1 or more", 2),
-            (["publish", "s", "/nowhere"], "No such file", 2),
+            (["publish", "s", "/nowhere"], "No such file", 1),
         ],
     )
     def test_one_line_says_what_is_wrong(

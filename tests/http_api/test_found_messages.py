@@ -148,6 +148,10 @@ async def test_bad_input_is_one_line(http: Http, query: str) -> None:
     ("query", "says"),
     [
         ("key=1&property=", "property is '': the name of a property is expected"),
+        (
+            f"property={'x' * 256}&" + "&".join(f"key={n}" for n in range(17)),
+            f"property is '{'x' * 40}': a name of at most 255 bytes is expected",
+        ),
         ("sql=a+%3D", "sql, column 4: found the end"),
         ("tags=||", "tags, column "),
         ("limit=0", "limit is '0', expected a number from 1 to 10,000"),

@@ -286,7 +286,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "expected to be a JSON object" in result.stderr
     result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "none.json"])
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "there is no file none.json" in result.stderr
     result = CliRunner().invoke(main, ["tune", str(tmp_path), "--workload", "recorded"])
     assert result.exit_code == 1
