@@ -24,6 +24,7 @@ from streamd.auth.administration import Administration
 from streamd.auth.users import Right
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.names import as_sent
+from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.auth import needs as n
@@ -422,3 +423,54 @@ async def test_the_rest_of_a_frame_is_not_stored(tmp_path: Path, change: str) ->
                 assert stream.num_published == taken
             seen.add(taken)
     assert len(seen) > 2, "in the middle of it, too"
+
+
+# -- the rest of a message to many streams, and of chunks to a consumer
+
+
+async def test_the_rest_of_a_message_to_many_streams_is_not_stored(tmp_path: Path) -> None:
+    seen = set()
+    for steps in (3, 5, 8):
+        async with world(tmp_path / str(steps)) as server:
+            names = [as_sent(f"s{number}") for number in range(220)]
+            await server.host.create_all([(name, []) for name in names])
+            row = ExchangeRow("/", "all", "fanout", False, False, False, "")
+            server.host.exchanges.add(
+                row, [Binding("/", "all", name, False, "", {}) for name in names]
+            )
+            await allow(server, [(Right.WRITE, "all")])
+            peer = amqp.connect(server)
+            await peer.log_in(user="ada")
+            await peer.open()
+            streams = [server.host.find(name) for name in names]
+            for stream in streams:
+                await stream.ready()
+            async with after(steps) as clock:
+                await peer.publish("", b"x", exchange="all")
+                await clock.event.wait()
+                await no_permission(server)
+                taken = sum(stream.num_published for stream in streams)
+                await wait_all_tasks_blocked()
+                assert sum(stream.num_published for stream in streams) == taken
+            seen.add(taken)
+    assert len(seen) > 1, "in the middle of it, too"
+
+
+async def test_chunks_that_have_not_begun_are_not_sent(tmp_path: Path) -> None:
+    """To a consumer that reads slowly."""
+    async with world(tmp_path) as server:
+        writer = await server.peer()
+        await writer.declare("s")
+        for number in range(10):
+            await writer.store([b"x" * 1_000], number)
+        await allow(server, [(Right.READ, "s")])
+        peer = server.connect(reads_slowly=True)
+        await peer.log_in(user="ada")
+        await peer.subscribe("s")
+        await wait_all_tasks_blocked()
+        await no_permission(server)
+        num_chunks = 0
+        while isinstance(found := await peer.next(), c.Deliver):
+            num_chunks += 1
+        assert isinstance(found, c.MetadataUpdate)
+        assert num_chunks <= 1

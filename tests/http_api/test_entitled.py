@@ -1,0 +1,110 @@
+"""Requests that read are answered with the rights that are left, or not at all."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope, Send
+
+from streamd.auth.users import Account
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.names import Name
+from streamd.http_api.entitled import Entitled, as_long_as, note_reader
+
+START = {"type": "http.response.start", "status": 200}
+
+
+def body(text: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": text, "more_body": more}
+
+
+class Asked:
+    """One request to an application that reads, and what came of it."""
+
+    def __init__(self, work: Callable[["Asked", Send], Awaitable[None]]) -> None:
+        self.account = Account(Name("ada"))
+        self.times = 0
+        self.sent: list[Message] = []
+        self._work = work
+
+    async def __call__(self, method: str = "GET") -> None:
+        async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+            note_reader(HTTPConnection(scope), self.account)
+            self.times += 1
+            await self._work(self, send)
+
+        async def send(message: Message) -> None:
+            self.sent.append(message)
+
+        async def receive() -> Message:
+            raise AssertionError
+
+        scope: Any = {"type": "http", "method": method, "headers": []}
+        await Entitled(app)(scope, receive, send)
+
+
+async def test_it_is_begun_anew_when_rights_change() -> None:
+    async def work(asked: Asked, send: Send) -> None:
+        answer = b"%d" % asked.times
+        if asked.times == 1:
+            asked.account.tell()
+            await send(START)
+            await trio.lowlevel.checkpoint()
+        await send(START)
+        await send(body(answer))
+
+    asked = Asked(work)
+    await asked()
+    assert asked.sent == [START, body(b"2")]
+
+
+async def test_it_is_cut_off_where_a_part_of_the_answer_is_out() -> None:
+    async def work(asked: Asked, send: Send) -> None:
+        await send(START)
+        await send(body(b"1", more=True))
+        asked.account.end("user 'ada' is deleted")
+        await trio.lowlevel.checkpoint()
+        await send(body(b"2"))
+
+    asked = Asked(work)
+    await asked()
+    assert (asked.times, asked.sent) == (1, [START, body(b"1", more=True)])
+
+
+async def test_what_changes_something_asks_by_itself() -> None:
+    async def work(asked: Asked, send: Send) -> None:
+        asked.account.tell()
+        await trio.lowlevel.checkpoint()
+        await send(START)
+        await send(body(b""))
+
+    asked = Asked(work)
+    await asked("POST")
+    assert (asked.times, len(asked.sent)) == (1, 2)
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_a_block_ends_with_one_right_alone(goes: bool) -> None:
+    account, may = Account(Name("ada")), True
+
+    def check() -> None:
+        if not may:
+            raise Refused(Reason.ACCESS_REFUSED)
+
+    async def work() -> bool:
+        nonlocal may
+        with as_long_as(check, account, {}):
+            may = not goes
+            account.tell()
+            await trio.lowlevel.checkpoint()
+            return True
+
+    if goes:
+        with pytest.raises(Refused, match="lost the right"):
+            await work()
+        with pytest.raises(Refused):
+            await work()
+    else:
+        assert await work()
