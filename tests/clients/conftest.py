@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from clients import Client, connect
-from tests.support.process import ServerProcess
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
 Result = TypeVar("Result")
 _numbers = itertools.count()
@@ -40,7 +40,7 @@ class Runner:
 
     def __call__(self, work: Callable[[Client], Awaitable[Result]]) -> Result:
         async def main() -> Result:
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE_SECONDS):
                 async with connect(self.uri) as client:
                     return await work(client)
 

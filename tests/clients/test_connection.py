@@ -11,7 +11,7 @@ import pytest
 
 from clients import ConnectionLost, LoginRefused, connect
 from clients.uri import Endpoint, parse_uri
-from tests.support.process import ServerProcess
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -150,7 +150,7 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
     async def main() -> None:
         async with connect(server.uri) as client:
             await client.create("s")
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(consume, server.uri)
                 tasks.start_soon(publish, server.uri)

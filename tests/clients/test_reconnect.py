@@ -21,7 +21,7 @@ from clients import (
     connect,
     reconnecting,
 )
-from tests.support.process import ServerProcess
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
 from tests.support.proxy import Cut, CuttingProxy
 
 COUNT = 300
@@ -58,7 +58,7 @@ async def through(proxy: CuttingProxy, **options: Any) -> AsyncIterator[Client]:
 
 def run(main: Any, backend: str = "trio") -> Any:
     async def in_time() -> Any:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_SECONDS):
             return await main()
 
     return anyio.run(in_time, backend=backend)

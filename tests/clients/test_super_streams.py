@@ -9,6 +9,7 @@ import pytest
 from clients import Client, Message, StreamDoesNotExist, StreamError, StreamExists, connect
 from clients.super_stream import NoRoute, partition_number
 from tests.clients.conftest import Runner
+from tests.support.process import PATIENCE_SECONDS
 
 
 def key_of(message: Message) -> str:
@@ -26,7 +27,7 @@ async def fill(client: Client, name: str, numbers: range, **options: bool) -> No
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(15):
+    with anyio.fail_after(PATIENCE_SECONDS):
         while not condition():
             await anyio.sleep(0.02)
 

@@ -15,9 +15,8 @@ import pytest
 from rstream import AMQPMessage, Consumer, OnClosedErrorInfo, Producer, amqp_decoder
 
 from clients import connect
-from tests.support.process import ServerProcess, wait_until
+from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
 
-_SECONDS = 20
 _CREDENTIALS = base64.b64encode(b"guest:guest").decode()
 _HEAD = f"host: localhost\r\nauthorization: Basic {_CREDENTIALS}\r\n"
 
@@ -31,12 +30,12 @@ def process(tmp_path: Path) -> Iterator[ServerProcess]:
 
 def client(process: ServerProcess) -> httpx.Client:
     url = f"http://127.0.0.1:{process.http_port}/api/"
-    return httpx.Client(base_url=url, auth=("guest", "guest"), timeout=_SECONDS)
+    return httpx.Client(base_url=url, auth=("guest", "guest"), timeout=PATIENCE_SECONDS)
 
 
 def async_client(process: ServerProcess) -> httpx.AsyncClient:
     url = f"http://127.0.0.1:{process.http_port}/api/"
-    return httpx.AsyncClient(base_url=url, auth=("guest", "guest"), timeout=_SECONDS)
+    return httpx.AsyncClient(base_url=url, auth=("guest", "guest"), timeout=PATIENCE_SECONDS)
 
 
 def test_the_ready_line_names_it_and_it_listens_on_loopback(shared: ServerProcess) -> None:
@@ -47,7 +46,7 @@ def test_the_ready_line_names_it_and_it_listens_on_loopback(shared: ServerProces
 
 
 async def until_listed(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         for row in (await http.get("connections")).json():
             if row["client_properties"].get("connection_name") == name:
@@ -78,7 +77,7 @@ async def work_and_be_cut_off(process: ServerProcess, http: httpx.AsyncClient) -
         path = f"connections/{quote(row['name'])}"
         answer = await http.delete(path, headers={"X-Reason": "a test"})
         assert answer.status_code == 204
-        await asyncio.wait_for(cut.wait(), _SECONDS)
+        await asyncio.wait_for(cut.wait(), PATIENCE_SECONDS)
         with contextlib.suppress(Exception):
             await consumer.close()
     return closed
@@ -125,7 +124,7 @@ def test_a_stream_made_here_is_there(shared: ServerProcess) -> None:
     ],
 )
 def test_requests_that_are_not_http(shared: ServerProcess, request_: str, status: str) -> None:
-    with socket.create_connection(("127.0.0.1", shared.http_port), timeout=_SECONDS) as raw:
+    with socket.create_connection(("127.0.0.1", shared.http_port), timeout=PATIENCE_SECONDS) as raw:
         raw.sendall(request_.encode())
         assert raw.recv(100).split()[1].decode() == status
 

@@ -16,10 +16,9 @@ from clients import Client, PreconditionFailed, PublishFailed, StreamNotAvailabl
 from segments.tier.folder_store import FolderStore
 from segments.tier.lookup import find_stream
 from segments.tier.object_store import MissingError
-from tests.support.process import ServerProcess, wait_until
+from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
 
 _MESSAGES = 3_000
-_SECONDS = 20
 
 
 class Machines:
@@ -64,7 +63,7 @@ async def _read(server: ServerProcess, number: int) -> list[bytes]:
     """All that is there, and what comes until there are so many."""
     found: list[bytes] = []
     async with (
-        asyncio.timeout(_SECONDS),
+        asyncio.timeout(PATIENCE_SECONDS),
         connect(server.uri) as client,
         client.consumer("s", offset="first") as consumer,
     ):
@@ -132,7 +131,7 @@ def test_a_start_that_waits_for_the_store_can_be_stopped(tmp_path: Path, option:
             wait_until(lambda: "it is tried again for up to 60 s" in log.read_text())
             time.sleep(1)  # it is tried some times more
             process.send_signal(signal.SIGTERM)
-            assert process.wait(_SECONDS) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()
         assert process.stdout is not None

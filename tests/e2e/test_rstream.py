@@ -20,7 +20,7 @@ from rstream import (
     amqp_decoder,
 )
 
-from tests.support.process import CountingProxy, ServerProcess
+from tests.support.process import PATIENCE_SECONDS, CountingProxy, ServerProcess
 
 STREAM = "flights"
 Got = list[tuple[int, Any]]
@@ -89,7 +89,7 @@ async def collect(
     running = asyncio.create_task(source.run())
     if meanwhile is not None:
         await meanwhile()
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_SECONDS
     while not enough(got):
         assert time.monotonic() < end, f"only {len(got)} messages came"
         await asyncio.sleep(0.02)

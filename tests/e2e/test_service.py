@@ -107,7 +107,16 @@ class TestUnit:
     def test_the_server_works_under_its_filter(self, tmp_path: Path) -> None:
         hello = UNIT.parent.parent.parent / "examples" / "hello.py"
         wrapped = [sys.executable, "-m", "tests.support.seccomp", str(UNIT), sys.executable]
-        ports = ["--stream-port", "0", "--amqp-port", "0", "--http-port", "0"]
+        ports = [
+            "--stream-port",
+            "0",
+            "--amqp-port",
+            "0",
+            "--http-port",
+            "0",
+            "--metrics-port",
+            "0",
+        ]
         command = [*wrapped, "-m", "streamd", "serve", "--data", str(tmp_path / "data"), *ports]
         log = tmp_path / "log"
         with (
@@ -264,6 +273,7 @@ class TestJsonLog:
     )
     def test_a_start_that_fails(self, options: list[str], reason: str, code: int) -> None:
         ports = ["--stream-port", "0", "--amqp-port", "off", "--http-port", "off"]
+        ports += ["--metrics-port", "off"]
         result = streamd("serve", "--log-format", "json", *ports, *options, code=code)
         last = objects(result.stderr)[-1]
         assert last["level"] == "critical"

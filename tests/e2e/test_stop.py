@@ -18,9 +18,8 @@ from clients import connect
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from streamd.wire.stream.publish import Outgoing, encode_entries
-from tests.support.process import ServerProcess, wait_until
+from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
 
-_SECONDS = 20
 STREAM = {"x-queue-type": "stream"}
 CONFIRM = b"\0\3\0\1\1"  # key, version, publisher
 LOGIN = (
@@ -35,7 +34,9 @@ LOGIN = (
 @contextlib.contextmanager
 def raw(server: ServerProcess, *more: c.ClientCommand) -> Iterator[socket.socket]:
     """A connection that has logged in and has asked for more; nothing was read yet."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=_SECONDS) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", server.port), timeout=PATIENCE_SECONDS
+    ) as connection:
         for command in (*LOGIN, *more):
             connection.sendall(codec.encode(command))
         yield connection

@@ -15,11 +15,10 @@ from rstream import (
     amqp_decoder,
 )
 
-from tests.support.process import ServerProcess
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
 NAME = "invoices"
 FIRST = ConsumerOffsetSpecification(OffsetType.FIRST, None)
-_SECONDS = 20
 
 
 async def key_of(message: Any) -> str:
@@ -77,7 +76,7 @@ class Reader:
 
 
 async def until(condition: Any) -> None:
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"
         await asyncio.sleep(0.05)

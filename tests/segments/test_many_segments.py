@@ -2,14 +2,11 @@
 
 import os
 import resource
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -18,28 +15,11 @@ from segments.checkpoint import CHECKPOINT_NAME
 from segments.flush import MOST_SEALED
 from segments.recovery import examine
 from streamd.broker.log_figures import LogFigures
+from tests.support.cost import lines_run
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, read_bodies
 
 EACH_ITS_OWN = LogPolicy(max_segment_chunks=1)
-
-
-def lines_run(work: Callable[[], object]) -> int:
-    """How many lines of Python `work` runs: its cost, the same on every machine."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def log_of(disk: FaultyDisk, number: int, *, flushes: bool = True) -> Log:

@@ -17,7 +17,9 @@ _READY = re.compile(
     r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?"
     r"(?: metrics-tls=\S+:(\d+))?\n"
 )
-_START_SECONDS = 30
+# That something real may take: a machine may be busy with other things, and nothing that is waited
+# for takes longer where it comes at all.
+PATIENCE_SECONDS = 120.0
 
 
 class ServerProcess:
@@ -101,7 +103,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(_START_SECONDS):
+            if not selector.select(PATIENCE_SECONDS):
                 return ""
         return self._process.stdout.readline()
 
@@ -125,7 +127,7 @@ class ServerProcess:
         """Until it has ended; returns the exit code."""
         assert self._process is not None
         assert self._process.stdout is not None
-        code = self._process.wait(30)
+        code = self._process.wait(PATIENCE_SECONDS)
         self._process.stdout.close()
         self._process = None
         return code
@@ -186,7 +188,7 @@ class CountingProxy:
             await sink.wait_closed()
 
 
-def wait_until(condition: object, seconds: float = 20) -> None:
+def wait_until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:
     """Poll a callable until it is true."""
     assert callable(condition)
     end = time.monotonic() + seconds

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import uuid4
 
+from tests.support.process import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     import pytest
 
 KEY_ID, SECRET, BUCKET = "streamd", "a-secret-of-tests", "tier"
 KINDS = ("file", "gofakes3", "versitygw")
-_START_SECONDS = 30
+_PROCESSES = 64  # that run tests side by side, at most
 _BUILD_SECONDS = 1_200
 _RANDOM = random.SystemRandom()  # the same for no two test processes
 
@@ -162,7 +164,7 @@ class StoreServer:
 
     def _wait_until_ready(self, port: int) -> None:
         assert self._process is not None
-        end = time.monotonic() + _START_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 return socket.create_connection(("127.0.0.1", port), 1).close()
@@ -222,9 +224,13 @@ def tier_in(server: StoreServer, patch: "pytest.MonkeyPatch") -> Tier:
 
 
 def _free_port() -> int:
-    """A port that is free, and that the system gives nobody who asks for any, before it is used."""
+    """A port that is free, and that nobody else takes before it is used.
+
+    The system gives it to nobody who asks for any, nor does another process of the same tests.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     while True:
-        port = _RANDOM.randrange(15_000, 32_000)
+        port = _RANDOM.randrange(15_000 + process % _PROCESSES, 32_000, _PROCESSES)
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from segments.disk import OsDisk
+from segments.disk import Buffer, OsDisk
 from segments.errors import StorageError
 from segments.tier import cache as cache_module
 from segments.tier.cache import CachedSegment, ColdError, ColdFile, Pin, Range, TierCache
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import StoredFile, StoredSegment
+from tests.support.disk import FaultyDisk, FaultyFile, Inode
 
 _SIZE = 40_000
 _MOST = 25_000
+_BLOCK = 4_096
 _KEY = StreamKey("/", "s", "1")
 _PHASES = (Phase.explicit, Phase.generate)  # making a failure smaller takes minutes
 _places = st.tuples(st.integers(0, _SIZE), st.integers(1, 12_000))
@@ -35,16 +38,66 @@ def _content(number: int) -> bytes:
     return bytes((at * 7 + at // 251 + number) % 255 + 1 for at in range(_SIZE))  # no zeros
 
 
+class _File(FaultyFile):
+    """A file whose room is counted in blocks."""
+
+    def __init__(self, disk: FaultyDisk, path: str, inode: Inode, blocks: set[int]) -> None:
+        super().__init__(disk, path, inode)
+        self._blocks = blocks
+
+    def write(self, parts: Sequence[Buffer], position: int) -> int:
+        size = super().write([bytes(part) for part in parts], position)
+        self._blocks.update(range(position // _BLOCK, -(-(position + size) // _BLOCK)))
+        return size
+
+    def fileno(self) -> int:
+        """One that `_Disk.punch` knows it by."""
+        return id(self.inode)
+
+
+class _Disk(FaultyDisk):
+    """A file system of the test's own: how much room files take is known, and never differs."""
+
+    def __init__(self, *, punches: bool) -> None:
+        super().__init__()
+        self._punches = punches
+        self._blocks: dict[int, set[int]] = {}
+        self._inodes: dict[int, Inode] = {}
+
+    def create(self, path: str) -> _File:
+        super().create(path)
+        self._inodes[id(self.files[path])] = self.files[path]
+        return self.open(path, writable=True)
+
+    def open(self, path: str, *, writable: bool) -> _File:
+        super().open(path, writable=writable)
+        inode = self.files[path]
+        return _File(self, path, inode, self._blocks.setdefault(id(inode), set()))
+
+    def punch(self, descriptor: int, start: int, size: int) -> bool:
+        """What `punch_hole` does."""
+        if self._punches:
+            content, end = self._inodes[descriptor].content, start + size
+            content[start:end] = bytes(len(content[start:end]))
+            self._blocks[descriptor] -= set(range(-(-start // _BLOCK), end // _BLOCK))
+        return self._punches
+
+    def used(self) -> int:
+        """Bytes that the files take which have a name."""
+        return sum(len(self._blocks[id(inode)]) for inode in self.files.values()) * _BLOCK
+
+
 class _Machine(RuleBasedStateMachine):
     """Three segments whose bytes are put, read, held and forgotten in any order."""
 
     punches = True
 
-    @initialize(folder=st.uuids())
-    def begin(self, folder: object) -> None:
-        self.folder = Path(os.environ["PYTEST_CACHE_FOLDER"], f"{folder}{id(self)}")
-        self.cache = TierCache(str(self.folder), _MOST)
-        self.folder.mkdir()
+    @initialize()
+    def begin(self) -> None:
+        self.disk = _Disk(punches=self.punches)
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(cache_module, "punch_hole", self.disk.punch)
+        self.cache = TierCache("cache", _MOST, self.disk)
         self.cache.clear()
         self.content = [_content(n) for n in range(3)]
         self.cached = [self._segment(n) for n in range(3)]
@@ -109,7 +162,7 @@ class _Machine(RuleBasedStateMachine):
     def what_is_held_is_there(self) -> None:
         for number, (start, end), _ in getattr(self, "pins", ()):
             file = self.cached[number].file()
-            found = os.pread(file.fileno(), end - start, start)
+            found = file.read(end - start, start)
             assert found == self.content[number][start:end]
 
     @invariant()
@@ -119,11 +172,12 @@ class _Machine(RuleBasedStateMachine):
         held = sum(end - start for _, (start, end), _ in self.pins)
         if self.punches:
             assert self.cache.num_bytes <= _MOST + 3 * held + 12_000
-        used = sum(os.stat(path).st_blocks * 512 for path in self.folder.iterdir())
         if self.punches and not held:
-            assert used <= _MOST + 64 * 4_096
+            assert self.disk.used() <= _MOST + 64 * _BLOCK
 
     def teardown(self) -> None:
+        if hasattr(self, "patch"):
+            self.patch.undo()
         for _, _, pin in getattr(self, "pins", ()):
             pin.release()
         for files in getattr(self, "files", ()):
@@ -135,22 +189,13 @@ class _WithoutHoles(_Machine):
     punches = False
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTEST_CACHE_FOLDER", str(tmp_path))
-    return tmp_path
-
-
-@pytest.mark.usefixtures("folder")
 def test_any_order() -> None:
     machine = _Machine.TestCase()
     machine.settings = settings(max_examples=40, stateful_step_count=40, phases=_PHASES)
     machine.runTest()
 
 
-@pytest.mark.usefixtures("folder")
-def test_any_order_where_no_holes_can_be_punched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "punch_hole", lambda *_: False)
+def test_any_order_where_no_holes_can_be_punched() -> None:
     machine = _WithoutHoles.TestCase()
     machine.settings = settings(max_examples=20, stateful_step_count=40, phases=_PHASES)
     machine.runTest()
