@@ -18,6 +18,7 @@ from segments.policy import LogPolicy
 from segments.tier import plan
 from segments.tier.cache import ColdError, Range, TierCache
 from segments.tier.manifest import encode_manifest
+from segments.tier.object_store import TierError
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor
@@ -154,6 +155,32 @@ async def test_limits_on_requests_and_bytes(world: World, monkeypatch: pytest.Mo
     while world.fetcher.num_waiting:
         assert world.fetcher._running_bytes <= 2_500
         await trio.sleep(0.25)
+
+
+async def test_requests_are_fewer_when_they_fail_and_more_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a slow line: too many at once, and none of them is answered."""
+    monkeypatch.setattr(fetching, "MAX_REQUESTS", 16)
+
+    def before(call: Call) -> None:
+        if call.name == "get_range" and world.fetcher._running > 3:
+            raise TierError("there was no answer in time")
+
+    world.store.before = before
+    for segment in range(5):
+        world.want("a", 0, world.requests(range(20), segment), segment)
+    await trio.sleep(600)
+    assert len(world.done) == 5
+    assert world.fetcher.num_errors < 300  # a thousand, if as many are made all the time
+    world.store.before = lambda _call: None
+    world.cache.shrink(0)
+    world.want("b", 0, world.requests(range(20)))
+    seen = []
+    while world.fetcher.num_waiting:
+        seen.append(world.fetcher._running)
+        await trio.sleep(0.25)
+    assert max(seen) > 3
 
 
 async def test_one_that_wants_much_delays_no_other(

@@ -6,6 +6,7 @@ import socket
 import ssl
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -406,6 +407,48 @@ class TestLostAnswers:
         alone.decide = decide
         at(alone).put_file("v1/x", str(path), 40 * size)
         assert sorted(sent.values()) == [[part, part] for part in parts]
+
+    @pytest.mark.parametrize("at_once", [1, 3])
+    def test_parts_that_the_store_has_are_not_sent_again(
+        self, alone: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    ) -> None:
+        """The line breaks off again and again in the middle of a file; what moves is told."""
+        size = 100_000
+        monkeypatch.setattr(remote_store, "MOST_IN_REQUEST", size)
+        monkeypatch.setitem(remote_store._MANY, "backoff", remote_store._FEW["backoff"])
+        path = tmp_path / "file"
+        path.write_bytes(bytes(10 * size))
+        sent: Counter[str] = Counter()
+
+        def decide(request: Request) -> Spoil | Answer:
+            if request.method != "PUT":
+                return upload(request)
+            sent[request.path.partition("partNumber=")[2].partition("&")[0]] += 1
+            return Spoil.UNREACHED if 0 < sent["5"] < 6 else Answer(200, {"etag": '"e"'}, b"")
+
+        alone.decide = decide
+        moved: list[int] = []
+        at(alone).put_file("v1/x", str(path), 10 * size, at_once, moved.append)
+        assert sum(moved) == 10 * size
+        assert sent["5"] == 6
+        assert [sent[str(part)] for part in (1, 2, 9, 10)] == [1, 1, 1, 1]
+        assert moved[: at_once + 1] == [0] * (at_once + 1), "those are still on their way"
+
+    def test_who_hears_of_parts_can_end_the_upload(
+        self, store: ObjectStore, proxy: StoreProxy, tmp_path: Path
+    ) -> None:
+        path, size = tmp_path / "file", 5 * MOST_IN_REQUEST
+        with path.open("wb") as file:
+            file.truncate(size)
+
+        def moved(some: int) -> None:
+            if some:
+                raise TierError("not needed any more")
+
+        with pytest.raises(TierError, match="not needed any more"):
+            store.put_file("v1/x", str(path), size, 1, moved)
+        assert list(store.listing("v1")) == []
+        assert proxy.count("PUT") <= 3
 
     def test_a_part_that_never_arrives_leaves_nothing(
         self,
