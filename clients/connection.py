@@ -30,6 +30,7 @@ from streamd.wire.stream.fields import CommandVersions, Pair
 OK = ResponseCode.OK
 _RECEIVE_BYTES = 256 << 10
 _FRAME_MAX = 1 << 20
+_PIECE_BYTES = 256 << 10  # that are on their way in `ANSWER_SECONDS`, on a line of 10 kB/s as well
 _LOGIN_SECONDS = 10
 ANSWER_SECONDS = 30
 _CLOSE_SECONDS = 5
@@ -192,9 +193,11 @@ class ClientConnection:
             if not frame:
                 return
             self._has_sent = True
-            with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_SECONDS) as scope:
+            with anyio.CancelScope(shield=True) as scope:
                 try:
-                    await self._stream.send(frame)
+                    for start in range(0, len(frame), _PIECE_BYTES):
+                        scope.deadline = anyio.current_time() + ANSWER_SECONDS
+                        await self._stream.send(frame[start : start + _PIECE_BYTES])
                 except _BROKEN as error:
                     self.lose(ConnectionLost(f"{self.endpoint}: the connection broke"))
                     raise self.lost_error from error

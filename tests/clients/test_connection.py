@@ -5,13 +5,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import pytest
+import trio.testing
 
 from clients import ConnectionLost, LoginRefused, connect
+from clients.connection import ClientConnection
 from clients.uri import Endpoint, parse_uri
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -163,3 +169,29 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
         server.end()
     assert len(errors) == 2
     assert all("localhost" in error for error in errors)
+
+
+class _SlowStream:
+    """Takes so many bytes a second, at virtual time."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.sent = b""
+
+    async def send(self, data: bytes) -> None:
+        await anyio.sleep(len(data) / self.rate)
+        self.sent += data
+
+
+def test_a_large_frame_gets_through_on_a_slow_line() -> None:
+    async def main() -> None:
+        stream, frame = _SlowStream(10_000), bytes(range(256)) * 4_096
+        endpoint = parse_uri("rabbitmq-stream://localhost")
+        connection = ClientConnection(cast("ByteStream", stream), endpoint, 0, print)
+        await connection.send_frame(lambda: frame)
+        assert stream.sent == frame
+        stream.rate = 1_000
+        with pytest.raises(ConnectionLost, match="it does not accept data any more"):
+            await connection.send_frame(lambda: frame)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
