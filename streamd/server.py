@@ -377,11 +377,13 @@ async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower
             follower = Follower(config.data, store, config.tier, now_ms)
             await follower.prepare()
             return follower
-        check_not_scratch(config.data)
+        if config.restore:
+            check_not_scratch(config.data)
+        else:
+            check_whole(config.data)
         if config.tier and (config.restore or not is_used(config.data)):
             store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
             await (restore if config.restore else check_is_ours)(config.data, store)
-        check_whole(config.data)
         return None
     except (RestoreError, TierError) as error:
         raise StartError(str(error)) from error

@@ -94,6 +94,13 @@ def write_unrestored(disk: Disk, folder: str, reason: str) -> None:
     disk.sync_folder(folder)
 
 
+def forget_unrestored(disk: Disk, folder: str) -> None:
+    """The stream was restored after all; on the device when this returns."""
+    if UNRESTORED_FILE in disk.list(folder):
+        disk.remove(str(PurePath(folder, UNRESTORED_FILE)))
+        disk.sync_folder(folder)
+
+
 def check_restored(disk: Disk, folder: str) -> None:
     """Raise UnrestoredError in a folder with a note that the stream could not be restored."""
     path = str(PurePath(folder, UNRESTORED_FILE))

@@ -19,10 +19,12 @@ from segments.tier.keys import (
     VERSION,
     StreamKey,
     creation_in,
+    parse_object,
 )
 from segments.tier.manifest import Manifest, StoredFile, StoredSegment, decode_manifest
 from segments.tier.object_store import (
     MOST_WHOLE,
+    Listed,
     MissingError,
     ObjectStore,
     StoredObject,
@@ -127,7 +129,7 @@ def newest_manifest(
     """The manifest of a stream that was created last and is not deleted.
 
     What was created earlier under its name is another stream. A folder without a manifest is what
-    a crash has left.
+    a crash has left, unless it has more than one segment: there was a manifest then.
 
     Args:
         store: the store.
@@ -141,10 +143,36 @@ def newest_manifest(
         try:
             found = read_folder(store, folder)
         except MissingError:
+            segments = had_manifest(store.listing(folder))
+            if segments:
+                reason = f"it is not there, and {segments} segments are: is all of the tier there?"
+                raise BadObjectError(f"{folder}/{MANIFEST_NAME}", reason) from None
             continue
         if not found.manifest.is_deleted and found.manifest.epoch >= since:
             return found
     return None
+
+
+def folders_of(store: ObjectStore, virtual_host: str, stream: str) -> list[str]:
+    """The folders of all lives of a stream, that created last first.
+
+    Raises:
+        TierError: the store refused.
+    """
+    named = StreamKey(virtual_host, stream, "").folder
+    host, _, beginning = named.rpartition("/")
+    lives = [folder for folder in store.folders(host) if folder.startswith(f"{host}/{beginning}")]
+    return sorted(lives, key=creation_in, reverse=True)
+
+
+def had_manifest(listed: Iterable[Listed]) -> int:
+    """How many segments there are in a folder that a manifest must have named; 0 for none.
+
+    A crash leaves one at most: what comes after it is uploaded when a manifest names it.
+    """
+    names = (parse_object(found.key.rpartition("/")[2]) for found in listed)
+    bases = {one.offset for one in names if one is not None and one.suffix == ".segment"}
+    return len(bases) if len(bases) > 1 else 0
 
 
 def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
@@ -155,10 +183,7 @@ def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
         FormatError: its manifest is damaged, or of a later version; says which.
         TierError: the store refused, or could not be reached.
     """
-    named = StreamKey(virtual_host, stream, "").folder
-    host, _, beginning = named.rpartition("/")
-    lives = [folder for folder in store.folders(host) if folder.startswith(f"{host}/{beginning}")]
-    ordered = sorted(lives, key=creation_in, reverse=True)
+    ordered = folders_of(store, virtual_host, stream)
     found = newest_manifest(store, ordered, counts_since(store)) if ordered else None
     if found is not None:
         return found.manifest

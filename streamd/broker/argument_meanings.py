@@ -66,8 +66,8 @@ MEANINGS = {
         "none",
         "Properties whose values are keys, which `streamd find` finds messages by. Each is an "
         "application property, or a fixed field such as `properties.message_id`. Over the command "
-        "line the option is given for each. When they are changed, all that is stored is indexed "
-        "anew",
+        "line the option is given for each. When they are changed, all that is on the disk "
+        "is indexed anew; what only the tier has is searched without an index of the new ones",
     ),
     a.MAX_LENGTH: Meaning(
         "none",

@@ -222,7 +222,7 @@ def filter_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
 
 
 # What may be changed while the stream exists; a change takes effect with the next chunk. For other
-# key properties all segments are indexed anew.
+# key properties all segments that are on the disk are indexed anew.
 SETTINGS = frozenset(
     (
         *(MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES),

@@ -15,7 +15,7 @@ import trio
 from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
-from segments.errors import LostCopyError
+from segments.errors import LostCopyError, UnrestoredError
 from segments.log import LogObserver
 from segments.segment import Segment
 from segments.tier.keys import StreamKey
@@ -165,14 +165,18 @@ class VirtualHost:
 
     async def _open_whole(self, row: StreamRow, stream: Stream) -> Log:
         """Its log, with all segments that only the tier has."""
+        tier = self._resources.tier
         try:
             return await threads.in_thread(self._open_existing, row, stream)
         except LostCopyError as error:
-            tier = self._resources.tier
             if tier is None:
                 raise
             key = StreamKey(self.name, row.name, error.creation)
             await tier.fetch_copy(key, self.folder(row.name), error)
+        except UnrestoredError as error:
+            if tier is None:
+                raise
+            await tier.restore_again(self.name, row.name, error)
         return await threads.in_thread(self._open_existing, row, stream)
 
     def _open_existing(self, row: StreamRow, stream: Stream) -> Log:

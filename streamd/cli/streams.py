@@ -232,8 +232,9 @@ def set_arguments(
 ) -> None:
     """Change the stream NAME while it is in use.
 
-    Changes hold from the next chunk on; with other key properties all that is stored is indexed
-    anew, in the background. The value "default" undoes a change or a declaration. Programs can
+    Changes hold from the next chunk on; with other key properties all that is on the disk is
+    indexed anew, in the background; what only the tier has is searched without an index of the new
+    ones. The value "default" undoes a change or a declaration. Programs can
     still declare the stream with the arguments it was created with.
 
     \b

@@ -82,7 +82,8 @@ async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.N
 
 # These have tests of their own.
 ELSEWHERE = {
-    "fetching from the tier",  # needs cold segments: tests/broker/tier
+    "asking for what is lost",  # needs cold segments: tests/broker/tier
+    "fetching from the tier",  # the same
     "opening a log",  # is the fault of its stream: test_lifecycle.py
     "following the tier",  # of a read-only server: tier/test_follower.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py

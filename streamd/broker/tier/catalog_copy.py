@@ -6,7 +6,7 @@ are hashes in it, as they are in the catalog, and it has no other secrets.
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -51,6 +51,10 @@ def compact_copy(data: str) -> bytes:
         raise CatalogError(f"cannot copy the catalog {path}: {error}") from error
 
 
+async def _nobody_asks(_held: Held) -> None:
+    """It is enough that the store knows."""
+
+
 class CatalogCopies:
     """Keeps a copy of the catalog in the store.
 
@@ -67,6 +71,7 @@ class CatalogCopies:
         store: the store.
         me: gives who this server is, with the epoch that it has claimed the tier with.
         fenced: called when another server turns out to have the tier.
+        named: called with what the cluster object says, after each copy.
 
     Attributes:
         is_fenced: another server has the tier.
@@ -79,13 +84,14 @@ class CatalogCopies:
         store: ObjectStore,
         me: Callable[[], Identity],
         fenced: Callable[[FencedError], None],
+        named: Callable[[Held], Awaitable[None]] = _nobody_asks,
     ) -> None:
         self.is_fenced = False
         self.is_behind = True
         self._data = data
         self._store = store
         self._me = me
-        self._fenced = fenced
+        self._fenced, self._named = fenced, named
         self._work = Wakeup()
         self._work.set()  # what has changed before the start is not known
         self._last: CatalogCopy | None = None
@@ -131,6 +137,8 @@ class CatalogCopies:
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
                 continue
             else:
+                if self._held is not None:
+                    await self._named(self._held)
                 self._num_stored = changes
                 self._stored.unpark_all()
             return

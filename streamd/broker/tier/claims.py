@@ -131,7 +131,8 @@ def examine(store: ObjectStore, me: Identity, begins: str = "") -> Held | None:
     Args:
         store: the store.
         me: this server.
-        begins: path of a file; where it is there, a server that had a tier begins an empty one.
+        begins: path of a file; where it is there, a server that had a tier begins an empty one, or
+            goes on from an older state of its own.
 
     Raises:
         FencedError: it is the tier that this server had, and another one has taken it over.
@@ -149,7 +150,8 @@ def examine(store: ObjectStore, me: Identity, begins: str = "") -> Held | None:
                 f"there; {_WAITING}"
             )
         return None
-    _check_is_same(store, found.cluster, me, me.claimed)
+    has_word = bool(begins) and os.path.exists(begins)
+    _check_is_same(store, found.cluster, me, (0, 0) if has_word else (me.claimed, me.revision))
     if found.cluster.writer != me.name:
         raise FencedError(found.cluster)
     return found
@@ -162,19 +164,24 @@ def _not_there(store: ObjectStore, me: Identity) -> str:
     )
 
 
-def _check_is_same(store: ObjectStore, found: Cluster, me: Identity, epoch: int) -> None:
-    """Raise WrongStoreError where it is not the tier that this server had, as of an epoch."""
+def _check_is_same(
+    store: ObjectStore, found: Cluster, me: Identity, since: tuple[int, int]
+) -> None:
+    """Raise WrongStoreError where it is not the tier that this server had, as it was or later.
+
+    Args:
+        store: the store.
+        found: what it says.
+        me: this server.
+        since: epoch and revision that are known.
+    """
     is_known = bool(found.tier) and me.tier not in ("", UNKNOWN_TIER)
     if is_known and found.tier != me.tier:
         raise WrongStoreError(
             f"the tier {store} is another one, {found.tier}, expected {me.tier}, which this server "
             f"has: is the right store mounted, and is its address right? {_WAITING}"
         )
-    if found.epoch < epoch:
-        raise WrongStoreError(
-            f"the tier {store} is an older state of itself, of epoch {found.epoch}, expected "
-            f"{epoch} or later: is the right store mounted? {_WAITING}"
-        )
+    _check_not_before(store, found, since)
 
 
 def is_ours(cluster: Cluster, me: Identity) -> bool:
@@ -199,14 +206,44 @@ def check(store: ObjectStore, me: Identity, held: Held | None = None) -> Held:
     if found is None:
         raise WrongStoreError(_not_there(store, me))
     if not is_ours(found.cluster, me):
-        _check_is_same(store, found.cluster, me, me.epoch)
+        _check_is_same(store, found.cluster, me, (me.epoch, 0))
         raise FencedError(found.cluster)
-    if held is not None and found.cluster.revision < held.cluster.revision:
-        raise WrongStoreError(
-            f"the tier {store} is an older state of itself, of revision {found.cluster.revision}, "
-            f"expected {held.cluster.revision} or later: is the right store mounted? {_WAITING}"
-        )
+    if held is not None:
+        _check_not_before(store, found.cluster, (held.cluster.epoch, held.cluster.revision))
     return found
+
+
+def look_again(store: ObjectStore, held: Held) -> Held:
+    """Whose the tier is now.
+
+    Args:
+        store: the store.
+        held: what was read before.
+
+    Raises:
+        WrongStoreError: it is not there, or another tier is, or an older state of it.
+        TierError: the store did not answer, or what it has cannot be understood.
+    """
+    found = look(store)
+    if found is None:
+        raise WrongStoreError(f"the tier {store} is empty: is it mounted?")
+    if held.cluster.tier not in ("", found.cluster.tier):
+        raise WrongStoreError(
+            f"the tier {store} is another one, {found.cluster.tier or 'without an id'}, expected "
+            f"{held.cluster.tier}: is the right store mounted?"
+        )
+    _check_not_before(store, found.cluster, (held.cluster.epoch, held.cluster.revision))
+    return found
+
+
+def _check_not_before(store: ObjectStore, found: Cluster, since: tuple[int, int]) -> None:
+    """Raise WrongStoreError where it is from before an epoch and a revision that are known."""
+    if (found.epoch, found.revision) < since:
+        raise WrongStoreError(
+            f"the tier {store} is an older state of itself, revision {found.revision} of epoch "
+            f"{found.epoch}, expected {since[1]} of {since[0]} or later: is the right store "
+            f"mounted? {_WAITING}"
+        )
 
 
 def begin_since(store: ObjectStore, held: Held, me: Identity) -> Held:

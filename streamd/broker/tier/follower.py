@@ -28,7 +28,6 @@ nothing before; `streamd stream info` says so.
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -52,6 +51,7 @@ from segments.tier.lookup import (
     stream_folders,
 )
 from segments.tier.manifest import Manifest, encode_manifest
+from segments.tier.manifest_store import check_not_older
 from segments.tier.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
@@ -167,6 +167,7 @@ class Follower:
     _broker: Broker
     _directory: Directory
     _catalog: _Copied
+    _held: claims.Held
 
     def __init__(self, data: str, store: ObjectStore, url: str, now_ms: Callable[[], int]) -> None:
         self._data = data
@@ -199,7 +200,7 @@ class Follower:
                     "writes first, or look at the address"
                 )
             await threads.in_thread(self._clear)
-            self._since = held.cluster.since
+            self._held, self._since = held, held.cluster.since
             await self._read_catalog(held)
             await self._list()
             await self._look_at(list(self._streams.values()), seconds=60.0)
@@ -264,10 +265,8 @@ class Follower:
                 self._away = ""
 
     async def _look(self) -> None:
-        held = await ask(claims.look, self._store)
-        if held is None:
-            raise TierError("the object that says whose the tier is, is gone")
-        self._looked_ms = self._now_ms()
+        held = await ask(claims.look_again, self._store, self._held)
+        self._held, self._looked_ms = held, self._now_ms()
         if held.cluster.since != self._since:  # another server has taken over
             self._since = held.cluster.since
             for one in self._streams.values():
@@ -311,9 +310,15 @@ class Follower:
             elif one.folders != folders:
                 one.folders, one.due_at = folders, 0.0
         for prefix in self._streams.keys() - groups.keys():
-            del self._streams[prefix]
-            self._has_changed = True
+            if not self._is_named(self._streams[prefix]):
+                del self._streams[prefix]
+                self._has_changed = True
         self._list_at = trio.current_time() + LIST_SECONDS
+
+    def _is_named(self, one: _Followed) -> bool:
+        """The catalog has a stream of which the store had something: it was not deleted."""
+        rows = self._catalog.contents.streams
+        return one.manifest is not None and any(one.names == (r.virtual_host, r.name) for r in rows)
 
     def _is_due(self, one: _Followed) -> bool:
         if trio.current_time() >= one.due_at:
@@ -324,6 +329,8 @@ class Follower:
     async def _look_at(self, due: Sequence[_Followed], seconds: float = 0.0) -> None:
         """Read the manifests of some streams; a store that is away is asked again so long."""
         found = await each(self._read, due, seconds=seconds)
+        if any(map(_is_doubtful, due, found)):  # the store may be another one since it was looked
+            self._held = await ask(claims.look_again, self._store, self._held)
         away: TierError | None = None
         for one, outcome in zip(due, found, strict=True):
             if isinstance(outcome, BadObjectError):
@@ -338,16 +345,22 @@ class Follower:
             raise away
 
     def _read(self, one: _Followed) -> FoundManifest | None:
-        manifest = one.manifest
+        manifest, missing = one.manifest, ""
         if manifest is not None and manifest.stream.folder == one.folders[0]:
-            with suppress(MissingError):
+            try:
                 found = read_changed(self._store, FoundManifest(manifest, one.etag))
+            except MissingError:
+                missing = manifest.stream.manifest
+            else:
+                check_not_older(self._store, manifest, found.manifest)
                 if not found.manifest.is_deleted and found.manifest.epoch >= self._since:
                     row_of(found.manifest)  # it can be shown
                     return found
         newest = newest_manifest(self._store, one.folders, self._since)
         if newest is not None:
             row_of(newest.manifest)
+        elif missing and self._is_named(one):
+            raise BadObjectError(missing, "it is not there; is all of the tier there?")
         return newest
 
     def _take_fault(self, one: _Followed, fault: str) -> None:
@@ -540,6 +553,13 @@ def _ends(figures: LogFigures | None) -> tuple[int, int]:
 
 def _creation(manifest: Manifest | None) -> str:
     return "" if manifest is None else manifest.stream.creation
+
+
+def _is_doubtful(one: _Followed, found: FoundManifest | SegmentsError | None) -> bool:
+    """The store has less of a stream than before."""
+    if one.manifest is None or isinstance(found, SegmentsError):
+        return False
+    return found is None or _is_less(found.manifest, one.manifest)
 
 
 def _is_less(now: Manifest, before: Manifest) -> bool:

@@ -34,7 +34,8 @@ class Identity(NamedTuple):
         epoch: of this start.
         start: random, of this process: 16 hexadecimal digits.
         tier: id of the tier that it had last, or UNKNOWN_TIER; empty for one that never had any.
-        claimed: epoch with which it has taken that one; 0 where that is not known.
+        claimed, revision: epoch with which it has taken that one, and revision of the object that
+            says so, as far as is known: what the store has is never from before.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Identity(NamedTuple):
     start: str
     tier: str = ""
     claimed: int = 0
+    revision: int = 0
 
     def is_overtaken_by(self, writer: str, epoch: int) -> bool:
         """Whether what a server has written in an epoch says that the tier is not this one's."""
@@ -84,6 +86,7 @@ def keep_epoch(data: str, identity: Identity, disk: Disk | None = None) -> None:
             "epoch": identity.epoch,
             "tier": identity.tier,
             "claimed": identity.claimed,
+            "revision": identity.revision,
         }
     )
     replace_file(disk, str(PurePath(data, IDENTITY_FILE)), f"{content}\n".encode()).close()
@@ -104,7 +107,8 @@ def _read(data: str, disk: Disk) -> Identity:
         name, epoch = str(found["identity"]), int(found["epoch"])
         if "tier" not in found:
             return Identity(name, epoch, "", _earlier_tier(data))
-        return Identity(name, epoch, "", str(found["tier"]), int(found["claimed"]))
+        claimed, revision = int(found["claimed"]), int(found.get("revision", 0))
+        return Identity(name, epoch, "", str(found["tier"]), claimed, revision)
     except (ValueError, KeyError, TypeError) as error:
         advice = (
             "restore it from a backup, or remove it and start with --restore if there is a tier"

@@ -22,6 +22,7 @@ from segments.tier.keys import (
     StreamKey,
     parse_object,
 )
+from segments.tier.lookup import had_manifest
 from segments.tier.manifest import StoredFile, decode_manifest
 from segments.tier.manifest_store import look_up, put_manifest
 from segments.tier.object_store import Listed, MissingError, ObjectStore
@@ -85,7 +86,7 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
         async for name, file in in_turns(files.items(), _A_TURN):
             await _verify(store, name, file, sizes.get(name), found)
         # Retention may have removed some since the manifest was read.
-        named = await ask(_named, store, key) if found.missing else set()
+        named = await ask(_named, store, key, found) if found.missing else set()
         async for name in in_turns(found.missing, _A_TURN):
             if name in named:
                 found.add(name, "it is not there")
@@ -158,10 +159,13 @@ async def _verify(
         found.add(key, "its checksum is wrong")
 
 
-def _named(store: ObjectStore, stream: StreamKey) -> set[str]:
-    """Keys of all objects that the manifest names now."""
+def _named(store: ObjectStore, stream: StreamKey, found: _Findings) -> set[str]:
+    """Keys of all objects that the manifest names now; that it is gone is a fault."""
     now = look_up(store, stream)
-    return now.manifest.keys() if now is not None else set()
+    if now is None:
+        found.add(stream.manifest, "it is not there any more")
+        return set(found.missing)
+    return now.manifest.keys() if not now.manifest.is_deleted else set()
 
 
 # -- orphans
@@ -227,7 +231,8 @@ class _Search:
         try:
             manifest = decode_manifest(self._store.get(manifest_key).content)
         except MissingError:
-            self._take([one for one in listed if one.key != manifest_key and self._is_old(one)])
+            if not had_manifest(listed):  # else not all of the tier may be there
+                self._take([one for one in listed if one.key != manifest_key and self._is_old(one)])
             return
         except FormatError:
             return  # of a later version, or damaged: nothing is certain
@@ -242,9 +247,8 @@ class _Search:
 
     def look_at_catalogs(self) -> None:
         """Find copies of the catalog that are not the newest."""
-        held = claims.look(self._store)
-        self._since = held.cluster.since if held is not None else 0
-        newest = held.cluster.catalog if held is not None else None
+        held = claims.check(self._store, self._me)
+        self._since, newest = held.cluster.since, held.cluster.catalog
         key = "" if newest is None else newest.key
         old = [
             one

@@ -39,7 +39,7 @@ from segments.errors import FormatError, SegmentsError
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.tier.cluster import CatalogCopy
 from segments.tier.keys import CATALOG_FOLDER, names_in
-from segments.tier.local_copy import write_copy, write_unrestored
+from segments.tier.local_copy import forget_unrestored, write_copy, write_unrestored
 from segments.tier.lookup import (
     BadObjectError,
     FoundManifest,
@@ -124,6 +124,12 @@ def check_not_scratch(data: str) -> None:
 def check_whole(data: str) -> None:
     """Raise RestoreError where a folder is not all that a server needs: see above."""
     check_not_scratch(data)
+    if not is_used(data) and any(Path(data, STREAMS).glob("*/*")):
+        raise RestoreError(
+            f"the data folder {data} has streams and no catalog: put its file {CATALOG_FILE} back "
+            f"from a backup, start on an empty folder with --restore where there is a tier, or "
+            f"move the folder {STREAMS} away to begin anew"
+        )
     if Path(data, RESTORING).exists():
         raise RestoreError(
             f"the restore of the data folder {data} was interrupted: begin it again with --restore"
@@ -199,6 +205,65 @@ async def restore(data: str, store: ObjectStore) -> Restored:
         *(f"{restored.streams:,}", f"{restored.num_bytes:,}", store, seconds),
     )
     return restored
+
+
+def restore_stream(
+    data: str, store: ObjectStore, me: Identity, since: int, folders: list[str]
+) -> Stored | None:
+    """Make a stream's folder of what the store has; None where all of that name are deleted.
+
+    Args:
+        data: the data folder.
+        store: the store.
+        me: this server, which has the tier.
+        since: manifests of earlier epochs do not count.
+        folders: of the stream in the store, that created last first.
+
+    Raises:
+        BadObjectError: it cannot be restored.
+        SegmentsError: nothing can be, at the moment.
+    """
+    found = newest_manifest(store, folders, since)
+    if found is None:
+        return None
+    try:
+        manifest = _take(store, me, found)
+    except MissingError:  # it was deleted meanwhile
+        return None
+    row = row_of(manifest)
+    content = journal_of(tracking_of(store, manifest), manifest.next_offset)
+    folder = stream_folder(data, manifest.stream.virtual_host, manifest.stream.stream)
+    disk = OsDisk()
+    disk.make_folder(folder)
+    replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
+    write_copy(disk, folder, manifest)
+    forget_unrestored(disk, folder)
+    return Stored(row, manifest)
+
+
+def _take(store: ObjectStore, me: Identity, found: FoundManifest) -> Manifest:
+    """Write a manifest with our epoch, so that nobody else can change it any more.
+
+    Raises:
+        _TakenOverError: a server with a higher epoch has it.
+        BadObjectError: somebody has damaged it meanwhile.
+        TierError: the store is away; try again.
+    """
+    while True:
+        manifest = found.manifest
+        if manifest.epoch > me.epoch:
+            raise _TakenOverError(manifest.epoch)
+        wanted = replace(manifest, revision=manifest.revision + 1, epoch=me.epoch, writer=me.name)
+        key = manifest.stream.manifest
+        try:
+            store.replace(key, encode_manifest(wanted), found.etag)
+        except TierError as error:
+            found = read_folder(store, manifest.stream.folder)
+            if found.manifest != wanted and found.manifest == manifest:
+                raise TierError(str(error)) from error  # to be tried again after a while
+            if found.manifest != wanted:
+                continue
+        return wanted
 
 
 class _Restore:
@@ -283,57 +348,7 @@ class _Restore:
         return found
 
     def _restore_one(self, group: list[str]) -> Stored | None:
-        """Restore a stream; None where all of that name are deleted.
-
-        Raises:
-            BadObjectError: it cannot be.
-            SegmentsError: nothing can be, at the moment.
-        """
-        found = newest_manifest(self._store, group, self._since)
-        if found is None:
-            return None
-        try:
-            manifest = self._take(found)
-        except MissingError:  # it was deleted meanwhile
-            return None
-        row = row_of(manifest)
-        content = journal_of(tracking_of(self._store, manifest), manifest.next_offset)
-        folder = self._folder_of(manifest)
-        disk = OsDisk()
-        disk.make_folder(folder)
-        replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
-        write_copy(disk, folder, manifest)
-        return Stored(row, manifest)
-
-    def _folder_of(self, manifest: Manifest) -> str:
-        return stream_folder(self._data, manifest.stream.virtual_host, manifest.stream.stream)
-
-    def _take(self, found: FoundManifest) -> Manifest:
-        """Write a manifest with our epoch, so that nobody else can change it any more.
-
-        Raises:
-            _TakenOverError: a server with a higher epoch has it.
-            BadObjectError: somebody has damaged it meanwhile.
-            TierError: the store is away; try again.
-        """
-        me = self._me
-        while True:
-            manifest = found.manifest
-            if manifest.epoch > me.epoch:
-                raise _TakenOverError(manifest.epoch)
-            wanted = replace(
-                manifest, revision=manifest.revision + 1, epoch=me.epoch, writer=me.name
-            )
-            key = manifest.stream.manifest
-            try:
-                self._store.replace(key, encode_manifest(wanted), found.etag)
-            except TierError as error:
-                found = read_folder(self._store, manifest.stream.folder)
-                if found.manifest != wanted and found.manifest == manifest:
-                    raise TierError(str(error)) from error  # to be tried again after a while
-                if found.manifest != wanted:
-                    continue
-            return wanted
+        return restore_stream(self._data, self._store, self._me, self._since, group)
 
     def _unavailable(self, group: list[str], reason: str) -> Stored | None:
         """Make the folder of a stream that cannot be used; None where its name is not known."""

@@ -579,6 +579,8 @@ class TieredStream:
         self._waits_for_index = not self._has_filters(log, segment)
         if self._waits_for_index or not self._has_keys(log, segment):
             return _SOON_SECONDS
+        if self._upload is None:  # or something would be stored where nobody looks for it
+            await self._parts.check()
         upload = await self._packed(log, segment)
         if upload is None or not await self._put_all(log, upload):
             await self._drop_upload()

@@ -27,11 +27,12 @@ import trio
 
 from segments import SegmentsError, StorageError
 from segments.disk import Disk, OsDisk
-from segments.errors import LostCopyError
+from segments.errors import FormatError, LostCopyError, UnrestoredError
 from segments.segment import SEGMENT_SUFFIX, file_path, files_by_base
 from segments.tier import stores
 from segments.tier.keys import StreamKey
 from segments.tier.local_copy import copy_in, write_copy
+from segments.tier.lookup import folders_of
 from segments.tier.manifest import Manifest
 from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up
 from segments.tier.object_store import TierError
@@ -61,6 +62,7 @@ from streamd.broker.tier.reports import (
     Verification,
 )
 from streamd.broker.tier.requests import CountedStore, ask
+from streamd.broker.tier.restore import restore_stream
 from streamd.broker.tier.stream_tier import TieredStream
 from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
 from streamd.broker.tier.uploader import Uploader, next_pause, shortened
@@ -266,6 +268,38 @@ class Tier:
             raise TierError(f"{lost}, which cannot be done: {reason}")
         logger.warning("stream %s: %s: done", key.stream, lost)
 
+    async def restore_again(self, host: Name, name: Name, unrestored: UnrestoredError) -> None:
+        """Restore a stream that could not be, as something was missing in the store.
+
+        Args:
+            host: where it is.
+            name: of it; it is not open.
+            unrestored: why it was not restored before.
+
+        Raises:
+            UnrestoredError: it cannot be restored now either.
+            StorageError: the system refused.
+        """
+        reason = ""
+        with trio.move_on_after(_COPY_SECONDS) as limit:
+            try:
+                await self.taken()
+                if not await ask(self._restore_stream, host, name):
+                    reason = "the tier does not have it any more"
+            except (TierError, FormatError) as error:
+                reason = str(error)
+        if limit.cancelled_caught:
+            reason = f"{unrestored}, and it cannot be tried again: "
+            reason += self.sentence or "the tier does not answer"
+        if reason:
+            raise UnrestoredError(reason)
+        logger.warning("stream %s: %s: it is restored now", name, unrestored)
+
+    def _restore_stream(self, host: Name, name: Name) -> bool:
+        folders = folders_of(self.store, host, name)
+        arguments = self._data, self.store, self.identity, self.since, folders
+        return restore_stream(*arguments) is not None
+
     def _put_back(self, key: StreamKey, folder: str, found: KeptManifest | None) -> str:
         """Write a copy of what the store has; why it cannot be, empty when it is done; blocks."""
         files = files_by_base(self._disk.list(folder)).items()
@@ -341,15 +375,24 @@ class Tier:
     async def _take(self, held: Held) -> None:
         """The tier is this server's from now on."""
         cluster = held.cluster
-        wanted = self.identity._replace(
-            epoch=cluster.epoch, tier=cluster.tier, claimed=cluster.epoch
+        epoch, revision = cluster.epoch, cluster.revision
+        await self._keep(
+            self.identity._replace(epoch=epoch, tier=cluster.tier, claimed=epoch, revision=revision)
         )
-        if wanted != self.identity:
-            await threads.in_thread(keep_epoch, self._data, wanted, self._disk)
-            self.identity = wanted
         await threads.in_thread(self._disk.remove, self._begins)
         self._held = held
         self._set_state(TierState.OK, "")
+
+    async def _keep(self, wanted: Identity) -> None:
+        """Write down who this server is, and what it knows of its tier."""
+        if wanted != self.identity:
+            await threads.in_thread(keep_epoch, self._data, wanted, self._disk)
+            self.identity = wanted
+
+    async def _is_named(self, held: Held) -> None:
+        """The store has a newer copy of the catalog."""
+        with suppress(StorageError):  # the next time, then
+            await self._keep(self.identity._replace(revision=held.cluster.revision))
 
     async def _check(self) -> None:
         try:
@@ -402,7 +445,9 @@ class Tier:
     async def _copy_catalog(self) -> None:
         """Keep a copy of the catalog in the store."""
         await self.taken()
-        copies = CatalogCopies(self._data, self.store, lambda: self.identity, self._is_fenced)
+        copies = CatalogCopies(
+            self._data, self.store, lambda: self.identity, self._is_fenced, self._is_named
+        )
         self._copies = copies
         self._changed.unpark_all()
         self._catalog.tell(copies.changed)

@@ -27,8 +27,8 @@ from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
 from streamd.server import StartError
 from tests.broker.tier.support import tiered
-from tests.support.fake_store import Call, FakeStore, late_answers
-from tests.support.server import harness
+from tests.support.fake_store import Call, FakeStore, Kept, late_answers
+from tests.support.server import Harness, harness
 from tests.support.tier_upload import upload_catalog, upload_stream
 
 TIER = {"tier": "s3://bucket/tier"}
@@ -232,6 +232,52 @@ async def test_what_is_damaged_costs_its_stream_alone(tmp_path: Path, store: Fak
                 await server.host.find(name).ready()
             await server.host.delete(name, lambda: None)  # an operator gives it up
         assert server.host.names() == ["good"]
+
+
+@pytest.mark.parametrize("suffix", ["manifest", ".tracking"])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_could_not_be_restored_is_there_when_its_object_is(
+    tmp_path: Path, store: FakeStore, suffix: str, restarts: bool
+) -> None:
+    await _old_machine(tmp_path / "old", store)
+    key = _key(store, "/s~", suffix)
+    kept = store.objects[key]
+    store.objects[key] = Kept(kept.content[:-20], kept.etag, kept.modified_ms)
+    async with harness(tmp_path / "new", restore=True, **TIER) as server:
+        with pytest.raises(Refused, match=r"it could not be restored|cannot be used"):
+            await server.host.find("s").ready()
+        if not restarts:
+            await _comes_back(server, store, key, kept)
+    if restarts:
+        async with harness(tmp_path / "new", **TIER) as server:
+            with pytest.raises(Refused, match="cannot be used"):
+                await server.host.find("s").ready()
+            await _comes_back(server, store, key, kept)
+    assert await _contents(tmp_path / "new") == {"s": (0, 11)}
+
+
+async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -> None:
+    await trio.sleep(100)
+    store.objects[key] = kept
+    await trio.sleep(10)
+    async with server.host.find("s").opened() as log:
+        assert (log.first_offset, log.next_offset) == (0, 10)
+    peer = await server.peer()
+    await peer.declare("s")
+    await peer.store([b"more"])
+
+
+async def test_a_manifest_that_is_not_there_and_was(tmp_path: Path, store: FakeStore) -> None:
+    """The stream is not begun anew; what others have in the store goes on to count."""
+    await _old_machine(tmp_path / "old", store)
+    key = _key(store, "/s~", "manifest")
+    for name, offset in ((".segment", 0), (".segment", 5)):
+        store.put(key.replace("manifest", f"{offset:020d}.1.{'a' * 16}{name}"), b"")
+    kept = store.objects.pop(key)
+    async with harness(tmp_path / "new", restore=True, **TIER) as server:
+        with pytest.raises(Refused, match="is all of the tier there"):
+            await server.host.find("s").ready()
+        await _comes_back(server, store, key, kept)
 
 
 async def test_an_older_copy_of_the_catalog_is_better_than_none(

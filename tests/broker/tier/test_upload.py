@@ -179,7 +179,7 @@ async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str
     store.before, store.after = before, after
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 30)
-        await passes(600)
+        await passes(1_200)
         has_all(store, "s", 5 * SEGMENT)
         assert tier_of(server).state is TierState.OK
 

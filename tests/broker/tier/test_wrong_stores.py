@@ -1,0 +1,203 @@
+"""A store that is empty, late, another one, or half there: nothing is hidden, evicted or astray."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from segments.tier.cluster import decode_cluster
+from segments.tier.keys import CLUSTER
+from streamd.broker.tier.identity import IDENTITY_FILE
+from streamd.broker.tier.reports import TierState
+from streamd.broker.tier.tier import BEGIN_FILE
+from streamd.server import StartError
+from tests.broker.tier.support import (
+    A_FRAME,
+    bodies,
+    manifest_of,
+    passes,
+    publish,
+    tier_of,
+    tiered,
+)
+from tests.broker.tier.wrong_stores import one_run
+from tests.support.fake_store import FakeStore, Kept
+from tests.support.server import FIRST, Harness, harness
+
+_STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_bytes": "0"}
+_END = 20 * A_FRAME
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_random_runs(tmp_path: Path, seed: int) -> None:
+    """More of them: `python -m tests.broker.tier.wrong_stores 500`."""
+    await one_run(tmp_path, seed)
+
+
+async def _stored(folder: Path, store: FakeStore, name: str = "s") -> dict[str, Kept]:
+    """What is in a store after a server has stored most of a stream."""
+    async with tiered(folder, store) as server:
+        peer = await server.peer()
+        await peer.create(name, **_STREAM)
+        await peer.declare(name, reference="p")
+        await publish(peer, 0, 20)
+        await passes(5)
+        assert server.host.find(name).log.segments[0].cold is not None
+    return dict(store.objects)
+
+
+async def _reads_all(server: Harness, end: int = _END) -> None:
+    reader = await server.peer()
+    await reader.subscribe("s", FIRST, credit=1_000)
+    assert await reader.bodies(end) == bodies(0, end)
+
+
+async def test_an_empty_store_is_waited_on_and_never_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore()
+    right = await _stored(tmp_path, store)
+    tier = decode_cluster(right[CLUSTER].content).tier
+    store.objects = {}
+    async with tiered(tmp_path, store) as server:
+        reader = await server.peer()
+        await reader.subscribe("s", FIRST, credit=1_000)
+        peer = await server.peer()
+        await peer.declare("s", reference="p")
+        end = await publish(peer, _END, 20)  # publishing goes on
+        await passes(300)
+        assert tier_of(server).state is TierState.AWAY
+        assert f"is empty, expected the tier {tier} of this server" in tier_of(server).sentence
+        assert str(tmp_path / BEGIN_FILE) in tier_of(server).sentence
+        assert caplog.text.count("expected the tier") == 1
+        assert not store.objects
+        log = server.host.find("s").log
+        assert log.next_offset - log.local[0].base_offset >= 20 * A_FRAME  # nothing has left it
+        store.objects = dict(right)
+        assert await reader.bodies(end) == bodies(0, end)
+        await passes(90)
+        assert tier_of(server).state is TierState.OK
+        assert manifest_of(store, "s").next_offset > _END
+
+
+async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> None:
+    """What is on the disk is stored there; what is in the old one alone is waited for."""
+    store = FakeStore()
+    old = await _stored(tmp_path, store)
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.create("t", stream_max_segment_size_bytes="2000")
+        await peer.declare("t")
+        await publish(peer, 0, 20)
+        await passes(10)
+        old = dict(store.objects)
+    store.objects = {}
+    (tmp_path / BEGIN_FILE).touch()
+    async with tiered(tmp_path, store) as server:
+        await passes(60)
+        assert tier_of(server).state is TierState.OK
+        assert not (tmp_path / BEGIN_FILE).exists()
+        tier = decode_cluster(store.objects[CLUSTER].content).tier
+        assert tier != decode_cluster(old[CLUSTER].content).tier
+        assert json.loads((tmp_path / IDENTITY_FILE).read_text())["tier"] == tier
+        assert manifest_of(store, "t").next_offset >= 15 * A_FRAME
+        assert not [key for key in store.objects if "/s~" in key]
+        reader = await server.peer()
+        await reader.subscribe("s", FIRST, credit=1_000)
+        with trio.move_on_after(600) as limit:
+            await reader.chunk()
+        assert limit.cancelled_caught
+        store.objects = dict(old)
+        await passes(90)
+        assert "is another one" in tier_of(server).sentence
+        assert store.objects == old
+
+
+async def test_another_tier_fences_nobody(tmp_path: Path) -> None:
+    store, other = FakeStore(), FakeStore()
+    right = await _stored(tmp_path / "a", store)
+    another = await _stored(tmp_path / "b", other)
+    store.objects = dict(another)
+    async with tiered(tmp_path / "a", store) as server:
+        await passes(100)
+        assert "is another one" in tier_of(server).sentence
+        store.objects = dict(right)
+        await passes(90)
+        assert tier_of(server).state is TierState.OK
+        await _reads_all(server)
+        store.objects = dict(another)
+        await passes(100)
+        assert tier_of(server).state is TierState.AWAY
+        store.objects = dict(right)
+        assert store.objects == right
+        assert other.objects == another
+
+
+async def test_a_data_folder_of_an_earlier_version(tmp_path: Path) -> None:
+    """It says no id, and neither does its tier; its streams say that there was one."""
+    store = FakeStore()
+    await _stored(tmp_path, store)
+    path = tmp_path / IDENTITY_FILE
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({k: known[k] for k in ("version", "identity", "epoch")}))
+    right, store.objects = store.objects, {}
+    async with tiered(tmp_path, store) as server:
+        await passes(100)
+        assert "is empty, expected the tier unknown" in tier_of(server).sentence
+        assert not store.objects
+        store.objects = right
+        await passes(90)
+        assert tier_of(server).state is TierState.OK
+        await _reads_all(server)
+    assert json.loads(path.read_text())["tier"] == known["tier"]
+
+
+async def test_a_new_server_does_not_begin_among_streams_of_others(tmp_path: Path) -> None:
+    store = FakeStore()
+    await _stored(tmp_path / "a", store)
+    del store.objects[CLUSTER]
+    before = dict(store.objects)
+    async with tiered(tmp_path / "b", store) as server:
+        await passes(100)
+        assert "and has streams: not all of it is there" in tier_of(server).sentence
+        assert store.objects == before
+
+
+async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the store has lost since it was stored is uploaded again first."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="2000")
+        await peer.declare("s")
+        await publish(peer, 0, 20)
+        await passes(5)
+        lost = manifest_of(store, "s").segments[1]
+        key = lost.key(manifest_of(store, "s").stream, ".index")
+        del store.objects[key]
+        await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
+        await passes(30)
+        assert server.host.find("s").log.segments[1].cold is not None
+        again = manifest_of(store, "s").segments[1]
+        assert again.base_offset == lost.base_offset
+        assert again.uid != lost.uid
+        assert "does not have all objects of the segment from offset" in caplog.text
+        assert manifest_of(store, "s").keys() <= store.objects.keys()
+        server.server.broker.fetcher.cache.max_bytes = 0
+        await _reads_all(server)
+
+
+async def test_a_folder_with_streams_and_no_catalog(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        await (await server.peer()).create("s")
+        async with server.host.find("s").opened():
+            pass
+    for path in tmp_path.glob("catalog.sqlite*"):
+        path.unlink()
+    with pytest.raises(StartError, match="has streams and no catalog"):
+        async with harness(tmp_path):
+            pass
+    assert not list(tmp_path.glob("orphans"))
