@@ -29,6 +29,7 @@ from clients.errors import (
 )
 from clients.filters import ReceivedMessage
 from clients.finding import Finding
+from clients.position import Moved
 from clients.producer import Producer
 from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
@@ -46,6 +47,7 @@ __all__ = [
     "Finding",
     "LoginRefused",
     "Message",
+    "Moved",
     "NoOffset",
     "NoRoute",
     "PartitionsFailed",

@@ -17,6 +17,7 @@ from clients.filters import (
     SelectorRequest,
 )
 from clients.finding import DEFAULT_SECONDS, Finding, SearchOptions, words_of
+from clients.position import Place
 from clients.producer import FilterValue, Producer
 from clients.reconnecting import ReconnectingConnection, open_reconnecting
 from clients.selection import declared_by, selector_filter
@@ -156,10 +157,9 @@ class Client(Administration):
         if single_active:
             members = SingleActiveGroup(partial(self._start, stream, offset, name), super_stream)
         end = {"end_offset": await self._end(stream)} if until_end else {}
-        consumer = Consumer(connection, stream, name, start, wanted, credit, members, **end)
+        place = Place(stream, name if offset == _STORED else "", start)
+        consumer = Consumer(connection, stream, name, place, wanted, credit, members, **end)
         async with connection.opened(connection.consumers, consumer):
-            if until_end:
-                connection.tasks.start_soon(consumer.stop_at_end)
             try:
                 yield consumer
             finally:

@@ -81,6 +81,11 @@ class ClientConnection:
         self._known: set[int] = set()
 
     @property
+    def is_streamd(self) -> bool:
+        """The server is a streamd, with requests that others do not have."""
+        return "streamd" in self.server
+
+    @property
     def is_read_only(self) -> bool:
         """The server changes nothing, and takes no messages."""
         return self.server.get("read_only") == "true"

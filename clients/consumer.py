@@ -9,7 +9,9 @@ A consumer that begins with a time gets the first chunk that was stored then or 
 messages may have been created before: those that say so, in their property creation_time, are not
 handed out. All that is stored behind that chunk is, whenever it was created.
 
-When a lost connection is back, reading continues after the last chunk that arrived.
+When a lost connection is back, reading continues after the last chunk that arrived; a single active
+consumer, which drops what was not handed out, continues after the last message that was. What that
+means where the stream is another one by then is in `position.py`.
 """
 
 from collections import deque
@@ -18,13 +20,12 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterator,
     Set as AbstractSet,
 )
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import anyio
 
@@ -37,6 +38,7 @@ from clients.filters import (
     ReceivedMessage,
     SelectorFilter,
 )
+from clients.position import AT_OFFSET, AT_TIME, FIRST, LAST, NEXT, Moved, Place, StreamState
 from clients.reconnecting import ReconnectingConnection
 from clients.signals import Signal
 from segments import compression
@@ -50,9 +52,7 @@ from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 OK = ResponseCode.OK
 Offset: TypeAlias = int | str | datetime | OffsetSpecification
-FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
 _NAMED = {"first": FIRST, "last": LAST, "next": NEXT}
-_AT_OFFSET, _AT_TIME = 4, 5
 _NOT_SAID = OffsetSpecification(0)
 _NO_END = 1 << 64
 
@@ -68,7 +68,8 @@ class SingleActiveGroup(NamedTuple):
     """Consumers of one name, only one of which gets messages at a time.
 
     Attributes:
-        resume: finds out where to begin, whenever it is this consumer's turn.
+        resume: finds out where to begin, the first time that it is this consumer's turn. Later it
+            goes on where it was.
         super_stream: whose partition the stream is, empty for none.
     """
 
@@ -101,11 +102,13 @@ class _Since(NamedTuple):
 
 
 class _Arrived(NamedTuple):
-    """A chunk, and the first offset in it, and the time, that was asked for."""
+    """A chunk, what of it was asked for (the first offset, the end, the time), and in which era."""
 
     chunk: bytes
     first_offset: int
+    end_offset: int
     since: _Since | None
+    era: int
 
 
 @dataclass(slots=True)
@@ -143,7 +146,7 @@ class Consumer:
         reconnecting: ReconnectingConnection,
         stream: str,
         name: str,
-        start: OffsetSpecification,
+        place: Place,
         wanted: ConsumerFilter,
         credit: int,
         group: SingleActiveGroup | None = None,
@@ -156,10 +159,9 @@ class Consumer:
         self.counts = ConsumerCounts()
         self.last_offset: int | None = None
         self._reconnecting = reconnecting
-        self._start = start
+        self._place = place
         self._connection: ClientConnection | None = None
         self._wanted = wanted
-        self._was_open = False
         self._credit = credit
         self._first_offset = 0
         self._since: _Since | None = None
@@ -170,7 +172,10 @@ class Consumer:
         self._to_store: int | None = None
         self.arrived = Signal()
         self._error: Exception | None = None
-        self._ready: Iterator[ReceivedMessage] = iter(())
+        self._ready: deque[ReceivedMessage] = deque()
+        self._opened: ChunkHeader | None = None  # the chunk that is being handed out
+        self._era = 0  # of what was handed out last, see Place
+        self._had_turn = False
         self._owed_credit = 0
         self._is_granting = False
         self._turn: c.ConsumerUpdate | None = None
@@ -196,13 +201,14 @@ class Consumer:
             StreamError: the stream is gone, or the connection for good.
         """
         while True:
-            for message in self._ready:
+            if self._ready:
+                message = self._ready.popleft()
                 self.last_offset = message.offset
                 return message
             batch = self._take_batch()
             if batch is None:
                 return None
-            self._ready = iter(batch)
+            self._ready.extend(batch)
 
     async def batches(self) -> AsyncGenerator[list[ReceivedMessage], None]:
         """The wanted messages of each chunk, possibly none; cheaper than one by one.
@@ -212,6 +218,7 @@ class Consumer:
         while True:
             try:
                 messages = list(self._ready) or self._take_batch()
+                self._ready.clear()
             except StopAsyncIteration:
                 return
             if messages is None:
@@ -223,6 +230,8 @@ class Consumer:
 
     async def store_offset(self, offset: int | None = None) -> None:
         """Remember on the server how far this consumer has come; see `offset="stored"`.
+
+        The offset of a message that was in a stream of before, see `moved`, is not stored.
 
         Args:
             offset: default is that of the last message that was handed out.
@@ -244,14 +253,35 @@ class Consumer:
         frame = codec.encode(c.StoreOffset(self.name, self.stream, offset))
 
         def store() -> bytes:
+            if self._is_of_before(offset):
+                return b""
             self._to_store = offset
             return frame
 
-        if self._connection is not None:
-            with suppress(ConnectionLost):
-                await self._connection.send_frame(store)
-                return
+        connection: ClientConnection | None = None
+        while self._connection is not connection:  # lost, and there is another one
+            connection = self._connection
+            if connection is not None:
+                with suppress(ConnectionLost):
+                    await connection.send_frame(store)
+                    return
         store()  # it is stored when the connection is back
+
+    def _is_of_before(self, offset: int) -> bool:
+        """Whether an offset is that of a message of before the last time that offsets changed."""
+        if not self._place.era:
+            return False
+        last = self.last_offset if self._era == self._place.era else None
+        return last is None or offset > last
+
+    @property
+    def moved(self) -> Moved | None:
+        """The last time that reading did not go on where it was, None for never.
+
+        Known, and logged, as soon as the connection is back; messages that had arrived before come
+        out first. Only a streamd server tells.
+        """
+        return self._place.moved
 
     def explain(self) -> list[str]:
         """Which chunks the server is asked for, and why: lines for people."""
@@ -289,7 +319,13 @@ class Consumer:
             raise Unsupported("only a streamd server tells how far a filter has come")
         if self._error is not None:
             raise self._error
-        answer = await self._reconnecting.ask(
+        return await self._follow(self._reconnecting, awaited_offset)
+
+    async def _follow(
+        self, asked: ReconnectingConnection | ClientConnection, awaited_offset: int
+    ) -> dict[str, int]:
+        ask = asked.ask if isinstance(asked, ReconnectingConnection) else asked.request
+        answer = await ask(
             c.DescribeSubscription, self._subscription_id, awaited_offset, seconds=None
         )
         if answer.code != OK:
@@ -301,18 +337,21 @@ class Consumer:
     async def open(self, connection: ClientConnection, number: int) -> None:
         """See reconnecting.ConnectionListener."""
         self._subscription_id = number
-        asked = self._start
-        if self._group is None:
-            self._start = await self._resolved(connection, asked)
-        self._begin_at(asked, self._start)
-        if self._to_store is not None:
-            await self._store_again(connection, self._to_store)
-        if self._was_open:
-            await self._learn_again(connection)
-        self._was_open = True
+        place, era, asked = self._place, self._place.era, self._place.start
+        state = await place.look(connection)
+        is_other = place.era != era
+        if self._group is None or self._had_turn:  # else it begins when its turn comes
+            await place.resolve(connection)
+            self._begin(asked)
+        if place.era != era:
+            self._opened = self._since = self._to_store = None
+        if state is not None:
+            self._learn_again(state, is_other=is_other)
+        self._connection = connection
+        await self._store_again(connection)
+        stored = self._to_store
         credit = max(0, self._credit - len(self._chunks))
         self._owed_credit = 0
-        self._connection = connection
         properties = self._wanted.properties()
         if self.name:
             properties += (Pair(words.NAME, self.name),)
@@ -321,40 +360,53 @@ class Consumer:
             if self._group.super_stream:
                 properties += (Pair(words.SUPER_STREAM, self._group.super_stream),)
         answer = await connection.request(
-            c.Subscribe, number, self.stream, self._start, credit, properties
+            c.Subscribe, number, self.stream, place.start, credit, properties
         )
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
+        if self._to_store == stored:
+            self._to_store = None  # it came before what was answered
+        if self._end_offset != _NO_END:
+            self._reconnecting.tasks.start_soon(self._stop_at_end, connection)
 
-    async def _learn_again(self, connection: ClientConnection) -> None:
-        """It may be another stream of the same name, with other filter properties."""
-        if self._wanted.follows and self._reconnecting.is_streamd:
-            answer = await connection.request(c.DescribeStreams, (self.stream,))
-            for _, code, arguments, _ in answer.streams:
-                if code != ResponseCode.STREAM_DOES_NOT_EXIST:
-                    self._wanted.learn(Declared.by(dict(arguments)))
+    def _begin(self, asked: OffsetSpecification) -> None:
+        """Reading begins at its place, which is where was asked as far as the server tells."""
+        start = self._place.start
+        is_known = start.type == AT_OFFSET
+        self._first_offset = start.value if is_known else 0
+        if asked.type == AT_TIME:
+            self._since = _Since(asked.value, start.value if is_known else None)
 
-    async def _resolved(
-        self, connection: ClientConnection, start: OffsetSpecification
-    ) -> OffsetSpecification:
-        """Where to begin, as an offset: "next" would be another place after an interruption."""
-        is_fixed = start.type in (FIRST.type, _AT_OFFSET)
-        if is_fixed or not connection.knows(c.ResolveOffsetSpec):
-            return start
-        answer = await connection.request(c.ResolveOffsetSpec, self.stream, start, ())
-        return start if answer.code != OK else cast("OffsetSpecification", answer.offset)
+    def _learn_again(self, state: StreamState, *, is_other: bool) -> None:
+        """It may be another stream of the same name, with other filter properties, or shorter."""
+        if self._wanted.follows:
+            self._wanted.learn(Declared.by(state.arguments))
+        if self._end_offset != _NO_END and not self._reconnecting.is_read_only:
+            self._end_offset = 0 if is_other else min(self._end_offset, state.end)
 
-    async def _store_again(self, connection: ClientConnection, offset: int) -> None:
+    async def _store_again(self, connection: ClientConnection) -> None:
         """Store what may have been lost on the way, unless another consumer has got further."""
+        if self._to_store is None:
+            return
         answer = await connection.request(c.QueryOffset, self.name, self.stream)
-        if answer.code != OK or answer.offset < offset:
-            await connection.send(c.StoreOffset(self.name, self.stream, offset))
 
-    async def stop_at_end(self) -> None:
+        def store() -> bytes:
+            offset = self._to_store  # which the program may have changed meanwhile
+            if offset is None or (answer.code == OK and answer.offset >= offset):
+                return b""
+            return codec.encode(c.StoreOffset(self.name, self.stream, offset))
+
+        await connection.send_frame(store)
+
+    async def _stop_at_end(self, connection: ClientConnection) -> None:
         """End the iteration once everything before its end offset is done."""
-        with self._following:
+        if self._error is not None:
+            return
+        with anyio.CancelScope() as self._following:
             try:
-                await self.progress(self._end_offset)
+                await self._follow(connection, self._end_offset)
+            except ConnectionLost:
+                return  # the next connection is asked, or there is none
             except StreamError as error:
                 self.failed(error)
                 return
@@ -364,24 +416,23 @@ class Consumer:
 
     async def settle(self) -> None:
         """Return when the offset that was stored last is known to be stored."""
-        with suppress(StreamError):  # the program gets it from the iteration
-            while self._to_store is not None:
-                answer = await self._reconnecting.ask(c.QueryOffset, self.name, self.stream)
-                is_stored = answer.code == OK and answer.offset >= self._to_store
-                if is_stored or answer.code not in (OK, ResponseCode.NO_OFFSET):
-                    return
-                await self.store_offset(self._to_store)
+        if self._to_store is not None:
+            with suppress(StreamError):  # the program gets it from the iteration
+                # It was stored before this is answered, on this connection or as that was opened.
+                await self._reconnecting.ask(c.QueryOffset, self.name, self.stream)
 
     def received(self, command: c.ServerCommand) -> None:
         """See reconnecting.ConnectionListener."""
         if isinstance(command, c.Deliver | c.DeliverCommitted):
-            self._chunks.append(_Arrived(command.chunk, self._first_offset, self._since))
+            first, end, era = self._first_offset, self._end_offset, self._place.era
+            self._chunks.append(_Arrived(command.chunk, first, end, self._since, era))
             self._since = None
             self.arrived.set()
-            with suppress(FormatError):  # reported when it is opened
-                header = decode_chunk_header(command.chunk)
-                behind = max(self._first_offset, header.chunk_id + header.num_records)
-                self._start = OffsetSpecification(_AT_OFFSET, behind)
+            if self._group is None:
+                with suppress(FormatError):  # reported when it is opened
+                    header = decode_chunk_header(command.chunk)
+                    behind = header.chunk_id + header.num_records
+                    self._place.reached(max(first, behind), behind)
         elif isinstance(command, c.ConsumerUpdate) and self._connection is not None:
             self._turn = command
             if not command.active:
@@ -405,13 +456,6 @@ class Consumer:
             self._step_down()
         self.arrived.set()
 
-    def _begin_at(self, asked: OffsetSpecification, start: OffsetSpecification) -> None:
-        """Reading begins where was asked, which is `start` as far as the server tells."""
-        is_known = start.type == _AT_OFFSET
-        self._first_offset = start.value if is_known else 0
-        if asked.type == _AT_TIME:
-            self._since = _Since(asked.value, start.value if is_known else None)
-
     async def _answer_all(self) -> None:
         """Answer the server's questions in their order; of several the last one counts."""
         while self._questions:
@@ -431,21 +475,35 @@ class Consumer:
         """It is this consumer's turn, or another's; where to begin."""
         if not command.active or self._group is None:
             return _NOT_SAID
-        asked = start = await self._group.resume()
-        if asked.type == _AT_TIME:
-            start = await self._resolved(connection, asked)
+        place = self._place
+        if self._had_turn:
+            await place.skip_stored(connection)
+        else:
+            place.start = await self._group.resume()
+        asked, era = place.start, place.era
+        await place.resolve(connection)
         if command is self._turn and connection is self._connection:
-            self._begin_at(asked, start)
-            self.is_active = True
-        return start
+            if place.era != era:
+                self._since = self._to_store = None
+            self._begin(asked)
+            self._opened = None
+            self.is_active = self._had_turn = True
+        return place.start
 
     def _step_down(self) -> None:
         """Drop what was not handed out yet: another consumer gets it."""
+        if self._opened is not None:
+            chunk_id = self._opened.chunk_id
+            behind = chunk_id + self._opened.num_records
+            if self._ready:
+                self._place.reached(self._ready[0].offset, chunk_id)
+            else:
+                self._place.reached(behind, behind)
         self.is_active = False
         self._turn = None
         self._owed_credit += len(self._chunks)
         self._chunks.clear()
-        self._ready = iter(())
+        self._ready.clear()
         self._grant()
 
     def _take_batch(self) -> list[ReceivedMessage] | None:
@@ -501,12 +559,15 @@ class Consumer:
                     header.timestamp_ms,
                     data,
                     arrived.first_offset,
-                    self._end_offset,
+                    arrived.end_offset,
                     frozenset() if since is None else since.left_out(header, data),
                 )
             )
         except FormatError as error:
             raise DamagedChunk(f"a chunk of {self.stream} is damaged: {error}") from error
+        self._opened = header
+        if wanted:
+            self._era = arrived.era
         counts = self.counts
         counts.chunks += 1
         counts.bytes += len(data)
@@ -525,11 +586,11 @@ def offset_specification(offset: Offset) -> OffsetSpecification:
     if isinstance(offset, OffsetSpecification):
         return offset
     if isinstance(offset, datetime):
-        return OffsetSpecification(_AT_TIME, whole_ms(offset))
+        return OffsetSpecification(AT_TIME, whole_ms(offset))
     if isinstance(offset, str):
         if offset in _NAMED:
             return _NAMED[offset]
         raise ValueError(f"offset is {offset!r}, expected first, last, next, a number or a time")
     if not 0 <= offset < _NO_END:
         raise ValueError(f"offset is {offset}, expected 0 or more")
-    return OffsetSpecification(_AT_OFFSET, offset)
+    return OffsetSpecification(AT_OFFSET, offset)

@@ -1,0 +1,367 @@
+"""Where consumers read on, when the connection was lost and the stream is not the one of before."""
+
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings, strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from clients import Client, Consumer, NoOffset
+from tests.support.client import Network
+from tests.support.proxy import Cut
+from tests.support.server import Harness, harness
+
+SECONDS = 1_000  # of virtual time: nothing waits for ever
+CHUNKS = {"stream-chunk-max-records": "3"}
+STARTS: list[Any] = ["first", "last", "next", "stored", 2, datetime(2023, 1, 1, tzinfo=UTC)]
+
+
+class Servers:
+    """A server in memory that is ended and started again while clients live on."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._end = trio.Event()
+        self._has_ended = trio.Event()
+
+    async def start(self, folder: Path) -> Harness:
+        self._end, self._has_ended = trio.Event(), trio.Event()
+        started: Harness = await self._nursery.start(self._serve, folder)
+        return started
+
+    async def end(self) -> None:
+        self._end.set()
+        await self._has_ended.wait()
+
+    async def _serve(self, folder: Path, task_status: Any) -> None:
+        async with harness(folder, is_polled=True, flush="os") as server:
+            task_status.started(server)
+            await self._end.wait()
+        self._has_ended.set()
+
+
+Work = Callable[[Network, Client], Awaitable[None]]
+
+
+def run(work: Work, folder: Path, cuts: Sequence[Cut] = ()) -> None:
+    """Run `work` with a server that has an empty stream, and a client whose connection holds."""
+
+    async def main() -> None:
+        with pytest.MonkeyPatch.context() as patch, trio.fail_after(SECONDS):
+            async with harness(folder, is_polled=True, flush="os") as server:
+                network = Network(server, patch)
+                async with network.client() as client:
+                    await client.create("s", arguments=CHUNKS)
+                    network.cuts = list(cuts)
+                    await work(network, client)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def publish(client: Client, *numbers: int) -> None:
+    async with client.producer("s") as producer:
+        await producer.send_all([b"%d" % number for number in numbers])
+
+
+async def taken(consumer: Consumer, count: int) -> list[int]:
+    return [int((await anext(consumer)).body) for _ in range(count)]
+
+
+async def lose(network: Network) -> None:
+    """Break the newest connection; nobody can connect until `come_back`."""
+    network.is_away = True
+    network.streams[-1].kill()
+    await wait_all_tasks_blocked()
+
+
+async def come_back(network: Network, client: Client) -> None:
+    network.is_away = False
+    await client.exists("s")
+
+
+class TestSingleActiveConsumers:
+    @settings(max_examples=60)
+    @given(
+        st.sampled_from(STARTS),
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.booleans()), max_size=6),
+        st.integers(1, 4),
+    )
+    def test_go_on_where_they_were(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        offset: Any,
+        steps: list[tuple[int, int, bool]],
+        credit: int,
+    ) -> None:
+        """A lone one gets each message once, also what comes while it is away."""
+
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(5))
+            if offset == "stored":
+                await other.set_offset("s", "g", 1)
+            async with (
+                network.client() as client,
+                client.consumer(
+                    "s", offset=offset, name="g", single_active=True, credit=credit
+                ) as messages,
+            ):
+                await wait_all_tasks_blocked()
+                await publish(other, 5)
+                end = 6
+                found = await taken(messages, 1)
+                assert found[0] in {"first": [0], "last": [3], "next": [5]}.get(
+                    str(offset), [2] if offset in ("stored", 2) else [0]
+                )
+                for more, count, is_lost in steps:
+                    if is_lost:
+                        await lose(network)
+                    await publish(other, *range(end, end + more))
+                    if is_lost:
+                        await come_back(network, client)
+                    end += more
+                    found += await taken(messages, min(count, end - found[-1] - 1))
+                found += await taken(messages, end - found[-1] - 1)
+                assert found == list(range(found[0], end))
+                assert messages.moved is None
+
+        run(work, tmp_path_factory.mktemp("group"))
+
+    def test_miss_nothing_that_comes_while_they_are_away(self, tmp_path: Path) -> None:
+        async def work(network: Network, other: Client) -> None:
+            options: Any = {"name": "g", "single_active": True, "offset": "next"}
+            async with network.client() as client, client.consumer("s", **options) as messages:
+                await wait_all_tasks_blocked()
+                network.streams[-1].kill()
+                await publish(other, 0, 1)
+                assert await taken(messages, 2) == [0, 1]
+
+        run(work, tmp_path)
+
+    @pytest.mark.parametrize(("offset", "expected"), [("stored", [7, 8]), ("first", [3, 4])])
+    def test_go_on_behind_what_another_has_stored(
+        self, tmp_path: Path, offset: str, expected: list[int]
+    ) -> None:
+        """If they begin there."""
+
+        async def work(network: Network, other: Client) -> None:
+            options: Any = {"name": "g", "single_active": True, "offset": offset}
+            async with network.client() as client, client.consumer("s", **options) as messages:
+                await wait_all_tasks_blocked()
+                await publish(other, *range(10))
+                assert await taken(messages, 3) == [0, 1, 2]
+                await messages.store_offset(0)
+                async with other.consumer("s", **options) as others:
+                    await lose(network)
+                    await taken(others, 7)
+                    await others.store_offset(6)
+                    await come_back(network, client)
+                assert await taken(messages, 2) == expected
+
+        run(work, tmp_path)
+
+
+class TestAnotherStream:
+    """It was deleted and made anew while the connection was lost."""
+
+    @pytest.mark.parametrize("offset", STARTS, ids=str)
+    @pytest.mark.parametrize("is_single", [False, True])
+    def test_is_read_from_its_first_message_on(
+        self,
+        tmp_path: Path,
+        offset: Any,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        is_single: bool,
+    ) -> None:
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(100))
+            async with (
+                network.client() as client,
+                client.consumer("s", offset=offset, name="c", single_active=is_single) as messages,
+            ):
+                await wait_all_tasks_blocked()
+                await publish(other, 100)
+                old = (await taken(messages, 1))[0]
+                await messages.store_offset()
+                await lose(network)
+                await anew(other)
+                await publish(other, *range(1_000, 1_005))
+                await come_back(network, client)
+                assert messages.moved is not None
+                assert messages.moved.is_other_stream
+                assert messages.moved.begins == 0
+                assert "stream s was deleted and made anew" in caplog.text
+                await messages.store_offset(old)  # done with it only now
+                found = await taken(messages, 1)
+                while found[0] < 1_000:  # they had arrived
+                    found = await taken(messages, 1)
+                await messages.store_offset(50)  # of the old one: too large for the new one
+                with pytest.raises(NoOffset):
+                    await client.query_offset("s", "c")
+                found += await taken(messages, 4)
+                assert found == list(range(1_000, 1_005))
+                await messages.store_offset()
+                assert await client.query_offset("s", "c") == 4
+
+        run(work, tmp_path)
+
+    @pytest.mark.parametrize("is_single", [False, True])
+    def test_is_read_from_behind_what_is_stored_in_it(
+        self, tmp_path: Path, *, is_single: bool
+    ) -> None:
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(10))
+            async with (
+                network.client() as client,
+                client.consumer(
+                    "s", offset="stored", name="c", single_active=is_single
+                ) as messages,
+            ):
+                await taken(messages, 10)
+                await lose(network)
+                await anew(other)
+                await publish(other, *range(100, 110))
+                await other.set_offset("s", "c", 4)
+                await come_back(network, client)
+                assert await taken(messages, 1) == [105]
+
+        run(work, tmp_path)
+
+    def test_has_nothing_of_what_was_there_at_the_beginning(self, tmp_path: Path) -> None:
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(10))
+            async with (
+                network.client() as client,
+                client.consumer("s", offset="first", until_end=True, credit=1) as messages,
+            ):
+                assert await taken(messages, 1) == [0]
+                await lose(network)
+                await anew(other)
+                await publish(other, *range(100, 150))
+                await come_back(network, client)
+                assert [int(m.body) async for m in messages] == [1, 2]  # they had arrived
+
+        run(work, tmp_path)
+
+
+async def anew(client: Client) -> None:
+    await client.delete("s")
+    await client.create("s", arguments=CHUNKS)
+
+
+class TestGone:
+    def test_what_was_to_be_read_next(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(30))
+            async with (
+                network.client() as client,
+                client.consumer("s", offset="first", credit=1) as messages,
+            ):
+                assert await taken(messages, 3) == [0, 1, 2]
+                await lose(network)
+                await other.truncate("s", before=21)
+                await come_back(network, client)
+                found = await taken(messages, 9)
+                assert found[-9:] == list(range(21, 30))
+                assert messages.moved is not None
+                assert messages.moved[1:] == (3, 21, False)
+                assert "nothing at offsets 3 to 20 any more" in caplog.text
+
+        run(work, tmp_path)
+
+    def test_what_was_stored_or_asked_for(self, tmp_path: Path) -> None:
+        async def work(_: Network, client: Client) -> None:
+            await publish(client, *range(30))
+            await client.set_offset("s", "c", 5)
+            await client.truncate("s", before=21)
+            starts: list[Any] = ["first", "stored", 8]
+            for offset, expected in zip(starts, (None, 6, 8), strict=True):
+                async with client.consumer("s", offset=offset, name="c") as messages:
+                    assert await taken(messages, 1) == [21]
+                    moved = messages.moved
+                    assert (None if moved is None else moved.expected) == expected
+
+        run(work, tmp_path)
+
+
+class TestShorter:
+    """A folder that was put back from a copy: in one life, other messages at the same offsets."""
+
+    @pytest.mark.parametrize("until_end", [False, True])
+    @pytest.mark.parametrize("is_single", [False, True])
+    def test_is_read_on_where_it_ends(
+        self, tmp_path: Path, *, until_end: bool, is_single: bool
+    ) -> None:
+        if until_end and is_single:
+            return
+
+        async def main() -> None:
+            with pytest.MonkeyPatch.context() as patch, trio.fail_after(SECONDS):
+                async with trio.open_nursery() as nursery:
+                    await work(Servers(nursery), patch)
+
+        async def work(servers: Servers, patch: pytest.MonkeyPatch) -> None:
+            network = Network(await servers.start(tmp_path / "a"), patch)
+            async with network.client() as client:
+                await client.create("s", arguments=CHUNKS)
+                await publish(client, *range(10))
+                await servers.end()
+                shutil.copytree(tmp_path / "a", tmp_path / "b")
+                network.server = await servers.start(tmp_path / "a")
+                await publish(client, *range(10, 20))
+                async with client.consumer(
+                    "s",
+                    offset="first",
+                    name="c",
+                    until_end=until_end,
+                    single_active=is_single,
+                    credit=5 if until_end else 20,
+                ) as messages:
+                    await taken(messages, 13)
+                    await messages.store_offset()
+                    network.is_away = True
+                    await servers.end()
+                    network.server = await servers.start(tmp_path / "b")
+                    network.is_away = False
+                    await publish(client, *range(100, 105))
+                    if until_end:
+                        rest = [int(message.body) async for message in messages]
+                        assert set(rest) <= {*range(13, 20), *range(100, 105)}
+                    else:
+                        found = await taken(messages, 5)
+                        while found[-1] != 104:
+                            found += await taken(messages, 1)
+                        assert found[-5:] == list(range(100, 105))
+                    assert messages.moved is not None
+                    assert messages.moved.begins == 10
+                with pytest.raises(NoOffset):
+                    await client.query_offset("s", "c")
+            await servers.end()
+
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+class TestStoredOffsets:
+    def test_are_stored_again_once(self, tmp_path: Path) -> None:
+        """What somebody else has set back since stays, once the consumer's own was there."""
+
+        async def work(network: Network, other: Client) -> None:
+            await publish(other, *range(10))
+            async with network.client() as client, client.consumer("s", name="c") as messages:
+                await lose(network)
+                await messages.store_offset(7)
+                await come_back(network, client)
+                assert await other.query_offset("s", "c") == 7
+                await lose(network)
+                await other.set_offset("s", "c", 2)
+                await come_back(network, client)
+            assert await other.query_offset("s", "c") == 2
+
+        run(work, tmp_path)
