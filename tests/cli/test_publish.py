@@ -211,6 +211,6 @@ def test_a_producer_ends_at_a_message_that_the_server_refuses(streamd: CommandLi
 
 def test_a_file_that_cannot_be_read(streamd: CommandLine, tmp_path: Any) -> None:
     ended = streamd("publish", "s", str(tmp_path))
-    assert ended.code == 2
+    assert ended.code == 1
     assert "Is a directory" in ended.notes
     assert streamd("publish", "s", stdin=None).notes.startswith("Error: cannot read <stdin>: ")
