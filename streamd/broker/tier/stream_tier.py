@@ -263,6 +263,11 @@ class TieredStream:
         """A segment was sealed, or some were dropped."""
         self._parts.wants(self)
 
+    def is_astray(self) -> None:
+        """The store is another one: what was written last may be there."""
+        if self._upload is not None:
+            self._upload.done.clear()
+
     def index_made(self) -> None:
         """A filter index was made, or cannot be."""
         if self._waits_for_index:

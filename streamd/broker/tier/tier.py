@@ -47,7 +47,7 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import claims, lifecycle
 from streamd.broker.tier.backlog import Backlog
 from streamd.broker.tier.catalog_copy import CatalogCopies
-from streamd.broker.tier.claims import FencedError, Held
+from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
 from streamd.broker.tier.deletions import Deletion, Deletions
 from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity, keep_epoch, random_name
@@ -412,6 +412,9 @@ class Tier:
         self._set_state(TierState.FENCED, self._fence)
 
     def _is_away(self, error: TierError) -> None:
+        if isinstance(error, WrongStoreError):
+            for stream in self._streams.values():
+                stream.is_astray()
         self._set_state(TierState.AWAY, str(error))
 
     def _set_state(self, state: TierState, sentence: str) -> None:
