@@ -102,13 +102,20 @@ async def test_a_life_that_it_begins_does_not_replace_the_one_that_counts(tmp_pa
         assert restored.stream == stored.stream
 
 
-async def test_what_it_has_left_is_removed(tmp_path: Path) -> None:
+async def test_what_it_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has asked whose the tier is, and then the other one has taken it."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
         late = await _publisher(old, "s", is_new=True)
         await passes(5)
         async with tiered(tmp_path / "new", store, restore=True) as new:
             await passes(5)
+            check = tier_of(old).check
+
+            async def has_asked() -> None:
+                monkeypatch.setattr(tier_of(old), "check", check)
+
+            monkeypatch.setattr(tier_of(old), "check", has_asked)
             await _goes_on(late)
             assert manifests(store)
             await tier_of(new).collect(dry_run=False)
