@@ -6,10 +6,13 @@ A program that has a SparkSession already uses that one, with `segments.spark.re
 import os
 import re
 import shutil
+import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,11 +119,7 @@ def open_session(
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         surroundings = nullcontext() if is_submitted else _environment(_outside(folder, settings))
         with surroundings:
-            session = _started(master, _QUIET | dict(settings or {}), is_ours=not is_submitted)
-            try:
-                yield session
-            finally:
-                _stop(session)
+            yield from _running(master, _QUIET | dict(settings or {}), is_ours=not is_submitted)
 
 
 def _outside(folder: str, settings: Mapping[str, str] | None) -> dict[str, str]:
@@ -161,11 +160,41 @@ def local_session(
                 f"-XX:+UseSerialGC -Djava.io.tmpdir={folder} -XX:-UsePerfData"
             ),
         }
-        session = _started(f"local[{cores or '*'}]", defaults | dict(settings or {}))
-        try:
-            yield session
-        finally:
+        yield from _running(f"local[{cores or '*'}]", defaults | dict(settings or {}))
+
+
+def _running(
+    master: str, settings: Mapping[str, str], *, is_ours: bool = True
+) -> "Iterator[SparkSession]":
+    """A session, stopped in the end. Ctrl-C waits until it has begun, and until it is gone.
+
+    Args: see `_started`.
+    """
+    session = None
+    try:
+        # In the main thread Spark would set a handler of Ctrl-C, which raises wherever it is.
+        with _uninterrupted(), ThreadPoolExecutor(1) as thread:
+            session = thread.submit(_started, master, settings, is_ours=is_ours).result()
+        yield session
+    finally:  # also what a failure has left half begun
+        with _uninterrupted():
             _stop(session)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block has ended: what is half begun cannot be ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _started(master: str, settings: Mapping[str, str], *, is_ours: bool = True) -> "SparkSession":
@@ -199,12 +228,18 @@ def _sweep(folder: str) -> None:
             continue  # not ours
 
 
-def _stop(session: "SparkSession") -> None:
-    """Stop the session and its JVM, and wait until that is gone with all its files."""
+def _stop(session: "SparkSession | None") -> None:
+    """Stop the session and its JVM, and wait until that is gone with all its files.
+
+    Args:
+        session: None where it was not made; its context or its JVM may be there all the same.
+    """
     from pyspark import SparkContext  # noqa: PLC0415 - an extra
 
-    gateway = session.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
-    session.stop()
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to its process
+    begun = session or SparkContext._active_spark_context  # noqa: SLF001 - as above
+    if begun is not None:
+        begun.stop()
     process = getattr(gateway, "proc", None)
     if gateway is not None:
         gateway.shutdown()

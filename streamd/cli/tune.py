@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,9 +301,12 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
         find_streams(folder, endpoint)  # before Spark takes its seconds to start
         waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
         opened = open_session(master, SHORT | dict(settings or {}))
+        # In a thread, as Ctrl-C in the middle of Spark's code is passed over, or told at length.
+        pool = ThreadPoolExecutor(1)
         # Twice: a failure of starting, and one of the work, of which Spark must not be gone.
-        with waiting, _failures_of_spark(), opened as spark, _failures_of_spark():
-            return find(
+        with pool, waiting, _failures_of_spark(), opened as spark, _failures_of_spark():
+            work = pool.submit(
+                find,
                 spark,
                 folder,
                 workload=workload,
@@ -311,6 +315,7 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
                 keep_limit=keep_limit,
                 endpoint=endpoint,
             )
+            return work.result()
     except (NotAStream, NothingToTune, SegmentsError, ValueError) as error:
         raise Failed(str(error)) from error
 

@@ -1,13 +1,20 @@
 """Which virtual host `streamd tune` is about: that of the stream it has looked at, or none."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from segments import Log, LogPolicy
 from streamd.broker.names import stream_folder
 from streamd.cli import main, tune as command
+from tests.support.logs import append
 
 
 @pytest.fixture
@@ -65,3 +72,39 @@ def test_a_path_has_its_own(tmp_path: Path) -> None:
     code, said = run(str(tmp_path), "--vhost", "x")
     assert code == 2
     assert "--vhost needs the NAME of a stream" in said
+
+
+def processes(group: int) -> list[str]:
+    """The programs that run in a group of processes."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:  # it has ended
+            continue
+        if rest.split()[2] == str(group) and rest.split()[0] != "Z":
+            found.append(name.partition("(")[2])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_ctrl_c_while_spark_starts_leaves_nothing(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path / "s"), LogPolicy())
+    append(log, [b"x"] * 10, [b"v"] * 10)
+    log.close()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "streamd", "tune", str(tmp_path / "s")],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(command.__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while len(processes(running.pid)) < 2 and running.poll() is None:
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)
+    out, said = running.communicate()
+    assert (running.returncode, out, said) == (130, "", "interrupted\n")
+    assert processes(running.pid) == []
