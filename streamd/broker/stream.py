@@ -14,7 +14,8 @@ The log is opened when somebody wants it and closed again when nobody has for a 
     GONE         its stream was deleted      never
 
 Consumers hold the log open (`hold`, `release`, `opened`). Publishers do not: what is published
-while the log is not open waits in `_early` and is written once it is.
+while the log is not open waits in `_early` and is written once it is; so do offsets that are
+stored, in `_early_offsets`.
 
 While it is open three parts do the work, each knows only those below it:
 
@@ -222,6 +223,7 @@ class Stream:
         self._keys_changed = False
         self._early: deque[PendingEntries] = deque()
         self._early_bytes = 0
+        self._early_offsets = Tracking()
         self._num_holds = 0
         self._figures: LogFigures | None = None
         self._reason = ""  # why it is unavailable
@@ -328,7 +330,7 @@ class Stream:
         if not self._disk_is_full:
             logger.error("stream %s: %s; its publishers wait", self.name, error)
         self._disk_is_full, self.state = True, StreamState.CLOSED
-        if self._early and not self._tries_again:
+        if self._has_early and not self._tries_again:
             self._tries_again = True
             supervisor = self._services.supervisor
             assert supervisor is not None  # noqa: S101 - it runs this
@@ -347,7 +349,12 @@ class Stream:
         self._retry_at = math.inf if is_final else trio.current_time() + _RETRY_SECONDS
         self._refuse_early(Reason.NOT_AVAILABLE)
 
+    @property
+    def _has_early(self) -> bool:
+        return bool(self._early) or self._early_offsets.has_pending
+
     def _refuse_early(self, reason: Reason) -> None:
+        self._early_offsets = Tracking()  # nobody is told
         early, self._early, self._early_bytes = self._early, deque(), 0
         for publisher, entries in early:
             try:
@@ -387,6 +394,9 @@ class Stream:
         self._running = trio.CancelScope()
         self.state, self._disk_is_full = StreamState.OPEN, False
         log.outlive(services.now_ms())  # time has passed
+        offsets, self._early_offsets = self._early_offsets.offsets(), Tracking()
+        for reference, offset in offsets.items():
+            self._writer.store_offset(reference, offset)
         early, self._early, self._early_bytes = self._early, deque(), 0
         for pending in early:
             self.publish(pending)
@@ -451,7 +461,7 @@ class Stream:
         if failure:
             self._cannot_open(failure, is_final=is_final)
         self._changed.unpark_all()
-        if self._early:
+        if self._has_early:
             self._want_log()
 
     def waits_for_turn(self) -> None:
@@ -613,23 +623,27 @@ class Stream:
 
     async def settled(self) -> None:
         """Return when everything received so far is stored or refused, or cannot be for now."""
-        while self._early and not self._disk_is_full:
+        while self._has_early and not self._disk_is_full:
             self._want_log()
             await self._changed.park()
         if self._writer is not None:
             await self._writer.settled()
 
     def store_offset(self, reference: str, offset: int) -> None:
-        """Remember a consumer's offset; visible at once, on disk with the writer's next turn.
+        """Remember a consumer's offset; on disk with the writer's next turn.
 
-        Its log is open.
+        Whoever asks from now on gets it, also where the log has to be opened first.
 
         Raises:
             ValueError: the reference cannot be stored.
         """
-        assert self._writer is not None  # noqa: S101 - see above
-        self._writer.store_offset(reference.encode(), offset)
-        self._work.set()
+        if self._writer is not None and self.state is StreamState.OPEN:
+            self._writer.store_offset(reference.encode(), offset)
+            self._work.set()
+            return
+        self._want_log()
+        if self.state is not StreamState.UNAVAILABLE:
+            self._early_offsets.store_offset(reference.encode(), offset)
 
     async def set_offset(self, reference: str, offset: int) -> None:
         """Store a consumer's offset; as safe as a confirmed message on return. It is held open.

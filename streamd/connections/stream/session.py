@@ -87,14 +87,9 @@ class Session:
         """
         at_once = self._at_once.get(type(command))
         if at_once is not None:
-            while not at_once(command):
-                if isinstance(command, c.StoreOffset):
-                    if not await self._consumers.can_store_offset(command):
-                        return
-                else:
-                    assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
-                    await self._publishers.publish_in_turns(command)
-                    return
+            if not at_once(command):
+                assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
+                await self._publishers.publish_in_turns(command)
             return
         handler = self._handlers.get(type(command))
         if handler is not None:  # heartbeats need none

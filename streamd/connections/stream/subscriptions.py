@@ -276,20 +276,9 @@ class Consumers:
             stream = self._context.host.find(name)
             if not any(s.stream is stream for s in self._delivery.subscriptions.values()):
                 self._context.rights.require(Right.READ, name)
-            if not stream.is_open:
-                return False
             stream.store_offset(command.reference, command.offset)
         except (Refused, ValueError) as error:
             logger.debug("offset not stored: %s", error)
-        return True
-
-    async def can_store_offset(self, command: c.StoreOffset) -> bool:
-        """Wait for the log that an offset belongs to; False when it cannot be opened."""
-        try:
-            await self._context.host.find(as_sent(command.stream)).ready()
-        except Refused as refused:
-            logger.debug("offset not stored: %s", refused)
-            return False
         return True
 
     async def _query_offset(self, command: c.QueryOffset) -> None:

@@ -1,8 +1,15 @@
 """Consuming: where it begins, what credit allows, what filters leave out, where it ends."""
 
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from segments import CorruptError, Log
+from streamd.broker import threads
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import CommandVersions, OffsetSpecification
 from tests.connections.stream.test_publishing import bodies
@@ -392,6 +399,38 @@ class TestStoredOffsets:
             c.StoreOffset("a" * 256, "s", 1), c.StoreOffset("", "s", 1), c.StoreOffset("a", "?", 1)
         )
         assert await reader.code(c.QueryOffset, "", "s") == ResponseCode.NO_OFFSET
+
+    async def test_whoever_asks_later_gets_it_though_the_log_was_closed(
+        self, server: Harness, reader: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It takes a while to open it, and the one that has stored the offset is gone by then."""
+        stream, in_thread = server.host.find("s"), threads.in_thread
+
+        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+            await trio.sleep(1)
+            return await in_thread(work, *arguments)
+
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        for number in range(20):
+            await stream.close()
+            assert not stream.is_open
+            other = await server.peer()
+            await other.send(c.StoreOffset("app", "s", number))
+            await wait_all_tasks_blocked()
+            await other.vanish()
+            assert (await reader.ask(c.QueryOffset, "app", "s")).offset == number
+
+    async def test_an_offset_of_a_stream_that_cannot_be_opened_is_ignored(
+        self, server: Harness, reader: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = server.host.find("s")
+        await stream.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "open", Mock(side_effect=CorruptError("s/0.segment", 0, "broken")))
+            await reader.send(c.StoreOffset("app", "s", 7))
+            assert await reader.code(c.QueryOffset, "app", "s") != OK
+        await trio.sleep(100)
+        assert await reader.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
 
     async def test_a_burst(self, server: Harness, reader: Peer) -> None:
         await reader.send(*(c.StoreOffset("app", "s", n) for n in range(50_000)))
