@@ -27,6 +27,7 @@ from tests.support.server import Harness, Peer, harness, inline
 
 BAD, GOOD = "bad", "good"
 GONE = ResponseCode.STREAM_NOT_AVAILABLE
+BEHIND = ResponseCode.PUBLISHER_DOES_NOT_EXIST  # a message that was refused, of a name
 
 
 class Faults:
@@ -139,7 +140,7 @@ async def test_a_write_that_fails_ends_one_stream(
         assert await peer.bodies(1) == [b"before"]
         faults.clear()  # as if it was replaced
         await peer.publish([b"x"], 2)
-        assert await peer.expect(c.PublishError) == c.PublishError(1, ((2, GONE),))
+        assert await peer.expect(c.PublishError) == c.PublishError(1, ((2, BEHIND),))
 
 
 async def test_a_sync_that_fails_confirms_nothing_and_is_not_tried_again(
@@ -157,7 +158,7 @@ async def test_a_sync_that_fails_confirms_nothing_and_is_not_tried_again(
         assert "Input/output error; look at the disk, then restart the server" in caplog.text
         faults.clear()
         await peer.publish([b"y"], 3)
-        assert await peer.expect(c.PublishError) == c.PublishError(1, ((3, GONE),))
+        assert await peer.expect(c.PublishError) == c.PublishError(1, ((3, BEHIND),))
         await reader.silence(100)  # nobody sees what may not be there the next time
         assert faults.calls == 1
         assert list(server.host.alarms()) == [BAD]

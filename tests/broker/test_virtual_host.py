@@ -306,18 +306,33 @@ class TestRestart:
         assert segment.read_bytes()[:4] == b"OSIL"
 
     async def test_folders_without_a_stream_are_set_aside(self, tmp_path: Path) -> None:
+        catalog = tmp_path / "catalog.sqlite"
+        async with harness(tmp_path):
+            pass
+        earlier = catalog.read_bytes()
         async with harness(tmp_path) as server:
             peer = await server.peer()
             await peer.create("s")
             await peer.declare("s")
             await peer.store([b"precious"])
-        (tmp_path / "catalog.sqlite").unlink()
+        catalog.write_bytes(earlier)
         async with harness(tmp_path) as server:
             peer = await server.peer()
             assert await create(peer, "s") == OK
             assert dict((await peer.ask(c.StreamStats, "s")).statistics)["committed_offset"] == -1
         (aside,) = tmp_path.glob("orphans/s-*")
         assert b"precious" in next(aside.glob("*.segment")).read_bytes()
+
+    async def test_a_folder_with_streams_and_no_catalog(self, tmp_path: Path) -> None:
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            await peer.create("s")
+            await peer.declare("s")
+            await peer.store([b"precious"])
+        (tmp_path / "catalog.sqlite").unlink()
+        with pytest.raises(StartError, match="has streams and no catalog: put its file"):
+            async with harness(tmp_path):
+                pass
 
 
 class TestDataFolder:
