@@ -13,9 +13,10 @@ from streamd.broker.names import as_sent
 from streamd.config import ARRIVED_SECONDS, DRAIN_SECONDS, FAREWELL_SECONDS
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import Pair
 from tests.support import amqp
 from tests.support.http import Http
-from tests.support.server import Harness, Peer, harness
+from tests.support.server import FIRST, OK, Harness, Peer, harness
 
 _AT_ONCE = 50  # messages that a client sends before it looks at anything
 _GONE = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -123,6 +124,21 @@ async def test_what_is_stored_was_confirmed(
             for client in publishing:
                 async with server.host.find(as_sent(client.stream)).opened() as log:
                     assert client.confirmed == log.committed_offset, (client.stream, steps)
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_no_consumer_of_it_takes_over_while_it_ends(server: Harness, end: str) -> None:
+    """The members of a group share a connection, and leave one after the other."""
+    peer = await server.peer()
+    await peer.create("s")
+    single = (Pair("single-active-consumer", "true"), Pair("name", "app"))
+    for number in range(3):
+        assert await peer.code(c.Subscribe, number, "s", FIRST, 1, single) == OK
+    update = await peer.expect(c.ConsumerUpdate)
+    await peer.send(c.ConsumerUpdateResponse(update.correlation_id, OK, FIRST))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ENDS[end], server)
+        await peer.ended()
 
 
 @pytest.mark.parametrize("protocol", ["stream", "amqp"])

@@ -123,7 +123,7 @@ class Session:
     def close(self) -> None:
         """The connection ended: give everything back."""
         self._context.host.remove_observer(self)
-        self._context.delivery.close()
+        self._consumers.close()
         self._publishers.close()
         self._finding.close()
 

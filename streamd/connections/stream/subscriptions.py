@@ -76,6 +76,7 @@ class Consumers:
         self._members: dict[int, SingleActive] = {}
         self._questions: dict[int, _Question] = {}
         self._next_question = 0
+        self._has_ended = False
         self.handlers: Handlers = {
             c.Subscribe: self._subscribe,
             c.QueryOffset: self._query_offset,
@@ -87,6 +88,11 @@ class Consumers:
             c.Credit: self._credit,
             c.StoreOffset: self._store_offset,
         }
+
+    def close(self) -> None:
+        """The connection ends: its consumers leave their groups, and none of them takes over."""
+        self._has_ended = True
+        self._delivery.close()
 
     def forget(self, stream: Stream) -> bool:
         """Drop the subscriptions of a stream; returns whether there were any."""
@@ -231,6 +237,8 @@ class Consumers:
 
     def question(self, member: SingleActive, *, active: bool) -> None:
         """Ask the client to begin or to stop with a subscription."""
+        if self._has_ended:
+            return  # one after the other leaves its group
         self._drop_questions(member)  # of the two the newer one counts
         number = self._next_question
         self._next_question += 1
