@@ -290,8 +290,12 @@ class Log:
 
     @property
     def kept_from(self) -> int:
-        """First offset whose segment file is kept: `first_offset`, or before, until `expire`."""
-        return self._kept[0].base_offset
+        """First offset whose segment file is kept: `first_offset`, or before, until `expire`.
+
+        Any thread may ask.
+        """
+        shown = self.segments  # read first: what is hidden meanwhile is in one of the two
+        return (self._outlived or shown)[0].base_offset
 
     @property
     def _kept(self) -> list[Segment]:
@@ -546,9 +550,10 @@ class Log:
     def _hide(self, number: int) -> None:
         """Let readers find so many of the oldest segments no more."""
         if number:
-            hidden, self.segments = self.segments[:number], self.segments[number:]
+            hidden = self.segments[:number]
+            self._outlived += hidden  # before they leave the others, see `kept_from`
+            self.segments = self.segments[number:]
             self._count(hidden, -1)
-            self._outlived += hidden
 
     @property
     def outlived(self) -> list[Segment]:

@@ -694,7 +694,7 @@ class TieredStream:
         store, packed = self._parts.store, upload.packed
 
         def go_on(_size: int) -> None:  # in a thread: no list that may change meanwhile
-            if self._is_over(log) or log.segments[0].base_offset > upload.segment.base_offset:
+            if self._is_over(log) or log.kept_from > upload.segment.base_offset:
                 raise TierError(f"a segment of {self.name} is not needed any more")
 
         for suffix, file in packed.stored.files.items():

@@ -1,6 +1,7 @@
 """Somebody waits until the store has what was confirmed: it ends when it has, and not before."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -427,6 +428,30 @@ async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
             nursery.start_soon(drop)
             (found,) = (await upload(server, seconds=300)).streams
             assert found.next_offset < 240
+
+
+async def test_what_readers_see_no_more_is_no_fault_of_the_upload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A segment outlives its limits while it is on its way; its file is kept as yet."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        async with server.host.find("s").opened() as log:
+            hidden = []
+
+            def hide(call: Call) -> None:
+                if call.key.endswith(".segment") and not hidden:
+                    log.policy = replace(log.policy, max_length_bytes=100)
+                    log.outlive(log.last_timestamp_ms or 0)
+                    hidden.extend(log.outlived)
+
+            store.before = hide
+            await publish(peer, 0, 12)
+            await passes(20)
+            assert hidden
+            assert log.first_offset == log.kept_from == 2 * SEGMENT
+    assert "not needed any more" not in caplog.text
 
 
 async def _stored_offsets(store: FakeStore) -> dict[bytes, int]:
