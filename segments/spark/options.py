@@ -23,6 +23,7 @@ from segments.selector import (
     parse_tags,
 )
 from segments.selector.dialects import Dialect
+from segments.selector.pushdown import is_spelled
 from segments.spark.plan import ChunkCriteria
 from segments.times import whole_ms
 
@@ -145,11 +146,18 @@ class Options:
 
     def _matcher(self, pushed: Pushdown) -> ChunkMatcher | None:
         if self.filter_values is not None:
+            unfiltered = self.match_unfiltered or self._has_numbers_without_value()
             try:
-                return ChunkMatcher(self.filter_values, match_unfiltered=self.match_unfiltered)
+                return ChunkMatcher(self.filter_values, match_unfiltered=unfiltered)
             except ValueError as error:
                 raise OptionError(f"filterValues: {error}; use matchUnfiltered") from error
         return None if pushed.is_empty else matcher_of(pushed)
+
+    def _has_numbers_without_value(self) -> bool:
+        """Whether a number that is asked for by its text may stand in a filter as no value."""
+        if self.filter_property is None or self.filter_contract == "strict":
+            return False
+        return any(map(is_spelled, self.filter_values or ()))
 
 
 def read_options(given: Mapping[str, str]) -> Options:

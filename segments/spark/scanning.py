@@ -33,6 +33,7 @@ def scan(  # noqa: PLR0913 - each may be left out
     values: Sequence[str | bytes] | None = None,
     value_property: str | None = None,
     match_unfiltered: bool = False,
+    filter_contract: str = "lenient",
     sql: str | None = None,
     tags: str | None = None,
     columns: Sequence[str] | None = None,
@@ -55,9 +56,12 @@ def scan(  # noqa: PLR0913 - each may be left out
             column, of strings unless `properties` declares another type. The stream's further
             filter properties may follow it, as in "region,kind", for `sql`. A number or a boolean
             counts as its JSON text, 5, 2.5, true; in a column of strings it is null, which a
-            warning says where the first chunks hold one. Without it all messages of the chunks
-            come that may hold one of the values.
+            warning says where the first chunks hold one, and chunks with messages without a
+            filter value are read for it. Without it all messages of the chunks come that may hold
+            one of the values.
         match_unfiltered: also messages without a filter value.
+        filter_contract: "strict" where the stream has that contract: a number has no filter value
+            there, and `sql` skips more chunks.
         sql: a SQL92 selector; just the messages that it selects come.
         tags: a tag expression instead.
         columns: which ones, None for all; fewer are read faster.
@@ -86,6 +90,7 @@ def scan(  # noqa: PLR0913 - each may be left out
         "filterValues": None if values is None else values_text(values),
         "matchUnfiltered": match_unfiltered,
         "filterProperty": value_property,
+        "filterContract": filter_contract,
         "sql": sql,
         "tags": tags,
         "columns": ",".join(columns) if columns else None,
