@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Protocol
+from uuid import uuid4
 
 from segments.errors import FLUSH, StorageError, read_error
 
@@ -81,6 +82,20 @@ class Disk(Protocol):
 
     def sync_folder(self, folder: str) -> None:
         """Return once the folder's entries are on the device."""
+
+    def boot(self) -> str:
+        """What tells this run of the machine from others, which find what was synced, no more.
+
+        It can be a part of a file's name.
+        """
+
+
+@cache
+def _boot() -> str:
+    """The boot id of Linux; elsewhere another one for each process, which is on the safe side."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return str(uuid4())
 
 
 @contextmanager
@@ -233,3 +248,6 @@ class OsDisk:
                 os.fsync(fd)
         finally:
             _close(fd)
+
+    def boot(self) -> str:  # noqa: D102 - see Disk
+        return _boot()

@@ -96,6 +96,15 @@ class StorageError(SegmentsError):
         self.__cause__ = cause
 
 
+class CheckpointDueError(StorageError):
+    """So many offsets were given out that a flush with a checkpoint has to come first."""
+
+    def __init__(self, path: str) -> None:
+        reason = "more offsets are given out than a checkpoint may be behind"
+        super().__init__("append to", path, OSError(errno.EAGAIN, reason))
+        self.shortage, self.args = "a checkpoint is due", (f"cannot append to {path}: {reason}",)
+
+
 class UnreadableError(FormatError, StorageError):
     """The device cannot give back some bytes of a file.
 

@@ -12,6 +12,7 @@ from segments.checkpoint import write_checkpoint
 from segments.codec import FILE_HEADER_SIZE, Checkpoint
 from segments.disk import Disk, File
 from segments.errors import StorageError
+from segments.gaps import OFFSET_GAP
 from segments.journal import Journal, Rewrite
 from segments.recovery_steps import Plan
 from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
@@ -19,6 +20,7 @@ from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
 # How much may follow a checkpoint: what has to be read through after a crash, a tenth of a second.
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_CHUNKS = 4_096
+CHECKPOINT_OFFSETS = OFFSET_GAP // 2  # given out beyond it, see gaps.py
 MOST_SEALED = 16
 
 
@@ -167,6 +169,7 @@ class FlushState:
     Attributes:
         held: what readers do not see before it is flushed.
         sealed: segments that were sealed since the last flush, and their files.
+        sure_offset: that of the checkpoint on the device; offsets before it are never used again.
     """
 
     def __init__(self, writer: SegmentWriter, plan: Plan, *, epoch: int) -> None:
@@ -184,6 +187,7 @@ class FlushState:
         self._has_new_names = not (plan.knows_newest and plan.has_life)
         # The checkpoint.
         self._checkpoint, self._is_written = plan.checkpoint, True
+        self.sure_offset = 0 if plan.checkpoint is None else plan.checkpoint.next_offset
         self._counted_from = (writer.size, writer.num_chunks)
         self._indexes: dict[str, None] = {}
         self._epoch = plan.last_epoch
@@ -234,8 +238,14 @@ class FlushState:
         return (
             bool(self.sealed or self._found)
             or is_large
+            or self.is_far_ahead
             or self._writer.num_chunks - num_chunks >= CHECKPOINT_CHUNKS
         )
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Many offsets have been given out that the checkpoint on the device does not have."""
+        return self._writer.next_offset - self.sure_offset >= CHECKPOINT_OFFSETS
 
     def next_checkpoint(
         self, first_offset: int, *, has_tracking: bool, only_sealed: bool
@@ -327,6 +337,7 @@ class FlushState:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
             self._checkpoint, self._is_written = flush.checkpoint, True
+            self.sure_offset = flush.checkpoint.next_offset
             for path in flush.indexes:
                 self._indexes.pop(path, None)
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]

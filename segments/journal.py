@@ -319,6 +319,7 @@ def tracking_in(content: bytes, next_offset: int) -> Tracking:
             tracking = Tracking.from_snapshot(blocks, before=next_offset)
         else:
             tracking.apply(blocks, record.next_offset)
+    tracking.cut_offsets(next_offset)
     return tracking
 
 

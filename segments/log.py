@@ -20,13 +20,14 @@ from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, OsDisk
-from segments.errors import StorageError, UndecidedError, UnreadableError
+from segments.errors import CheckpointDueError, StorageError, UndecidedError, UnreadableError
 from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.flush import MOST_SEALED, Flush, FlushState
+from segments.gaps import OFFSET_GAP, Gap, Gaps
 from segments.journal import Journal
-from segments.marks import LIFE, new_life, put_mark
-from segments.offset_lookup import Position, find
+from segments.marks import AHEAD, LIFE, new_life, put_mark
+from segments.offset_lookup import Position, find, segment_holding
 from segments.offsets import OffsetSpec
 from segments.policy import (
     DEFAULT_SEGMENT_BYTES,
@@ -84,9 +85,7 @@ def _open_writer(disk: Disk, folder: str, plan: Plan) -> SegmentWriter:
     """The writer of the newest segment, or of a new one where nothing may be appended to that."""
     if plan.has_tail:
         return SegmentWriter.resume(plan.segments[-1])
-    # Offsets of lost records are not used again.
-    base = plan.segments[-1].next_offset if plan.segments else plan.next_offset
-    return SegmentWriter.create(disk, folder, base)
+    return SegmentWriter.create(disk, folder, plan.new_base)
 
 
 class Written(NamedTuple):
@@ -100,6 +99,12 @@ class Written(NamedTuple):
     messages: int
     chunks: int
     size: int
+
+
+def _between(segments: Sequence[Segment]) -> list[Gap]:
+    """The gaps between segments that follow each other."""
+    pairs = pairwise(segments)
+    return [Gap.between(one.next_offset, following.base_offset) for one, following in pairs]
 
 
 class Log:
@@ -117,6 +122,7 @@ class Log:
         filter_demand: which filter values consumers ask for.
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
+        gaps: offsets in it that no message has.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
         life: of the stream, from its creation to its deletion: tells its offsets from those of
@@ -150,6 +156,10 @@ class Log:
             self.segments.append(writer.segment)
         self._sealed_size = self._sealed_chunks = self._num_cold = self._num_stored = 0
         self._count(self.segments[:-1])
+        self.gaps = Gaps(_between(self.segments))
+        if plan.gap:
+            self.gaps = self.gaps.and_more([Gap(plan.ends_at, self.segments[-1].base_offset)])
+        self._is_marked = disk.boot() in plan.boots
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
@@ -173,7 +183,7 @@ class Log:
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = journal
         self.tracking, notes = restore_tracking(
-            journal, self.segments, plan.checkpoint, salvages=plan.salvages
+            journal, self.segments, plan.checkpoint, plan.ends_at, salvages=plan.salvages
         )
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
@@ -247,6 +257,9 @@ class Log:
         if life is not None and not plan.has_life:
             plan.life = plan.life or life or new_life()
             put_mark(disk, folder, LIFE, plan.life)
+            if not (plan.has_files or commits_on_flush):  # where it takes no sync of its own
+                put_mark(disk, folder, AHEAD, disk.boot())
+                plan.boots = [disk.boot()]
         with ExitStack() as opened:  # what fails behind them must not keep their descriptors
             writer = _open_writer(disk, folder, plan)
             opened.callback(writer.close)
@@ -263,10 +276,21 @@ class Log:
                 commits_on_flush=commits_on_flush,
             )
             log.flush(with_checkpoint=True)
+            log._forget_crash(plan)
             if plan.salvages:
                 disk.remove(str(PurePath(folder, recovery.SALVAGE_NAME)))
             opened.pop_all()
         return log
+
+    def _forget_crash(self, plan: Plan) -> None:
+        """What a crash has left, and what has been seen to, is on the device."""
+        here = self._disk.boot()
+        with suppress(StorageError):  # the next opening sees to it once more
+            if plan.empty is not None:
+                plan.empty.remove()
+            for boot in plan.boots:
+                if boot != here or self.commits_on_flush:
+                    self._disk.remove(str(PurePath(self.folder, AHEAD + boot)))
 
     @property
     def next_offset(self) -> int:
@@ -396,6 +420,7 @@ class Log:
                 appended nevertheless.
         """
         self.check_obstacle()
+        self.mark()
         self._now_ms = now_ms
         if self._last_timestamp_ms - now_ms > MOST_AHEAD_MS:
             self._believe(now_ms)
@@ -411,9 +436,33 @@ class Log:
             chunk = builder.encode(
                 chunk_id=chunk_id, timestamp_ms=timestamp_ms, epoch=self.epoch, policy=self.policy
             )
+            if chunk.header.next_offset - self._state.sure_offset > OFFSET_GAP:
+                self._write(group)
+                self._await_checkpoint()
             group.append((chunk, builder))
             chunk_id = chunk.header.next_offset
         self._write(group)
+
+    def _await_checkpoint(self) -> None:
+        """Give out no more offsets than a gap makes up for, see gaps.py."""
+        self._obstacle = CheckpointDueError(self._writer.segment.path())
+        raise self._obstacle
+
+    @property
+    def awaits_mark(self) -> bool:
+        """The next `append` syncs a folder, unless `mark` is called before."""
+        return not (self._is_marked or self.commits_on_flush)
+
+    def mark(self) -> None:
+        """Note on the device that readers may see what is not there yet. May run in a thread.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if self.awaits_mark:
+            put_mark(self._disk, self.folder, AHEAD, self._disk.boot())
+            self._disk.sync_folder(self.folder)
+            self._is_marked = True
 
     def _believe(self, now_ms: int) -> None:
         """The clock was ahead: go on in a segment whose times increase by themselves."""
@@ -683,8 +732,10 @@ class Log:
             insort(segments, segment, key=_base_offset)
         for base in bases.union(map(_base_offset, new)):  # where others meet than before
             at = bisect_left(segments, base, key=_base_offset)
-            for segment, following in pairwise(segments[max(0, at - 1) : at + 2]):
+            near = segments[max(0, at - 1) : at + 2]
+            for segment, following in pairwise(near):
                 segment.reaches_to(following.base_offset)
+            self.gaps = self.gaps.and_more(_between(near))
         self.segments = [*segments, self._writer.segment]
         self._num_cold = self._num_stored = 0
         self._count(gone, -1)
@@ -791,9 +842,8 @@ class Log:
         return find(self.segments, spec)
 
     def segment_holding(self, offset: int) -> Segment:
-        """The segment with `offset`, or the first one after it when that is gone."""
-        number = bisect_right(self.segments, offset, key=_base_offset) - 1
-        return self.segments[max(number, 0)]
+        """The segment with `offset`, or the first one after it where none has it."""
+        return segment_holding(self.segments, offset)
 
     def request_index(self, segment: Segment) -> None:
         """Ask for the filter index of this segment, with which a reader could skip chunks.
@@ -866,7 +916,7 @@ class Log:
     @property
     def needs_upkeep(self) -> bool:
         """A flush in the background would be good even if nobody asks for safety."""
-        return self.has_unflushed_seals or self._journal.is_large
+        return self.has_unflushed_seals or self._journal.is_large or self._state.is_far_ahead
 
     @property
     def awaits_flush(self) -> bool:
@@ -892,6 +942,8 @@ class Log:
         if self._writer.failed is not None:
             raise self._writer.failed
         state, journal = self._state, self._journal
+        only_sealed = only_sealed and not state.is_far_ahead
+        with_checkpoint = with_checkpoint or self._obstacle is not None
         rewrite = journal.rewrite(self.tracking, self.committed_offset)
         checkpoint = None
         if with_checkpoint or state.wants_checkpoint:
@@ -972,6 +1024,9 @@ class Log:
                     self.write_tracking()
                 finally:  # messages first of all
                     self.flush(with_checkpoint=True)
+                if self._is_marked:
+                    with suppress(StorageError):  # there will be a gap, which does no harm
+                        self._disk.remove(str(PurePath(self.folder, AHEAD + self._disk.boot())))
         finally:
             self.abandon()
 

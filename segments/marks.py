@@ -2,6 +2,9 @@
 
 life-ID     the life of the stream: from its creation to its deletion. One that is deleted and
             created again has another. The store knows the stream under the same id.
+ahead-BOOT  readers may have seen messages that were not on the device when the machine went down
+            in whose run BOOT it was made, or RESTORED: the log goes on behind a gap then, see
+            gaps.py. It goes with an orderly end.
 tier-ID     the store has something of it, so that there has to be a copy of its manifest, see
             tier/local_copy.py
 """
@@ -15,6 +18,8 @@ from pathlib import PurePath
 from segments.disk import Disk
 
 LIFE = "life-"
+AHEAD = "ahead-"
+RESTORED = "restored"  # in the place of BOOT: all that there was is what a store has
 STORED = "tier-"
 _NUMBER_DIGITS, _NUMBERS = 16, 1 << 63
 _HEX = re.compile(r"[0-9a-f]+")
@@ -26,12 +31,14 @@ def marked(names: Iterable[str], kind: str) -> list[str]:
 
 
 def put_mark(disk: Disk, folder: str, kind: str, what: str) -> None:
-    """Make a mark, which is not there; the folder is to be synced afterwards.
+    """Make a mark where there is none; the folder is to be synced afterwards.
 
     Raises:
         StorageError: the system refused.
     """
-    disk.create(str(PurePath(folder, kind + what))).close()
+    name = kind + what
+    if name not in disk.list(folder):
+        disk.create(str(PurePath(folder, name))).close()
 
 
 def new_life() -> str:

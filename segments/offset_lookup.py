@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from segments.chunk_search import (
@@ -12,6 +13,8 @@ from segments.chunk_search import (
 )
 from segments.offsets import OffsetSpec, Start
 from segments.segment import Segment
+
+_base_offset = attrgetter("base_offset")
 
 
 class Position(NamedTuple):
@@ -56,9 +59,21 @@ def _end(segments: Sequence[Segment]) -> Position:
 def _find_offset(segments: Sequence[Segment], offset: int) -> Position:
     if offset >= segments[-1].next_offset:
         return _end(segments)
-    number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-    segment = segments[max(number, 0)]
+    segment = segment_holding(segments, offset)
     return _position(segment, chunk_holding(segment, offset))
+
+
+def segment_holding(segments: Sequence[Segment], offset: int) -> Segment:
+    """The segment with `offset`, or the first one after it where none has it; the last at the end.
+
+    Args:
+        segments: of the stream, at least one.
+        offset: the offset.
+    """
+    number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+    if offset >= segments[number].next_offset:  # in a gap behind it, or at the end
+        number = min(number + 1, len(segments) - 1)
+    return segments[number]
 
 
 def _position(segment: Segment, place: Place) -> Position:

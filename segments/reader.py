@@ -27,6 +27,7 @@ from segments.disk import File, Readable
 from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
 from segments.filter_index import next_match
 from segments.format_constants import USER
+from segments.gaps import num_lost
 from segments.log import Log
 from segments.offset_lookup import Position
 from segments.offsets import at_offset
@@ -363,7 +364,7 @@ class Reader:
                 segment = self._log.segment_holding(segment.next_offset)
 
     def _lose_until(self, offset: int) -> None:
-        self.counts.lost_records += offset - self.next_offset
+        self.counts.lost_records += num_lost(self.next_offset, offset)
         self.next_offset = offset
 
     def _skip_by_index(self, matcher: ChunkMatcher) -> bool:

@@ -27,8 +27,9 @@ make the files so (recovery_steps.py). The checkpoint says how much was on the d
   is kept, with zeros in the place of what cannot be read.
 * A segment that the copy of the manifest names, and whose file is not there, is cold: the store has
   it, and what is beside it stays. Nothing is appended to it.
-* Offsets are never used twice: an empty newest segment keeps the base offset in its name, and
-  what the checkpoint covered and is now missing leaves a gap.
+* Offsets are never used twice: an empty newest segment keeps the base offset in its name, what the
+  checkpoint covered and is now missing is left out, and where readers may have seen more than that
+  before the machine went down, the log goes on behind a gap (gaps.py).
 """
 
 import itertools
@@ -41,7 +42,8 @@ from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
 from segments.errors import CorruptError, FormatError, LostCopyError, UnreadableError
-from segments.marks import LIFE, marked
+from segments.gaps import OFFSET_GAP, RESTORE_GAP, end_before, num_lost
+from segments.marks import AHEAD, LIFE, RESTORED, marked
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
@@ -96,7 +98,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     suffixes = files_by_base(names)
     plan.manifest = _manifest(disk, folder, names)
     lives = marked(names, LIFE)
-    plan.has_life = bool(lives)
+    plan.has_files, plan.has_life = bool(names), bool(lives)
     if plan.manifest is not None:
         lives = lives or [plan.manifest.stream.creation]
     plan.life = max(lives, default="")
@@ -115,13 +117,31 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
         begins_at = max(begins_at, plan.checkpoint.first_offset)
-        _check_newest(plan, folder, gone - _unfinished(names), range(begins_at, newest))
+        _check_newest(plan, disk, folder, gone - _unfinished(names), range(begins_at, newest))
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
     _grow_again(plan, suffixes)
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
+    plan.ends_at = plan.segments[-1].next_offset if plan.segments else plan.next_offset
+    plan.boots = marked(names, AHEAD)
+    if any(boot != disk.boot() for boot in plan.boots):
+        _go_on_behind_gap(plan)
     return plan
+
+
+def _go_on_behind_gap(plan: Plan) -> None:
+    """Readers may have seen more than is left of it."""
+    plan.gap = RESTORE_GAP if RESTORED in plan.boots else OFFSET_GAP
+    if plan.segments and _is_empty(plan.segments[-1]):
+        plan.empty = plan.segments.pop()
+        plan.next_offset = max(plan.next_offset, plan.empty.base_offset)
+        if plan.segments:
+            plan.ends_at = plan.segments[-1].next_offset
+
+
+def _is_empty(segment: Segment) -> bool:
+    return segment.cold is None and not segment.num_chunks and not segment.damage
 
 
 def _manifest(disk: Disk, folder: str, names: Collection[str]) -> Manifest | None:
@@ -187,15 +207,26 @@ def _unfinished(names: Collection[str]) -> set[int]:
     return set(files_by_base(copies))
 
 
-def _check_newest(plan: Plan, folder: str, gone: Collection[int], where: range) -> None:
+def _check_newest(plan: Plan, disk: Disk, folder: str, gone: Collection[int], where: range) -> None:
     """Raise LostCopyError where the manifest is older than files of segments that became cold.
 
     An index alone is also left by a kill while the segment behind all others was created. That is
-    not in `where`, since the newest segment is never cold.
+    not in `where`, since the newest segment is never cold. Or while an empty one was removed.
     """
-    if plan.manifest is not None and any(base in where for base in gone):
+    if plan.manifest is not None and any(
+        base in where and not _is_empty_file(disk, file_path(folder, base, INDEX_SUFFIX))
+        for base in gone
+    ):
         path = str(PurePath(folder, MANIFEST_FILE))
         raise LostCopyError(path, "is an older one", plan.manifest.stream.creation)
+
+
+def _is_empty_file(disk: Disk, path: str) -> bool:
+    file = disk.open(path, writable=False)
+    try:
+        return file.size() <= codec.FILE_HEADER_SIZE
+    finally:
+        file.close()
 
 
 def _cold(manifest: Manifest | None, found: dict[int, set[str]]) -> dict[int, StoredSegment]:
@@ -241,8 +272,7 @@ def _examine_all(
 ) -> None:
     cache = TierCache(disk=disk)  # that has nothing
     if plan.checkpoint is not None and bases and bases[0] > first:
-        path = file_path(folder, first, SEGMENT_SUFFIX)
-        plan.losses.append(Loss(path, 0, "the file is missing", first, bases[0] - first))
+        _add_missing(plan, folder, first, first, bases[0])
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
         if base in cold:
             assert plan.manifest is not None  # noqa: S101 - it names the segment
@@ -254,6 +284,8 @@ def _examine_all(
         plan.segments.append(scanner.examine(plan, next_base, trust_index=trust_indexes))
         if KEYS_SUFFIX not in suffixes[base]:
             plan.segments[-1].key_state = KeyState.KNOWN
+        if next_base is not None and next_base > base and not num_lost(base, next_base):
+            _drop_empty(plan, suffixes)
         if scanner.is_end:
             reason = f"it follows offset {scanner.segment.next_offset}, where the log ends"
             plan.steps += [
@@ -266,27 +298,48 @@ def _examine_all(
             break
 
 
+def _drop_empty(plan: Plan, suffixes: dict[int, set[str]]) -> None:
+    """The segment that was looked at last goes if nothing was ever stored between two gaps."""
+    segment = plan.segments[-1]
+    if _is_empty(segment):
+        del plan.segments[-1]
+        plan.unflushed = [one for one in plan.unflushed if one is not segment]
+        plan.steps += [
+            Remove(segment.path(suffix), "it is empty, and the log goes on behind a gap")
+            for suffix in SUFFIXES
+            if suffix in suffixes[segment.base_offset]
+        ]
+
+
+def _add_missing(plan: Plan, folder: str, base: int, first: int, following: int) -> None:
+    """The segment at `base` is missing, and with it what was from `first` to `following`."""
+    lost = num_lost(first, following)
+    if lost:
+        path = file_path(folder, base, SEGMENT_SUFFIX)
+        plan.losses.append(Loss(path, 0, "the file is missing", first, lost))
+
+
 def _keep_offsets(plan: Plan, checkpoint: Checkpoint, folder: str) -> None:
     """Report the offsets as lost between the end of the log and where the checkpoint had it."""
     wanted = checkpoint.next_offset
     plan.next_offset = max(plan.next_offset, wanted)
     plan.last_epoch = max(plan.last_epoch, checkpoint.epoch)
     if not plan.segments:
-        first = checkpoint.first_offset
-        path = file_path(folder, checkpoint.segment, SEGMENT_SUFFIX)
-        if wanted > first:
-            plan.losses.append(Loss(path, 0, "the file is missing", first, wanted - first))
+        _add_missing(plan, folder, checkpoint.segment, checkpoint.first_offset, wanted)
         return
     last = plan.segments[-1]
-    if last.next_offset < wanted:
-        damage = Damage(last.size, last.size, last.next_offset, wanted)
+    if last.next_offset >= wanted:
+        return
+    plan.is_ended = True
+    end = end_before(last.next_offset, wanted)
+    if end > last.next_offset:
+        damage = Damage(last.size, last.size, last.next_offset, end)
         place, reason = (last.path(), last.size), f"it ends at offset {last.next_offset}"
         if last.base_offset < checkpoint.segment:
             place = (file_path(folder, checkpoint.segment, SEGMENT_SUFFIX), 0)
             reason = "the file is missing"
-        plan.losses.append(Loss(*place, reason, last.next_offset, wanted - last.next_offset))
+        plan.losses.append(Loss(*place, reason, last.next_offset, end - last.next_offset))
         last.damage[damage.position] = damage
-        last.next_offset = wanted
+        last.next_offset = end
         content = codec.encode_damage(last.damage.values())
         plan.steps.append(Replace(last.path(DAMAGE_SUFFIX), content, "the segment is damaged"))
-        plan.is_ended = True

@@ -5,6 +5,7 @@ beside it.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeAlias
@@ -181,6 +182,10 @@ class Plan:
         losses: what cannot be read any more, where it was not known before.
         last_epoch: highest epoch that was seen, 0 without chunks.
         next_offset: the first offset that was never used, as far as the checkpoint knows.
+        ends_at: behind the last message that is there, or was and is reported as lost.
+        gap: how far behind that the log goes on, see gaps.py; 0 where that is where it ends.
+        empty: a newest segment that nothing is in and that the gap follows; to be removed once the
+            segment behind the gap is on the device.
         checkpoint: as it was found, None without one.
         checkpoint_fault: why it cannot be used; empty when it can, or is missing.
         unflushed: segments that may not be on the device as they are.
@@ -188,7 +193,9 @@ class Plan:
         salvages: an operator wants what can be read to be kept, and the rest given up.
         manifest: the copy of what a store has; None without one.
         life: of the stream; empty where nothing says so.
+        has_files: it is not new.
         has_life: there is a mark that says it.
+        boots: of marks that readers may have seen what was not on the device; see marks.py.
     """
 
     segments: list[Segment]
@@ -203,12 +210,22 @@ class Plan:
     salvages: bool = False
     manifest: Manifest | None = None
     life: str = ""
+    has_files: bool = False
     has_life: bool = False
+    boots: Sequence[str] = ()
+    ends_at: int = 0
+    gap: int = 0
+    empty: Segment | None = None
 
     @property
     def has_tail(self) -> bool:
         """There is a newest segment, and the log goes on in it."""
-        return bool(self.segments) and not self.is_ended
+        return bool(self.segments) and not (self.is_ended or self.gap)
+
+    @property
+    def new_base(self) -> int:
+        """The base offset of a new segment; offsets of lost messages are not used again."""
+        return max(self.next_offset, self.ends_at) + self.gap
 
     @property
     def knows_newest(self) -> bool:
@@ -217,7 +234,7 @@ class Plan:
         A process that ends behind the creation of a segment leaves a name that a power failure
         can still take away.
         """
-        if self.checkpoint is None or not self.segments or self.is_ended:
+        if self.checkpoint is None or not self.has_tail:
             return False
         return self.checkpoint.segment == self.segments[-1].base_offset
 

@@ -25,6 +25,7 @@ from segments.codec import (
 from segments.disk import Disk, File, Readable
 from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
+from segments.gaps import end_before
 from segments.index import Index, record_position
 from segments.tier.cache import CachedSegment, ColdError, TierCache
 from segments.tier.keys import StreamKey
@@ -208,11 +209,12 @@ class Segment:
         return mine == (stored.num_chunks, stored.first_timestamp_ms, stored.last_timestamp_ms)
 
     def reaches_to(self, next_base: int) -> None:
-        """The next segment begins here; offsets between its end and that are lost."""
-        if next_base > self.next_offset:
-            damage = Damage(self.size, self.size, self.next_offset, next_base)
+        """The next segment begins here; offsets between its end and that are lost, or a gap."""
+        end = end_before(self.next_offset, next_base)
+        if end > self.next_offset:
+            damage = Damage(self.size, self.size, self.next_offset, end)
             self.damage[damage.position] = damage
-            self.next_offset = next_base
+            self.next_offset = end
 
     def make_cold(self, cold: CachedSegment) -> None:
         """From now on it is read from the store; who reads it already keeps its file."""

@@ -13,6 +13,8 @@ which offset it has to end (`following`, what the next segment begins with):
     this segment             the one          up to its position next name         no
     an earlier segment       behind it        the file header    next name         no
 
+Where it stops short of `following` by whole gaps (gaps.py), nothing is missing.
+
 What is durable is never cut: a chunk in it that cannot be read is damage, which readers step over,
 and the log goes on behind it. What is not durable ends at the first chunk that cannot be read, and
 the log ends there with it (`is_end`). A sealed segment that stops short of `following` has lost its
@@ -51,6 +53,7 @@ from segments.errors import (
     UnreadableError,
     VersionError,
 )
+from segments.gaps import end_before
 from segments.index import Index, is_of_chunk, record_position, whole_records
 from segments.recovery_steps import Cut, Loss, Plan, Remove, Replace, WriteHeader
 from segments.segment import (
@@ -267,7 +270,8 @@ class SegmentScanner:
         known = self._known.get(found_end)
         if known is not None:
             found_end, found_next = known.end, known.next_offset
-        if (found_end, found_next) != (end, next_offset):
+        is_end = next_offset is not None and found_next == end_before(found_next, next_offset)
+        if found_end != end or not is_end:
             return False
         self.epoch = header.epoch
         segment.size, segment.next_offset = found_end, found_next
@@ -313,7 +317,9 @@ class SegmentScanner:
                 self._add_damage(plan, *resumed, str(error))
             else:
                 self._accept(header)
-        if following is not None and segment.next_offset != following:
+        if following is not None and segment.next_offset != end_before(
+            segment.next_offset, following
+        ):
             if segment.size < durable or bounds.is_sealed:
                 self._add_gap(plan, following)
             else:
@@ -322,8 +328,9 @@ class SegmentScanner:
     def _end_at_damage(self, plan: Plan, size: int, following: int | None, reason: str) -> None:
         """Nothing that was on the device can be read from here on."""
         checkpoint = self._checkpoint
-        next_offset = following
-        if next_offset is None:
+        if following is not None:
+            next_offset = end_before(self.segment.next_offset, following)
+        else:
             assert checkpoint is not None  # noqa: S101 - nothing is sure of the newest without
             next_offset = max(checkpoint.next_offset, self.segment.next_offset)
             plan.is_ended = True
@@ -407,7 +414,8 @@ class SegmentScanner:
             f"it ends at offset {segment.next_offset}, the next one begins at {next_offset}: it "
             f"was cut, or {missing} is missing"
         )
-        self._add_damage(plan, segment.size, next_offset, reason)
+        end = end_before(segment.next_offset, next_offset)
+        self._add_damage(plan, segment.size, end, reason)
 
     def _add_damage(self, plan: Plan, end: int, next_offset: int, reason: str) -> None:
         segment = self.segment

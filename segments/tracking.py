@@ -107,6 +107,20 @@ class Tracking:
         for reference in [name for name, at in self._offsets.items() if at < first_offset]:
             del self._offsets[reference]
 
+    def cut_offsets(self, next_offset: int) -> bool:
+        """Let no stored offset be behind the last message; whether one was.
+
+        What the consumer has seen there is gone, and other messages may come in its place. Where
+        there never was a message before `next_offset`, it is as if nothing was stored.
+        """
+        behind = [name for name, at in self._offsets.items() if at >= next_offset]
+        for name in behind:
+            if next_offset:
+                self._offsets[name] = next_offset - 1
+            else:
+                del self._offsets[name]
+        return bool(behind)
+
     def snapshot_blocks(self) -> list[Block]:
         """Everything, for a snapshot."""
         blocks = [
@@ -149,8 +163,7 @@ def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
         next_offset: the offset.
         before: what chunks before it say, as far as they were looked at.
         now: a snapshot of what is known now: stored offsets, and sequences of publishers that have
-            sent nothing since. Of an offset behind the end, the end is kept: other messages come
-            there, and the consumer has not seen them.
+            sent nothing since.
     """
     found: dict[bytes, Block] = {}
     for block in (*before.snapshot_blocks(), *now):
@@ -161,12 +174,11 @@ def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
             continue
         if known is None or (known.chunk_id or 0) <= block.chunk_id:
             found[block.id] = block
-    last = max(0, next_offset - 1)
-    offsets = [
-        block._replace(value=min(block.value, last)) for block in now if block.kind == OFFSET
-    ]
+    offsets = (block for block in now if block.kind == OFFSET)
     sequences = sorted(found.values(), key=lambda block: block.chunk_id or 0)
-    return Tracking.from_snapshot([*(b for b in sequences if b.kind == SEQUENCE), *offsets])
+    tracking = Tracking.from_snapshot([*(b for b in sequences if b.kind == SEQUENCE), *offsets])
+    tracking.cut_offsets(next_offset)
+    return tracking
 
 
 def _trim(references: dict[bytes, _Value], limit: int) -> None:

@@ -19,7 +19,8 @@ _ENTRY_HEAD_SIZE = 4  # a tracking chunk that osiris wrote is one simple entry
 def restore_tracking(
     journal: Journal,
     segments: Sequence[Segment],
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint | None,
+    ends_at: int,
     *,
     salvages: bool = False,
 ) -> tuple[Tracking, tuple[str, ...]]:
@@ -30,14 +31,14 @@ def restore_tracking(
             chunks, and makes sure of one that a killed process may have left.
         segments: the stream's, in order.
         checkpoint: the stream's, None without one.
+        ends_at: behind the last message that is there; no stored offset is behind that.
         salvages: leave out what the device refuses to read.
 
     Raises:
         UnreadableError: the device refuses to read a chunk.
         StorageError: the system refused to read.
     """
-    committed_offset = segments[-1].next_offset
-    restorer = _Restorer(committed_offset, salvages=salvages)
+    restorer = _Restorer(ends_at, salvages=salvages)
     if checkpoint is not None and not checkpoint.has_tracking:
         restorer.replay_from = checkpoint.next_offset  # before it there is nothing
     for record in journal.records:
@@ -48,7 +49,8 @@ def restore_tracking(
             restorer.replay(segment)
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
-    if restorer.snapshot_was_ahead or (journal.fault is not None and not journal.exists):
+    has_cut = restorer.tracking.cut_offsets(ends_at)
+    if has_cut or restorer.snapshot_was_ahead or (journal.fault is not None and not journal.exists):
         journal.must_be_rewritten()
     journal.flush_unless(checkpoint)
     return restorer.tracking, tuple(restorer.notes)
@@ -74,12 +76,12 @@ class _NoDamage:
 
 
 class _Restorer:
-    def __init__(self, committed_offset: int, *, salvages: bool) -> None:
+    def __init__(self, ends_at: int, *, salvages: bool) -> None:
         self.tracking = Tracking()
         self.notes: list[str] = []
         self.replay_from = 0
         self.snapshot_was_ahead = False
-        self._committed_offset = committed_offset
+        self._ends_at = ends_at
         self._has_snapshot = False
         self._salvages = salvages
 
@@ -92,7 +94,7 @@ class _Restorer:
             return
         if not is_snapshot:
             self.tracking.apply(blocks, record.next_offset)
-        elif record.next_offset <= self._committed_offset:
+        elif record.next_offset <= self._ends_at:
             self.tracking = Tracking.from_snapshot(blocks)
             self.replay_from = record.next_offset
             self._has_snapshot = True
@@ -104,7 +106,7 @@ class _Restorer:
             # offsets the snapshot would look valid again.
             self.snapshot_was_ahead = True
             if not self._has_snapshot:
-                self.tracking = Tracking.from_snapshot(blocks, before=self._committed_offset)
+                self.tracking = Tracking.from_snapshot(blocks, before=self._ends_at)
             else:
                 self.tracking.apply((b for b in blocks if b.kind == OFFSET), record.next_offset)
 

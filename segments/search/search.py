@@ -134,7 +134,7 @@ class Search:
         self._cut: Cut | None = None
         self._chunk = NO_CHUNK, 0
         self._distrusted: set[Segment] = set()  # whose index files are wrong
-        self._end = log.committed_offset
+        self._end = log.gaps.before(log.committed_offset)
         self._low, self._high = 0, self._end
         if request.offset is not None:
             if request.newest:
@@ -168,7 +168,7 @@ class Search:
         if not log.first_offset <= token.chunk < log.committed_offset:
             return token.chunk == NO_CHUNK or token.chunk < log.first_offset
         segment = log.segment_holding(token.chunk)
-        if segment.damage:
+        if segment.damage or token.chunk < segment.base_offset:  # nothing is where it was
             return True
         place, header = _chunk_at(segment, token.chunk)
         return header is None or (
@@ -261,6 +261,7 @@ class Search:
         """The next segment of the range; None when there is none any more."""
         log = self._log
         if self._request.newest:
+            self._high = log.gaps.before(self._high)
             segment = log.segment_holding(self._high - 1)
             self._high = min(self._high, segment.next_offset)
         else:

@@ -22,6 +22,7 @@ from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.disk import File, OsDisk
 from segments.errors import CorruptError, FormatError, StorageError
 from segments.format_constants import USER
+from segments.gaps import end_before
 from segments.marks import LIFE, marked
 from segments.segment import (
     INDEX_SUFFIX,
@@ -344,11 +345,11 @@ class _Lister:
                 break
             if not self._take_one():
                 break
-        if self._next_base is not None and self._offset != self._next_base:
-            reason = f"ends at offset {self._offset}, the next segment begins at {self._next_base}"
-            self._add_gap(self._size, self._next_base, reason)
-        elif self._next_base is None:
+        if self._next_base is None:
             self._check_last()
+        elif (end := end_before(self._offset, self._next_base)) != self._offset:
+            reason = f"ends at offset {self._offset}, the next segment begins at {self._next_base}"
+            self._add_gap(self._size, end, reason)
         headers = np.concatenate([np.empty(0, HEADER_DTYPE), *self._headers])
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
         return self._listing(positions, headers)
@@ -438,7 +439,7 @@ class _Lister:
             return True
         self._fault = reason
         if self._next_base is not None:  # else torn, or being written: `_check_last` knows
-            self._add_gap(self._size, self._next_base, reason)
+            self._add_gap(self._size, end_before(self._offset, self._next_base), reason)
         return False
 
     def _add_gap(self, end: int, next_offset: int, reason: str) -> None:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from segments.gaps import end_before
 from segments.spark.columns import Column
 from segments.spark.inventory import Bounds, Listing, NotAStream, NothingYet, Stream
 from segments.spark.options import Options
@@ -209,9 +210,10 @@ def _check_cover(name: str, listings: list[Listing], first: int, last: int) -> N
     end = first
     # They are listed one by one, and some may have gone meanwhile.
     for base, next_offset in [*((one.base_offset, one.next_offset) for one in listings), (last, 0)]:
-        if end < min(base, last):
+        lost_to = min(end_before(end, base), last)
+        if end < lost_to:
             raise DataLost(
-                f"offsets {end} to {min(base, last) - 1} of stream {name} were "
+                f"offsets {end} to {lost_to - 1} of stream {name} were "
                 "removed by retention before they were read; start again with a new checkpoint, or "
                 "go on with what is left with the option failOnDataLoss=false"
             )

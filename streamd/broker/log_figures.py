@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from segments import FIRST, Log
+from segments.gaps import NO_GAPS, Gaps
 from segments.keys.schedule import KeyFigures
 
 
@@ -23,6 +24,7 @@ class LogFigures(NamedTuple):
             because there are so many; else 0.
         keys: of its key index; None where it has no key properties.
         life: see segments/marks.py; empty where it is not known.
+        gaps: offsets that no message has, see segments/gaps.py.
     """
 
     first_offset: int
@@ -39,6 +41,7 @@ class LogFigures(NamedTuple):
     raised_segment_bytes: int
     keys: KeyFigures | None = None
     life: str = ""
+    gaps: Gaps = NO_GAPS
 
     @classmethod
     def of(cls, log: Log) -> "LogFigures":
@@ -60,12 +63,18 @@ class LogFigures(NamedTuple):
             log.segment_bytes if log.segment_bytes > log.policy.max_segment_bytes else 0,
             KeyFigures.of(log),
             log.life,
+            log.gaps,
         )
 
     @property
     def num_messages(self) -> int:
         """Messages that are kept."""
-        return self.next_offset - self.first_offset
+        return self.gaps.num_between(self.first_offset, self.next_offset)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last message, which may be gone; -1 where there never was one."""
+        return self.gaps.before(self.next_offset) - 1
 
 
 def _oldest_ends_ms(log: Log) -> int | None:

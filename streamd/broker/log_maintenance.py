@@ -160,6 +160,22 @@ class LogMaintenance:
                 writer.write()
         return True
 
+    async def mark(self) -> None:
+        """Have the log note what it has to before its first message, see `Log.mark`."""
+        log = self._log
+        async with self._turn:
+            if self.is_stopped or log.is_closed:
+                return
+            try:
+                with trio.CancelScope(shield=True):
+                    await threads.in_thread(log.mark)
+            except StorageError as error:
+                if error.is_temporary:
+                    self._writer.wait_for(error)
+                else:
+                    self._fail(str(error))
+        self._goes_on()
+
     def _seal(self) -> None:
         try:
             self._log.seal()

@@ -174,6 +174,11 @@ class LogWriter:
         return self.state is WriterState.WAITING
 
     @property
+    def awaits_mark(self) -> bool:
+        """Something is queued that cannot be written before `LogMaintenance.mark`."""
+        return bool(self._queue) and self._log.awaits_mark
+
+    @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
         return self._queued_bytes > (0 if self.is_waiting else QUEUE_BYTES)
@@ -197,7 +202,7 @@ class LogWriter:
         Returns:
             Whether something was added to the log.
         """
-        if self._is_paused or self.state is WriterState.STOPPED:
+        if self._is_paused or self.awaits_mark or self.state is WriterState.STOPPED:
             return False
         before = self._log.next_offset
         has_written = False

@@ -172,9 +172,10 @@ class Searches:
         check()
         stream = host.find(name)
         asked = read_words(words, host.row(name).effective)
-        identity = mmh3.hash64(repr((host.name, name)).encode(), signed=False)[0]
         async with _Place(self), stream.opened() as log:
             check()
+            names = repr((host.name, name, log.life)).encode()
+            identity = mmh3.hash64(names, signed=False)[0]
             try:
                 limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
                 arguments = log, asked.request, identity, self._now_ms(), asked.after, limits

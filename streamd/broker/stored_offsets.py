@@ -41,7 +41,7 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
         if not stream.is_open:
             break  # deleted meanwhile
         log = stream.log
-        behind = max(0, log.committed_offset - max(offset + 1, log.first_offset))
+        behind = log.gaps.num_between(max(offset + 1, log.first_offset), log.committed_offset)
         seconds = _seconds_behind(log, offset + 1, now_ms()) if behind else 0.0
         name = reference.decode("utf-8", "backslashreplace")
         found.append(StoredOffset(name, offset, behind, seconds))

@@ -42,7 +42,15 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
-from segments import Log, OffsetSpec, Reader, SegmentsError, StorageError
+from segments import (
+    ChunkMatcher,
+    Log,
+    OffsetSpec,
+    Reader,
+    SegmentsError,
+    Start,
+    StorageError,
+)
 from segments.errors import FULL_DISK
 from segments.marks import new_life
 from segments.policy import LogPolicy
@@ -515,6 +523,28 @@ class Stream:
         """Its size, offsets and times; None while nobody has looked since the server's start."""
         return LogFigures.of(self._log) if self._log is not None else self._figures
 
+    def reader(self, start: OffsetSpec, matcher: ChunkMatcher | None) -> Reader:
+        """A reader of its log, which is open, for a consumer.
+
+        Args:
+            start: where to begin.
+            matcher: which chunks to hand out, None for all.
+
+        Raises:
+            ColdError: something has to be fetched before.
+            StorageError: it cannot be read.
+        """
+        reader = Reader(self.log, self.log.find(start), matcher)
+        asked = start.value if start.start is Start.OFFSET else 0
+        gap = self.log.gaps.around(asked)
+        if gap is not None and asked > gap.start:
+            logger.warning(
+                "stream %s: a consumer asks for offset %d; offsets %d to %d were given out before "
+                "a machine went down, and are lost: it begins with offset %d",
+                *(self.name, asked, gap.start, asked - 1, gap.end),
+            )
+        return reader
+
     def lag_seconds(self, reader: Reader, next_offset: int) -> float:
         """How old the first message is that a consumer has not reached; 0 when it has all.
 
@@ -691,6 +721,8 @@ class Stream:
             await self._work.wait()
             with self._services.rounds.open():
                 self._write()
+            if writer.awaits_mark and self._maintenance is not None:
+                await self._maintenance.mark()
             if self._waits_for_flush:
                 await self.flush()
             if writer.take_rolled():
@@ -743,7 +775,8 @@ class Stream:
             return  # closed or deleted within the round
         if writer.state is not WriterState.WAITING:  # then the task tries, now and then
             self._write()
-        if writer.has_rolled or writer.state is WriterState.WAITING or log.commits_on_flush:
+        is_waiting = writer.awaits_mark or writer.state is WriterState.WAITING
+        if is_waiting or writer.has_rolled or log.commits_on_flush:
             self._work.set()
 
     def _write(self) -> None:

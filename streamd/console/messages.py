@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from segments import Log, SegmentsError
 from segments.chunk_search import chunk_holding
 from segments.codec import ChunkHeader
+from segments.gaps import NO_GAPS
 from segments.message import MessageView
 from segments.message_json import plain_value
 from segments.search import FoundMessage, Page, SearchRequest
@@ -297,8 +298,10 @@ class MessagePages:
         first = known.first_offset if known else 0
         if form.start == OFFSET and not form.is_live:
             first = max(first, _offset(form.offset.replace(",", "").replace("_", "")))
-        extent = max(1, page.end - first)
-        done = 1 - min(1.0, len(page.left) / extent)
+        gaps = known.gaps if known else NO_GAPS
+        extent = max(1, gaps.num_between(first, page.end))
+        left = gaps.num_between(page.left.start, page.left.stop)
+        done = 1 - min(1.0, left / extent)
         return Found(rows, figures, page, outcome, done)
 
     async def _snippets(
@@ -337,12 +340,19 @@ class MessagePages:
     async def _why_not(self, host: VirtualHost, name: Name, offset: int) -> str:
         async with host.find(name).opened() as log:
             first, end = log.first_offset, log.committed_offset
-        if first == end:
+            last, gap = log.gaps.before(end) - 1, log.gaps.around(offset)
+            is_empty = log.is_empty
+        if is_empty:
             return "the stream is empty"
         if offset >= end:
-            return f"there is no message {offset:,} yet, the newest is {end - 1:,}"
+            return f"there is no message {offset:,} yet, the newest is {last:,}"
         if offset < first:
             return f"message {offset:,} was removed, the oldest is {first:,}"
+        if gap is not None:
+            return (
+                f"no message has offset {offset:,}: a machine went down, and the message behind "
+                f"{gap.start - 1:,} is {gap.end:,}"
+            )
         return f"message {offset:,} is damaged, the server's log says more"
 
     async def _one(self, request: Request) -> Response:
@@ -358,7 +368,7 @@ class MessagePages:
         names = filter_properties(host.row(name).effective)
         header = None
         async with host.find(name).opened() as log:
-            is_last = offset == log.committed_offset - 1
+            is_last = offset == log.gaps.before(log.committed_offset) - 1
             try:
                 header = await host.find(name).patiently(
                     _chunk_of, log, message.chunk, seconds=PATIENT_SECONDS

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from segments.gaps import Gaps
 from segments.segment import Segment
 
 WIDTH = 100.0  # per cent
@@ -14,7 +15,7 @@ class Block(NamedTuple):
 
     Attributes:
         x, width: in per cent of the picture's width.
-        first_offset, next_offset: of its messages.
+        first_offset, next_offset, num_messages: of its messages.
         num_segments: that it stands for.
         num_chunks, size: of all of these, size in bytes.
         first_ms, last_ms: when the first and the last chunk were stored, 0 for never.
@@ -27,6 +28,7 @@ class Block(NamedTuple):
     width: float
     first_offset: int
     next_offset: int
+    num_messages: int
     num_segments: int
     num_chunks: int
     size: int
@@ -35,11 +37,6 @@ class Block(NamedTuple):
     num_indexed: int
     num_lost: int
     is_last: bool
-
-    @property
-    def num_messages(self) -> int:
-        """Messages in it."""
-        return self.next_offset - self.first_offset
 
 
 class Mark(NamedTuple):
@@ -73,6 +70,7 @@ class SegmentMap(NamedTuple):
 
 def segment_map(
     segments: Sequence[Segment],
+    gaps: Gaps,
     next_offset: int,
     consumers: Iterable[tuple[int, str]],
     stored: Iterable[tuple[int, str]],
@@ -81,34 +79,39 @@ def segment_map(
 
     Args:
         segments: all of them, the oldest first; there is at least one.
+        gaps: between them, which take no room.
         next_offset: after the last message.
         consumers: where they stand, and who they are.
         stored: offsets that consumers have stored, and who they are.
     """
     first = segments[0].base_offset
-    scale = WIDTH / max(1, next_offset - first)
+    scale = WIDTH / max(1, gaps.num_between(first, next_offset))
     size = -(-len(segments) // MAX_BLOCKS)
     blocks = [
-        _block(segments[n : n + size], first, scale, is_last=n + size >= len(segments))
+        _block(segments[n : n + size], first, gaps, scale, is_last=n + size >= len(segments))
         for n in range(0, len(segments), size)
     ]
 
     def marks(places: Iterable[tuple[int, str]]) -> list[Mark]:
         return [
-            Mark(round(min(WIDTH, max(0.0, (offset - first) * scale)), 3), offset, title)
+            Mark(round(min(WIDTH, gaps.num_between(first, offset) * scale), 3), offset, title)
             for offset, title in places
         ]
 
     return SegmentMap(blocks, first, next_offset, marks(consumers), marks(stored))
 
 
-def _block(segments: Sequence[Segment], first: int, scale: float, *, is_last: bool) -> Block:
+def _block(
+    segments: Sequence[Segment], first: int, gaps: Gaps, scale: float, *, is_last: bool
+) -> Block:
     begin, end = segments[0].base_offset, segments[-1].next_offset
+    num_messages = gaps.num_between(begin, end)
     return Block(
-        round((begin - first) * scale, 3),
-        round((end - begin) * scale, 3),
+        round(gaps.num_between(first, begin) * scale, 3),
+        round(num_messages * scale, 3),
         begin,
         end,
+        num_messages,
         len(segments),
         sum(segment.num_chunks for segment in segments),
         sum(segment.size for segment in segments),

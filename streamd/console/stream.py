@@ -158,6 +158,7 @@ class StreamPages:
     def _picture(self, log: Log, consumers: People, stored: list[StoredOffset]) -> SegmentMap:
         return segment_map(
             log.segments,
+            log.gaps,
             log.committed_offset,
             (
                 (facts.next_offset, consumer_name(*pair))

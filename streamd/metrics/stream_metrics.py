@@ -47,7 +47,7 @@ class _LogState(NamedTuple):
         segments = log.segments
         times = (s.first_timestamp_ms for s in segments if s.first_timestamp_ms is not None)
         return cls(
-            log.committed_offset - log.first_offset,
+            log.gaps.num_between(log.first_offset, log.committed_offset),
             log.size,
             log.num_chunks,
             len(segments),

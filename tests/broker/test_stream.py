@@ -198,6 +198,7 @@ async def test_any_other_refusal_fails_the_stream_and_nothing_confirmed_is_lost(
 
 async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
     bench = Bench(nursery)
+    append(bench.log, 6 * [b"x"])
     bench.fill_disk()
     bench.stream.store_offset("app", 5)
     await wait_all_tasks_blocked()

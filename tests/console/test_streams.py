@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from segments.gaps import NO_GAPS
 from segments.message import Message
 from segments.segment import Segment
 from streamd.broker.stream import Stream
@@ -349,7 +350,7 @@ def test_very_many_segments_are_few_blocks(count: int) -> None:
     segments = [Segment(disk, "", n * 7) for n in range(count)]
     for segment in segments:
         segment.next_offset, segment.size, segment.num_chunks = segment.base_offset + 7, 100, 2
-    found = segment_map(segments, count * 7, [(0, "a"), (count * 7, "b")], [])
+    found = segment_map(segments, NO_GAPS, count * 7, [(0, "a"), (count * 7, "b")], [])
     assert len(found.blocks) <= MAX_BLOCKS
     assert sum(block.num_segments for block in found.blocks) == count
     assert sum(block.num_messages for block in found.blocks) == count * 7

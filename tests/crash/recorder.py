@@ -134,9 +134,14 @@ class RecordingDisk:
         tree: as the process sees it.
         operations: what was done, in order.
         start: as it was before the first of them; all of that is on the device.
+
+    Args:
+        start: see above.
+        boot: of the machine: another one after a power failure.
     """
 
-    def __init__(self, start: Tree | None = None) -> None:
+    def __init__(self, start: Tree | None = None, boot: int = 1) -> None:
+        self._boot = boot
         self.start = start or Tree()
         self.tree = _copy(self.start)
         self.operations: list[Operation] = []
@@ -188,6 +193,9 @@ class RecordingDisk:
 
     def sync_folder(self, folder: str) -> None:
         self.do(Sync(self._node("flush", folder)))
+
+    def boot(self) -> str:
+        return f"{self._boot}"
 
     # -- crashes
 

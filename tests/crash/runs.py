@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from segments import ChunkBuilder, Log, LogPolicy, at_offset
+from segments import ChunkBuilder, Log, LogPolicy, StorageError, at_offset
 from segments.codec import walk_entries
+from segments.flush import Flush
 from segments.keys import schedule
 from segments.keys.files import KeyJob, make_table
 from segments.keys.worker import Answer
 from segments.message import Message
+from segments.search import Search, SearchRequest, run
 from streamd.broker import threads
 from streamd.broker.flusher import Flusher, FlushMode
 from streamd.broker.key_upkeep import Progress
@@ -27,6 +29,7 @@ from tests.crash.recorder import RecordingDisk
 FOLDER, _TRASH = "data/s", "data/trash"
 KEY = "k"
 _STEPS = 60
+_IDENTITY = 1  # of the stream, for searches
 
 
 class Mark(NamedTuple):
@@ -53,9 +56,11 @@ class Life:
         firsts: first offsets, as retention and truncation went on.
         cutting: offset before which it was being truncated, 0 while it was not.
         cut: first offsets that truncation had promised.
-        stored: offsets that a consumer stored.
+        stored: offsets that a consumer stored; None where none is left.
         known: of these, which were as safe as a confirm.
         flushes: flushes that were completed; the value is when they began.
+        shown: offsets behind the last message that a reader could see.
+        tokens: of searches that were not done.
     """
 
     number: int
@@ -70,6 +75,8 @@ class Life:
     stored: list[Mark] = field(default_factory=list)
     known: list[Mark] = field(default_factory=list)
     flushes: list[Mark] = field(default_factory=list)
+    shown: list[Mark] = field(default_factory=list)
+    tokens: list[Mark] = field(default_factory=list)
 
 
 class _Publisher:
@@ -198,11 +205,18 @@ class Run:
         def append(builders: list[ChunkBuilder], now_ms: int) -> None:
             original(builders, now_ms)
             life = self.life
+            self.note(life.shown, log.committed_offset)
             for builder in builders:
                 for raw in bodies_in(b"".join(builder._data)):
                     _, reference, number, _ = raw.split(b"|", 3)
                     life.offset_of[reference, int(number)] = len(life.bodies)
                     life.bodies.append(raw)
+
+        end = log.end_flush
+
+        def end_flush(flush: Flush, error: StorageError | None = None) -> None:
+            end(flush, error)
+            self.note(self.life.shown, log.committed_offset)
 
         hide = log.outlive
 
@@ -212,14 +226,18 @@ class Run:
             return has_hidden
 
         log.append, log.outlive = append, outlive  # type: ignore[method-assign]
+        log.end_flush = end_flush  # type: ignore[method-assign]
 
     # -- what is done
 
     async def _step(self, nursery: trio.Nursery) -> None:
         random = self._random
         kind = random.choices(
-            ("publish", "repeat", "store", "sleep", "expire", "reopen", "ask", "index", "cut"),
-            (10, 2, 3, 4, 2, 0.4, 1, 6, 1),
+            (
+                *("publish", "repeat", "store", "sleep", "expire", "reopen"),
+                *("ask", "index", "cut", "search"),
+            ),
+            (10, 2, 3, 4, 2, 0.4, 1, 6, 1, 1),
         )[0]
         if kind == "publish":
             with self._rounds.open() if self._in_rounds else nullcontext():
@@ -235,6 +253,8 @@ class Run:
             self.note(self.life.stored, offset)
         elif kind == "sleep":
             await trio.sleep(random.choice((0.1, 0.5, 1.5)))
+        elif kind == "search":
+            self._search()
         elif kind == "ask":
             await self._stream.settled()
             if self.life.stored:
@@ -256,6 +276,11 @@ class Run:
             await self._stream.expire()
         else:
             await self._reopen(nursery)
+
+    def _search(self) -> None:
+        page = run(search(self._stream.log, newest=self._random.random() < 0.5))
+        if page.after:
+            self.note(self.life.tokens, page.after)
 
     async def _index(self) -> None:
         for segment in self._stream.take_index_requests():
@@ -284,6 +309,9 @@ class Run:
         self._stream.log.close()
         self.note(self.life.flushes, began)
         self._open(nursery)
+        stored, known = self._stream.log.tracking.offset(b"c"), self.life.stored
+        if known and known[-1].value != stored:  # it was behind the end
+            self.note(known, stored)
 
     def _now_safe(self) -> None:
         """What is opened is on the device."""
@@ -312,6 +340,11 @@ class Run:
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
     with scope:
         await stream.run()
+
+
+def search(log: Log, after: str = "", *, newest: bool = False) -> Search:
+    """A search that finds all messages, two on a page."""
+    return Search(log, SearchRequest(limit=2, newest=newest), _IDENTITY, 0, after)
 
 
 def filter_value_of(body: bytes) -> bytes | None:

@@ -13,24 +13,38 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
 
-from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, Reader
+from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
 from segments.filter_files import load_or_build
+from segments.gaps import OFFSET_GAP
 from segments.keys import KeyReader, key_prints, keys_of
 from segments.keys.files import make_table
 from segments.keys.schedule import adopt, next_task, tidy_up
+from segments.search import BadToken, SearchRequest, run as run_search
+from segments.search.token import read_token
 from segments.segment import walk_headers
 from segments.verify import verify
 from streamd.broker.flusher import FlushMode
 from tests.crash.recorder import RecordingDisk, Tree
-from tests.crash.runs import FOLDER, KEY, Life, Mark, Run, bodies_in, filter_value_of
+from tests.crash.runs import (
+    FOLDER,
+    KEY,
+    Life,
+    Mark,
+    Run,
+    bodies_in,
+    filter_value_of,
+    search,
+)
 from tests.support.logs import entry
 
 _NEAR_CUTS = 0.2  # of the states: shortly before a truncation is done
 _CUT_OPERATIONS = 12
+_BACK = SearchRequest(limit=2, newest=True).fingerprint()
 
 
 def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> str:
@@ -43,17 +57,12 @@ def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> 
     if not lives:
         return "no stream"
     (life,) = lives
-    disk = RecordingDisk(tree)
-    log = Log.open(FOLDER, run.policy, disk)
+    disk = RecordingDisk(tree, boot=1 if is_killed else 2)
+    log = _open(run, disk)
     kind = "whole"
     if random.random() < 0.2 and disk.operations:  # crashed again, while it was opened
-        number = random.randint(0, len(disk.operations))
-        if is_killed:
-            again = disk.killed(number, random.randint(0, 100))
-        else:
-            again = disk.power_cut(number, random)
-        disk = RecordingDisk(again)
-        log = Log.open(FOLDER, run.policy, disk)
+        disk = _crashed(disk, random.randint(0, len(disk.operations)), random, is_killed=is_killed)
+        log = _open(run, disk)
         kind = "crashed twice"
     elif log.report.steps:
         kind = "repaired"
@@ -63,9 +72,31 @@ def check(run: Run, tree: Tree, at: int, *, is_killed: bool, random: Random) -> 
         _check_filters(log)
     if random.random() < 0.4:
         _check_keys(log)
+    _check_tokens(life, log, at)
     if random.random() < 0.2:
         _check_writable(run, log, disk)
+    else:
+        _check_readers(run, life, disk, log, at, random)
     return kind
+
+
+def _open(run: Run, disk: RecordingDisk) -> Log:
+    commits_on_flush = run.mode is FlushMode.ALWAYS
+    log = Log.open(FOLDER, run.policy, disk, commits_on_flush=commits_on_flush)
+    assert log.report.losses == (), log.report
+    return log
+
+
+def _crashed(disk: RecordingDisk, at: int, random: Random, *, is_killed: bool) -> RecordingDisk:
+    boot = int(disk.boot())
+    if is_killed:
+        return RecordingDisk(disk.killed(at, random.randint(0, 100)), boot)
+    return RecordingDisk(disk.power_cut(at, random), boot + 1)
+
+
+def _end(log: Log) -> int:
+    """Behind the last message of the run, as if there were no gaps."""
+    return log.gaps.before(log.next_offset) % OFFSET_GAP
 
 
 def _last(marks: list[Mark], at: int, default: Any) -> Any:
@@ -82,17 +113,18 @@ def _safe_until(run: Run, life: Life, at: int, *, is_killed: bool) -> int:
 
 
 def _check_messages(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:
-    assert log.report.losses == (), log.report
     found = dict(_read(log))
-    assert list(found) == list(range(log.first_offset, log.next_offset))
+    first = log.first_offset % OFFSET_GAP
+    assert list(found) == list(range(first, _end(log)))
+    assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
     for offset, body in found.items():
         assert body == life.bodies[offset], (offset, body, life.bodies[offset])
     safe = _safe_until(run, life, at, is_killed=is_killed)
     confirmed = max((mark.value for mark in life.confirms if mark.at <= safe), default=-1)
-    assert log.next_offset > confirmed, f"confirmed up to {confirmed}, found {log.next_offset}"
+    assert _end(log) > confirmed, f"confirmed up to {confirmed}, found {_end(log)}"
     most = max(_last(life.firsts, at, 0), _last(life.cutting, at, 0))
-    assert log.first_offset <= most, "what is kept is gone"
-    assert log.first_offset >= _last(life.cut, at, 0), "what was truncated is there"
+    assert first <= most, "what is kept is gone"
+    assert first >= _last(life.cut, at, 0), "what was truncated is there"
 
 
 def _check_filters(log: Log) -> None:
@@ -138,41 +170,107 @@ def _check_keys(log: Log) -> None:
 def _check_tracking(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:
     for reference in (b"p", b"q"):
         mine = {n: at for (name, n), at in life.offset_of.items() if name == reference}
-        expected = max((n for n, at in mine.items() if at < log.next_offset), default=None)
+        expected = max((n for n, at in mine.items() if at < _end(log)), default=None)
         found = log.tracking.sequence(reference)
         assert found == expected, f"{reference!r} is at {found}, its last message is {expected}"
     safe = _safe_until(run, life, at, is_killed=is_killed)
     known = _last(life.known, safe, -1)
     possible = [m.value for n, m in enumerate(life.stored) if n >= known and m.at <= at]
+    is_forgotten = None in possible or not _end(log)
+    possible = [min(at, _end(log) - 1) for at in possible if at is not None]  # none is behind it
     found = log.tracking.offset(b"c")
     dropped = _last(life.firsts, at, 0)  # what was stored below it was forgotten, or need not be
     if found is None:
-        is_forgotten = any(value < dropped for value in possible)
+        is_forgotten = is_forgotten or any(value < dropped for value in possible)
         assert known < 0 or is_forgotten, f"stored offsets {possible} are gone"
     else:
         is_possible = found in possible or found < dropped
         assert is_possible, f"the stored offset is {found}, expected one of {possible}"
 
 
+def _check_tokens(life: Life, log: Log, at: int) -> None:
+    """A search goes on where it was and misses nothing, or is told that it cannot."""
+    text = _last(life.tokens, at, "")
+    if not text:
+        return
+    token = read_token(text)
+    is_newest = token.position < token.end and token.request == _BACK
+    found = []
+    try:
+        while text:
+            page = run_search(search(log, text, newest=is_newest))
+            found += [message.offset for message in page.messages]
+            text = page.after
+    except BadToken:
+        assert log.next_offset < token.end or log.first_offset > 0, "it was refused for nothing"
+        return
+    there = [offset for offset, _ in _read(log)]
+    if is_newest:
+        assert found == [offset for offset in there if offset < token.position][::-1]
+    else:
+        assert found == [offset for offset in there if token.position <= offset < token.end]
+
+
+def _check_readers(
+    run: Run, life: Life, disk: RecordingDisk, log: Log, at: int, random: Random
+) -> None:
+    """Who has seen messages, lost ones perhaps, gets all that come, and each offset is one's."""
+    seen = {offset: life.bodies[offset] for offset in range(_last(life.shown, at, 0))}
+    asked = [len(seen), random.randint(0, len(seen))]
+    stored = log.tracking.offset(b"c")
+    asked += [] if stored is None else [stored + 1]
+    for turn in range(3):
+        log.policy = replace(run.policy, max_length_bytes=None)
+        new: dict[int, bytes] = {}
+        before = dict(_read(log))
+        begun = len(disk.operations)
+        for number in range(random.randint(1, 3)):
+            offset, body = log.next_offset, b"%d|after|%d|" % (turn, number)
+            assert offset not in seen, f"offset {offset} has two messages"
+            builder = ChunkBuilder()
+            builder.add(entry(body), 1, 1, None)
+            log.append([builder], 0)
+            if run.mode is FlushMode.ALWAYS or random.random() < 0.3:
+                log.flush()
+            new[offset] = body
+        found = dict(_read(log))
+        assert found == before | new
+        for offset in asked:
+            wanted = {**{at: body for at, body in before.items() if at >= offset}, **new}
+            read = _read(log, start=at_offset(offset))
+            assert {at: body for at, body in read if at >= offset} == wanted, f"from {offset}"
+        assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
+        is_killed = random.random() < 0.3
+        crash = random.randint(begun, len(disk.operations))
+        if crash == len(disk.operations):  # else some may not have been shown
+            seen |= new
+            asked.append(log.next_offset)
+        disk = _crashed(disk, crash, random, is_killed=is_killed)
+        log = _open(run, disk)
+        assert dict(_read(log)).items() <= (seen | before | new).items()
+
+
 def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
     """It takes messages again, and no check of the files finds anything."""
-    before, last = log.next_offset, log.tracking.sequence(b"p") or 0
+    end, before, last = _end(log), log.next_offset, log.tracking.sequence(b"p") or 0
     builder = ChunkBuilder()
     builder.add(entry(b"after"), 1, 1, None)
     builder.set_sequence(b"p", last + 1)
     log.append([builder], 0)
     log.close()
     assert list(verify(disk, FOLDER)) == []
-    log = Log.open(FOLDER, run.policy, disk)
-    assert log.report.steps == log.report.losses == ()
+    log = _open(run, disk)
+    assert log.report.steps == ()
     found = dict(_read(log))
-    assert list(found) == list(range(log.first_offset, before + 1))
+    assert list(found) == [*range(log.first_offset % OFFSET_GAP, end), before]
     assert found[before] == b"after"
     assert log.tracking.sequence(b"p") == last + 1
 
 
-def _read(log: Log, matcher: ChunkMatcher | None = None) -> Iterator[tuple[int, bytes]]:
-    reader = Reader(log, log.find(FIRST), matcher)
+def _read(
+    log: Log, matcher: ChunkMatcher | None = None, start: OffsetSpec = FIRST
+) -> Iterator[tuple[int, bytes]]:
+    reader = Reader(log, log.find(start), matcher)
     while not reader.at_end:
         for chunk in reader.read(1_000, 1 << 20, 1_000):
             raw = chunk.data

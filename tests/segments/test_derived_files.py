@@ -67,7 +67,8 @@ def small_log() -> FaultyDisk:
 
 
 def derived(disk: FaultyDisk) -> list[str]:
-    return sorted(path for path in disk.files if not path.endswith(".segment"))
+    marks = {path for path, inode in disk.files.items() if not inode.content}
+    return sorted(path for path in disk.files.keys() - marks if not path.endswith(".segment"))
 
 
 class Lie(NamedTuple):

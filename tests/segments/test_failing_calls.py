@@ -211,6 +211,8 @@ class World:
         assert not self.calls.opened, "a descriptor is kept"
         self.open()
         assert not self.it.report.losses
+        end = self.it.next_offset  # an offset behind it is cut
+        self.offsets = [None if at is None or not end else min(at, end - 1) for at in self.offsets]
         self.check_shown()
         self.sure = [body for body in read_bodies(self.it) if body not in self.removed]
         self.tried = []

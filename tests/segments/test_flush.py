@@ -114,13 +114,13 @@ def test_what_consumers_ask_for_cannot_be_written_when_a_log_is_closed(code: int
     disk = RefusingDisk("asked.json", code)
     log = Log.open("s", LogPolicy(), disk)
     append(log, [b"x"])
-    log.store_offset(b"reader", 1)
+    log.store_offset(b"reader", 0)
     log.filter_demand.add([b"value"])
     log.close()
     disk.cut_power({}, {})
     log = Log.open("s", LogPolicy(), disk)
     assert read_bodies(log) == [b"x"]
-    assert log.tracking.offset(b"reader") == 1
+    assert log.tracking.offset(b"reader") == 0
 
 
 def test_a_log_whose_offsets_cannot_be_written_is_flushed_when_it_is_closed() -> None:
@@ -165,6 +165,7 @@ def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
     """Whoever asks gets them, so a power failure must not take them any more."""
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
+    append(log, 3 * [b"x"])
     log.store_offset(b"reader", 1)
     log.write_tracking()
     log.flush(with_checkpoint=True)

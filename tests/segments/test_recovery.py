@@ -578,6 +578,7 @@ class TestTrackingJournal:
     def test_every_cut_keeps_a_prefix_of_what_was_stored(self, tmp_path: Path) -> None:
         original = tmp_path / "original"
         log = Log.open(str(original))
+        append(log, 4 * [b"x"])
         sizes = []
         for n in range(4):
             log.store_offset(b"c", n)

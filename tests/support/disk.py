@@ -99,6 +99,7 @@ class FaultyDisk:
         life: bytes that are still written before the process dies, None for a long life. Other
             operations count as one byte.
         reads: how many reads there were.
+        boots: how often the machine was started.
     """
 
     def __init__(self) -> None:
@@ -107,6 +108,7 @@ class FaultyDisk:
         self.failures: dict[str, int] = {}
         self.life: int | None = None
         self.reads = 0
+        self.boots = 1
 
     def live(self, size: int) -> int:
         if self.life is None:
@@ -128,6 +130,9 @@ class FaultyDisk:
         if self.failures.get(operation, 0):
             self.failures[operation] -= 1
             raise StorageError(operation, path, OSError(errno.EIO, "Input/output error"))
+
+    def boot(self) -> str:
+        return f"{self.boots}"
 
     def create(self, path: str) -> FaultyFile:
         self.maybe_fail("create", path)

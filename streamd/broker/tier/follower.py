@@ -29,6 +29,7 @@ nothing before; `streamd stream info` says so.
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ import trio
 from segments.atomic_write import replace_file
 from segments.disk import Disk, OsDisk
 from segments.errors import FormatError, SegmentsError, UnrestoredError
+from segments.gaps import Gap, Gaps
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
 from segments.tier.cluster import CatalogCopy
@@ -648,4 +650,5 @@ def _figures(manifest: Manifest) -> LogFigures:
         None,
         0,
         life=manifest.stream.creation,
+        gaps=Gaps(Gap.between(a.next_offset, b.base_offset) for a, b in pairwise(segments)),
     )

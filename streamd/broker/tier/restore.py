@@ -37,6 +37,7 @@ from segments.atomic_write import replace_file
 from segments.disk import OsDisk
 from segments.errors import FormatError, SegmentsError
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
+from segments.marks import AHEAD, RESTORED, put_mark
 from segments.tier.cluster import CatalogCopy
 from segments.tier.keys import CATALOG_FOLDER, names_in
 from segments.tier.local_copy import forget_unrestored, write_copy, write_unrestored
@@ -235,6 +236,7 @@ def restore_stream(
     folder = stream_folder(data, manifest.stream.virtual_host, manifest.stream.stream)
     disk = OsDisk()
     disk.make_folder(folder)
+    put_mark(disk, folder, AHEAD, RESTORED)
     replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()
     write_copy(disk, folder, manifest)
     forget_unrestored(disk, folder)

@@ -99,15 +99,13 @@ class AmqpConsumer(QueuedConsumer):
             StorageError: the stream cannot be read.
             NoTierError: this server does not know the tier.
         """
-        log = self.stream.log
         try:
-            begin = log.find(self._start)
+            self.reader = self.stream.reader(self._start, self.wanted.matcher)
         except ColdError as error:
             self.fetch(error)
             return
         if self._start.start is Start.TIMESTAMP:
-            self._first_chunk_id = begin.offset
-        self.reader = Reader(log, begin, self.wanted.matcher)
+            self._first_chunk_id = self.reader.next_offset
         self.stream.traffic.begin_reading(self.reader.counts, sends=False)
 
     def has_fetched(self) -> None:

@@ -104,15 +104,13 @@ class Subscription(QueuedConsumer):
             StorageError: the stream cannot be read.
             NoTierError: this server does not know the tier.
         """
-        log = self.stream.log
         try:
-            begin = log.find(start)
+            self.reader = self.stream.reader(start, self.interest.matcher)
         except ColdError as error:
             self.fetch(error)
             self._start = start
             return
         self._start = None
-        self.reader = Reader(log, begin, self.interest.matcher)
         self.stream.traffic.begin_reading(self.reader.counts, sends=True)
 
     @property

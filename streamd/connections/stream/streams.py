@@ -288,7 +288,7 @@ def _statistics(figures: LogFigures) -> tuple[Statistic, ...]:
         Statistic("first_chunk_id", _NO_CHUNK if first is None else first),
         Statistic("last_chunk_id", _NO_CHUNK if last is None else last),
         Statistic("committed_chunk_id", _NO_CHUNK if last is None else last),
-        Statistic("committed_offset", _NO_CHUNK if is_empty else figures.next_offset - 1),
+        Statistic("committed_offset", _NO_CHUNK if is_empty else figures.last_offset),
     )
 
 

@@ -368,7 +368,7 @@ def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFac
         subscription.credit,
         consumed=reader.counts.records if reader else 0,
         next_offset=next_offset,
-        lag=max(0, log.committed_offset - next_offset) if reader else 0,
+        lag=log.gaps.num_between(next_offset, log.committed_offset) if reader else 0,
         lag_seconds=subscription.stream.lag_seconds(reader, next_offset) if reader else 0.0,
         is_single_active=is_single_active,
         is_active=subscription.is_active,

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies
 from segments.checksum import crc32
 from segments.disk import OsDisk
 from segments.errors import StorageError
+from segments.gaps import RESTORE_GAP
 from segments.journal import journal_of
 from segments.tier.keys import CATALOG_FOLDER, StreamKey, names_in
 from segments.tier.lookup import by_stream, read_folder
@@ -61,13 +62,13 @@ async def _restored(folder: Path) -> None:
 
 
 async def _contents(folder: Path, **options: Any) -> dict[str, tuple[int, int]]:
-    """First and next offset of each stream; of one that is not available -1."""
+    """Of each stream the first offset and the one behind its last; of one not available -1."""
     found = {}
     async with harness(folder, **TIER, **options) as server:
         for name in server.host.names():
             try:
                 async with server.host.find(name).opened() as log:
-                    found[name] = (log.first_offset, log.next_offset)
+                    found[name] = (log.first_offset, log.gaps.before(log.next_offset))
             except Refused:
                 found[name] = (-1, -1)
     return found
@@ -84,7 +85,7 @@ async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: 
         await peer.publish([b"again"], 3)  # what was stored before is not stored again
         assert await peer.confirmed(1) == [3]
         async with server.host.find("s").opened() as log:
-            assert (log.first_offset, log.next_offset) == (0, 12)
+            assert (log.first_offset, log.next_offset) == (0, 12 + RESTORE_GAP)
             assert log.segments[0].cold is not None
             assert log.epoch > 1
     async with harness(tmp_path / "new", **TIER) as server:  # and the next time as any other
@@ -125,7 +126,7 @@ async def test_so_are_their_virtual_hosts(tmp_path: Path, store: FakeStore) -> N
     async with harness(tmp_path / "new", restore=True, **TIER) as server:
         stream = server.server.broker.virtual_hosts["elsewhere"].find("t")
         async with stream.opened() as log:  # all of it has outlived its limits
-            assert (log.first_offset, log.next_offset) == (5, 5)
+            assert log.first_offset == log.next_offset == 5 + RESTORE_GAP
 
 
 async def test_the_stream_that_was_created_last_counts(tmp_path: Path, store: FakeStore) -> None:
@@ -135,7 +136,7 @@ async def test_the_stream_that_was_created_last_counts(tmp_path: Path, store: Fa
     last = manifest.stream._replace(creation="00000003")
     _put(store, Manifest(stream=later, revision=1, epoch=1, writer="w", next_offset=77))
     _put(store, Manifest(stream=last, revision=1, epoch=1, writer="w", is_deleted=True))
-    assert await _contents(tmp_path / "new", restore=True) == {"s": (77, 77)}
+    assert await _contents(tmp_path / "new", restore=True) == {"s": (77 + RESTORE_GAP, 77)}
 
 
 async def test_a_deleted_stream_stays_away(tmp_path: Path, store: FakeStore) -> None:
@@ -253,7 +254,7 @@ async def test_what_could_not_be_restored_is_there_when_its_object_is(
             with pytest.raises(Refused, match="cannot be used"):
                 await server.host.find("s").ready()
             await _comes_back(server, store, key, kept)
-    assert await _contents(tmp_path / "new") == {"s": (0, 11)}
+    assert await _contents(tmp_path / "new") == {"s": (0, 11 + RESTORE_GAP)}
 
 
 async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -> None:
@@ -261,7 +262,7 @@ async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -
     store.objects[key] = kept
     await trio.sleep(10)
     async with server.host.find("s").opened() as log:
-        assert (log.first_offset, log.next_offset) == (0, 10)
+        assert (log.first_offset, log.gaps.before(log.next_offset)) == (0, 10)
     peer = await server.peer()
     await peer.declare("s")
     await peer.store([b"more"])

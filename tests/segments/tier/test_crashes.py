@@ -58,6 +58,7 @@ class TieredLog(CrashingLog):
         log = Log.open("s", self.policy, self.disk, cache=cache)
         for segment in log.segments:
             self.bring(segment)
+        self.cut_offsets(log)
         return log
 
     def bring(self, segment: Segment) -> None:

@@ -1,0 +1,295 @@
+"""A machine goes down: the log goes on behind a gap, so that no offset means two messages."""
+
+from itertools import pairwise
+from random import Random
+
+from hypothesis import given, strategies as st
+
+from segments import FIRST, ChunkBuilder, Log, LogPolicy, OffsetSpec, at_offset
+from segments.errors import CheckpointDueError
+from segments.gaps import OFFSET_GAP, RESTORE_GAP, Gap, Gaps, end_before, num_lost
+from segments.marks import AHEAD, RESTORED, put_mark
+from segments.reader import Reader
+from segments.verify import verify
+from tests.crash.recorder import RecordingDisk
+from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
+
+_POLICY = LogPolicy(max_segment_chunks=3)
+
+
+def _disk() -> RecordingDisk:
+    disk = RecordingDisk()
+    disk.make_folder("s")
+    disk.sync_folder("")
+    return disk
+
+
+def _open(disk: RecordingDisk, **options: bool) -> Log:
+    return Log.open("s", _POLICY, disk, **options)
+
+
+def _after_power_failure(disk: RecordingDisk) -> RecordingDisk:
+    """Nothing is left but what was synced; the machine is started again."""
+    return RecordingDisk(disk.synced(len(disk.operations)), boot=int(disk.boot()) + 1)
+
+
+def _marks(disk: RecordingDisk) -> list[str]:
+    return [name for name in disk.list("s") if name.startswith(AHEAD)]
+
+
+def _read(log: Log, spec: OffsetSpec = FIRST) -> list[tuple[int, bytes]]:
+    return bodies_of(read_chunks(log, spec))
+
+
+def _from(log: Log, offset: int) -> list[bytes]:
+    return [body for at, body in _read(log, at_offset(offset)) if at >= offset]
+
+
+class TestPowerFailure:
+    def test_who_has_seen_what_is_gone_gets_all_that_comes(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        for n in range(10):
+            append(log, [b"%d" % n])
+        log.flush()
+        for n in range(10, 13):
+            append(log, [b"lost %d" % n])
+        log = _open(again := _after_power_failure(disk))
+        assert log.report.losses == ()
+        assert log.next_offset == 10 + OFFSET_GAP
+        append(log, [b"new"])
+        for seen_to in range(13):
+            left = [b"%d" % n for n in range(seen_to + 1, 10)]
+            assert _from(log, seen_to + 1) == [*left, b"new"]
+        assert log.find(at_offset(12)).offset == 10 + OFFSET_GAP
+        assert log.gaps.num_between(log.first_offset, log.next_offset) == 11
+        assert log.num_lost == 0
+        log.close()
+        assert _marks(again) == []
+        assert list(verify(again, "s")) == []
+        log = _open(again)
+        assert log.report.steps == log.report.losses == ()
+        assert log.next_offset == 11 + OFFSET_GAP
+        assert log.gaps.around(10) == Gap(10, 10 + OFFSET_GAP)
+
+    def test_a_killed_process_leaves_no_gap(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log = _open(RecordingDisk(disk.tree))
+        append(log, [b"1"])
+        assert [body for _, body in _read(log)] == [b"0", b"1"]
+
+    def test_nor_an_orderly_end(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.close()
+        disk.sync_folder("s")
+        assert _open(_after_power_failure(disk)).next_offset == 1
+
+    def test_nor_does_one_whose_readers_see_what_is_flushed(self) -> None:
+        disk = _disk()
+        log = _open(disk, commits_on_flush=True)
+        append(log, [b"0"])
+        log.flush()
+        append(log, [b"lost"])
+        assert _marks(disk) == []
+        assert _open(_after_power_failure(disk), commits_on_flush=True).next_offset == 1
+
+    def test_only_readers_make_no_mark(self) -> None:
+        disk = _disk()
+        _open(disk).close()
+        before = len(disk.operations)
+        log = _open(disk)
+        _read(log)
+        log.flush()
+        log.close()
+        assert _marks(disk) == []
+        assert len(disk.operations) == before
+
+    def test_the_mark_is_on_the_device_before_the_first_message_is_shown(self) -> None:
+        disk = _disk()
+        _open(disk).close()
+        log = _open(disk)
+        assert log.awaits_mark
+        log.mark()
+        assert not log.awaits_mark
+        before = len(disk.operations)
+        append(log, [b"lost"])
+        assert not any(type(op).__name__ == "Sync" for op in disk.operations[before:])
+        assert _open(_after_power_failure(disk)).next_offset == OFFSET_GAP
+
+    def test_a_new_log_has_it_without_a_sync_of_its_own(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        assert not log.awaits_mark
+        assert _marks(_after_power_failure(disk)) == _marks(disk) != []
+
+    def test_again_and_again(self) -> None:
+        disk, random = _disk(), Random(1)
+        seen: dict[int, bytes] = {}
+        for turn in range(12):
+            log = _open(disk)
+            assert log.report.losses == ()
+            for n in range(random.randint(0, 4)):
+                body = b"%d %d" % (turn, n)
+                offset = append(log, [body])
+                assert offset not in seen, "an offset has two messages"
+                seen[offset] = body
+                if random.random() < 0.3:
+                    log.flush()
+            found = dict(_read(log))
+            assert found.items() <= seen.items()
+            assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
+            assert all(segment.num_chunks for segment in log.segments[:-1])
+            for before, after in pairwise(log.segments):
+                assert num_lost(before.next_offset, after.base_offset) == 0
+            for offset in seen:
+                after = [at for at in found if at >= offset]
+                assert [at for at, _ in _read(log, at_offset(offset))] == after
+            disk = _after_power_failure(disk)
+        assert list(verify(disk, "s")) == []
+
+    def test_a_crash_at_any_step_of_the_opening(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"], sequences={b"p": 1})
+        log.store_offset(b"c", 0)
+        log.write_tracking()
+        log.flush(with_checkpoint=True)
+        append(log, [b"lost"], sequences={b"p": 2})
+        log.store_offset(b"c", 1)
+        log.write_tracking()
+        log.flush(with_checkpoint=False)
+        append(log, [b"lost, too"], sequences={b"p": 3})
+        down = disk.synced(len(disk.operations))
+        opened = RecordingDisk(down, boot=2)
+        _open(opened)
+        for count in range(len(opened.operations) + 1):
+            for random in (None, Random(count)):
+                left = opened.power_cut(count, random) if random else opened.synced(count)
+                log = _open(RecordingDisk(left, boot=3))
+                assert log.report.losses == ()
+                assert log.next_offset >= 2 + OFFSET_GAP
+                assert log.next_offset % OFFSET_GAP == 2
+                assert log.tracking.sequence(b"p") == 2
+                assert [at for at, _ in _read(log)] == [0, 1]
+
+    def test_it_waits_for_no_sync_on_opening(self) -> None:
+        """There may be thousands of streams."""
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.close()
+        before = len(disk.operations)
+        _open(disk)
+        assert not any(type(op).__name__ == "Sync" for op in disk.operations[before:])
+
+
+class TestRestore:
+    def test_a_store_may_be_far_behind(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.close()
+        put_mark(disk, "s", AHEAD, RESTORED)
+        log = _open(disk)
+        assert log.next_offset == 1 + RESTORE_GAP
+        assert _marks(disk) == []
+        append(log, [b"1"])
+        assert [body for _, body in _read(log)] == [b"0", b"1"]
+
+
+class TestStoredOffsets:
+    def test_behind_the_end_they_are_cut(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        append(log, [b"1"])
+        log.flush()
+        append(log, [b"lost"])
+        log.store_offset(b"c", 2)
+        log.store_offset(b"d", 0)
+        log.write_tracking()
+        # The journal reached the device, and the segment did not.
+        journal = disk.open("s/tracking", writable=True)
+        journal.sync()
+        disk.sync_folder("s")
+        down = _after_power_failure(disk)
+        log = _open(down)
+        assert log.tracking.offsets() == {b"c": 1, b"d": 0}
+        append(log, [b"new"])
+        log = _open(RecordingDisk(down.tree, boot=2))
+        assert log.tracking.offsets() == {b"c": 1, b"d": 0}, "it comes back"
+
+    def test_where_nothing_is_left_they_go(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        log.store_offset(b"c", 0)
+        log.write_tracking()
+        log.close()
+        assert _open(disk).tracking.offsets() == {}
+
+
+class TestBound:
+    def test_no_more_is_given_out_than_a_gap_makes_up_for(self) -> None:
+        disk = _disk()
+        log = _open(disk)
+        given = 0
+        builder = ChunkBuilder()
+        for _ in range(1_000):
+            builder.add(sub_batch(b"x", 65_535), 1, 65_535, None)
+            given += 65_535
+        num_refused = 0
+        while log.next_offset < 3 * OFFSET_GAP:
+            try:
+                log.append([builder], 0)
+            except CheckpointDueError:
+                assert log.awaits_flush
+                num_refused += 1
+                log.flush()
+            at = _open(_after_power_failure(disk)).next_offset
+            assert at >= log.next_offset
+        assert num_refused
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 5), st.integers(0, OFFSET_GAP - 1))
+def test_what_is_missing_is_lost_but_for_whole_gaps(offset: int, gaps: int, lost: int) -> None:
+    following = offset + lost + gaps * OFFSET_GAP
+    assert end_before(offset, following) == offset + lost
+    assert num_lost(offset, following) == lost
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=5), st.data())
+def test_counts_leave_gaps_out(parts: list[tuple[int, int]], data: st.DataObject) -> None:
+    offsets, gaps, at = [], [], 0
+    for gap, number in parts:
+        gaps.append(Gap(at, at + gap))
+        offsets += range(at + gap, at + gap + number)
+        at += gap + number
+    found = Gaps(gaps)
+    start, end = (data.draw(st.integers(0, at + 2)) for _ in range(2))
+    extra = len([n for n in range(start, end) if n >= at])
+    inside = [n for n in offsets if start <= n < end]
+    assert found.num_between(start, end) == len(inside) + extra
+    around = found.around(start)
+    assert (around is not None) == (start < at and start not in offsets)
+
+
+def test_a_reader_crosses_it() -> None:
+    disk = _disk()
+    log = _open(disk)
+    append(log, [b"0"])
+    log.flush()
+    log = _open(_after_power_failure(disk))
+    reader = Reader(log, log.find(FIRST))
+    first = reader.read(10, 1 << 20, 10)
+    assert [chunk.header.chunk_id for chunk in first] == [0]
+    assert reader.read(10, 1 << 20, 10) == []
+    assert reader.at_end
+    append(log, [b"1"])
+    (chunk,) = reader.read(10, 1 << 20, 10)
+    assert chunk.header.chunk_id == 1 + OFFSET_GAP
+    assert reader.counts.lost_records == 0
+    assert bytes(chunk.data or b"") == entry(b"1")
