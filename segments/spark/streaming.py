@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segments.gaps import end_before
+from segments.gaps import OFFSET_GAP, num_lost
 from segments.spark.columns import Column
 from segments.spark.inventory import Bounds, Listing, NotAStream, NothingYet, Stream
 from segments.spark.options import Options
@@ -210,7 +210,10 @@ def _check_cover(name: str, listings: list[Listing], first: int, last: int) -> N
     end = first
     # They are listed one by one, and some may have gone meanwhile.
     for base, next_offset in [*((one.base_offset, one.next_offset) for one in listings), (last, 0)]:
-        lost_to = min(end_before(end, base), last)
+        missing = num_lost(end, base)
+        if missing >= OFFSET_GAP // 2:
+            missing = 0  # it begins in a gap, with what was read before a machine lost it
+        lost_to = min(end + missing, last)
         if end < lost_to:
             raise DataLost(
                 f"offsets {end} to {lost_to - 1} of stream {name} were "

@@ -38,7 +38,8 @@ class Machines:
     def has_stored(self, number: int) -> bool:
         store = FolderStore(str(self._folder / "tier"))
         try:
-            return find_stream(store, "/", "s").next_offset == number
+            segments = find_stream(store, "/", "s").segments
+            return sum(one.next_offset - one.base_offset for one in segments) == number
         except MissingError:
             return False
 
