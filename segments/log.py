@@ -286,8 +286,8 @@ class Log:
         """What a crash has left, and what has been seen to, is on the device."""
         here = self._disk.boot()
         with suppress(StorageError):  # the next opening sees to it once more
-            if plan.empty is not None:
-                plan.empty.remove()
+            for segment in plan.empty:
+                segment.remove()
             for boot in plan.boots:
                 if boot != here or self.commits_on_flush:
                     self._disk.remove(str(PurePath(self.folder, AHEAD + boot)))

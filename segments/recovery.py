@@ -123,21 +123,20 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     _grow_again(plan, suffixes)
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
-    plan.ends_at = plan.segments[-1].next_offset if plan.segments else plan.next_offset
     plan.boots = marked(names, AHEAD)
     if any(boot != disk.boot() for boot in plan.boots):
         _go_on_behind_gap(plan)
+    ends = [plan.segments[-1].next_offset] if plan.segments else [e.base_offset for e in plan.empty]
+    plan.ends_at = min(ends, default=plan.next_offset)
     return plan
 
 
 def _go_on_behind_gap(plan: Plan) -> None:
     """Readers may have seen more than is left of it."""
     plan.gap = RESTORE_GAP if RESTORED in plan.boots else OFFSET_GAP
-    if plan.segments and _is_empty(plan.segments[-1]):
-        plan.empty = plan.segments.pop()
-        plan.next_offset = max(plan.next_offset, plan.empty.base_offset)
-        if plan.segments:
-            plan.ends_at = plan.segments[-1].next_offset
+    if plan.segments:
+        plan.next_offset = max(plan.next_offset, plan.segments[-1].next_offset)
+        _drop_empty(plan)
 
 
 def _is_empty(segment: Segment) -> bool:
@@ -285,7 +284,7 @@ def _examine_all(
         if KEYS_SUFFIX not in suffixes[base]:
             plan.segments[-1].key_state = KeyState.KNOWN
         if next_base is not None and next_base > base and not num_lost(base, next_base):
-            _drop_empty(plan, suffixes)
+            _drop_empty(plan)
         if scanner.is_end:
             reason = f"it follows offset {scanner.segment.next_offset}, where the log ends"
             plan.steps += [
@@ -298,17 +297,10 @@ def _examine_all(
             break
 
 
-def _drop_empty(plan: Plan, suffixes: dict[int, set[str]]) -> None:
-    """The segment that was looked at last goes if nothing was ever stored between two gaps."""
-    segment = plan.segments[-1]
-    if _is_empty(segment):
-        del plan.segments[-1]
-        plan.unflushed = [one for one in plan.unflushed if one is not segment]
-        plan.steps += [
-            Remove(segment.path(suffix), "it is empty, and the log goes on behind a gap")
-            for suffix in SUFFIXES
-            if suffix in suffixes[segment.base_offset]
-        ]
+def _drop_empty(plan: Plan) -> None:
+    """The segment that was looked at last is no part of the log if nothing is between two gaps."""
+    if _is_empty(plan.segments[-1]):
+        plan.empty.append(plan.segments.pop())
 
 
 def _add_missing(plan: Plan, folder: str, base: int, first: int, following: int) -> None:

@@ -184,8 +184,8 @@ class Plan:
         next_offset: the first offset that was never used, as far as the checkpoint knows.
         ends_at: behind the last message that is there, or was and is reported as lost.
         gap: how far behind that the log goes on, see gaps.py; 0 where that is where it ends.
-        empty: a newest segment that nothing is in and that the gap follows; to be removed once the
-            segment behind the gap is on the device.
+        empty: segments that nothing is in and that a gap follows; to be removed once the segment
+            behind it is on the device, and whatever else depends on where the log ended.
         checkpoint: as it was found, None without one.
         checkpoint_fault: why it cannot be used; empty when it can, or is missing.
         unflushed: segments that may not be on the device as they are.
@@ -215,7 +215,7 @@ class Plan:
     boots: Sequence[str] = ()
     ends_at: int = 0
     gap: int = 0
-    empty: Segment | None = None
+    empty: list[Segment] = field(default_factory=list)
 
     @property
     def has_tail(self) -> bool:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trio
 import trustme
 
+from clients import connect
 from tests.support.process import ServerProcess
 
 HERE = Path(__file__).parent
@@ -24,6 +26,7 @@ PARTS = {
     "super_stream",
     "single_active_consumer",
     "concurrency",
+    "gap",
     "tls",
 }
 AMQP_PARTS = {
@@ -33,6 +36,7 @@ AMQP_PARTS = {
     "properties",
     "refusals",
     "deletion",
+    "gap",
     "small_frames",
     "new_secret",
     "stream_example",
@@ -82,6 +86,32 @@ LANGUAGES = (
 )
 
 
+_GAP_STREAM = "gap"
+
+
+async def _fill(uri: str, numbers: range) -> None:
+    async with connect(uri) as client:
+        await client.create(_GAP_STREAM, exist_ok=True)
+        async with client.producer(_GAP_STREAM) as producer:
+            for number in numbers:
+                await producer.send(b"lost %d" % number)
+        await client.set_offset(_GAP_STREAM, "app", numbers.stop - 1)
+
+
+def _lose_the_end(server: ServerProcess) -> None:
+    """20 messages are seen and stored as seen; the machine goes down, and the last 10 are gone."""
+    folder = server.data / "streams/%2F" / _GAP_STREAM
+    segment = folder / f"{0:020d}.segment"
+    trio.run(_fill, server.uri, range(10))
+    size = segment.stat().st_size
+    trio.run(_fill, server.uri, range(10, 20))
+    server.kill()
+    os.truncate(segment, size)
+    (mark,) = folder.glob("ahead-*")
+    mark.rename(folder / "ahead-another-boot")
+    server.start()
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
     authority = trustme.CA()
@@ -92,7 +122,8 @@ def server(tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
     options = ("--tls-port=0", f"--tls-certificate={certificate}")
     process = ServerProcess(tmp_path / "data", *options)
     try:
-        yield process.start(), ca
+        _lose_the_end(process.start())
+        yield process, ca
     finally:
         process.end()
     assert "Traceback" not in process.log.read_text()
@@ -113,6 +144,7 @@ def test_a_client_in(
         "TLS_PORT": str(process.tls_port),
         "AMQP_PORT": str(process.amqp_port),
         "CA_FILE": str(ca),
+        "GAP_STREAM": _GAP_STREAM,
     }
     for step in language.steps:
         result = subprocess.run(

@@ -176,6 +176,33 @@ class TestPowerFailure:
                 assert log.tracking.sequence(b"p") == 2
                 assert [at for at, _ in _read(log)] == [0, 1]
 
+    def test_nothing_is_known_of_what_is_gone_however_often_it_crashes(self) -> None:
+        """The journal arrived, the segment did not: what it says of publishers must not count."""
+        disk = _disk()
+        log = _open(disk)
+        for n in range(3):
+            append(log, [b"lost"], sequences={b"p": n + 1})
+        log.store_offset(b"c", 2)
+        log.write_tracking()
+        log.flush(with_checkpoint=True)
+        disk.open(log.segments[0].path(), writable=True).truncate(8)
+        disk.remove("s/checkpoint")
+        trees = [disk.tree]
+        for boot in (2, 3):
+            left = []
+            for tree in trees:
+                opened = RecordingDisk(tree, boot)
+                _open(opened)
+                counts = range(len(opened.operations) + 1)
+                left += [opened.synced(count) for count in counts]
+                left += [opened.power_cut(count, Random(count)) for count in counts]
+            trees = left[:: 1 + len(left) // 100]
+        for tree in trees:
+            log = _open(RecordingDisk(tree, boot=4))
+            assert log.tracking.sequence(b"p") is None
+            assert log.tracking.offsets() == {}
+            assert log.next_offset % OFFSET_GAP == 0
+
     def test_it_waits_for_no_sync_on_opening(self) -> None:
         """There may be thousands of streams."""
         disk = _disk()

@@ -155,6 +155,19 @@ const parts = {
     await connection.close()
   },
 
+  // Messages to offset 19 were seen; those from 10 on were lost with the machine.
+  async gap() {
+    const queue = process.env.GAP_STREAM
+    await withChannel(async (channel) => {
+      numbers(3).forEach((message) => channel.sendToQueue(queue, Buffer.from(message)))
+      await channel.waitForConfirms()
+    }, "createConfirmChannel")
+    for (const offset of [10, 15, 20]) {
+      const found = await take(queue, 3, { "x-stream-offset": offset })
+      assert.deepStrictEqual(found.map(text), numbers(3))
+    }
+  },
+
   async new_secret() {
     const connection = await amqp.connect(url)
     await connection.updateSecret(Buffer.from("new"), "because")

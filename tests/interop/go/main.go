@@ -296,6 +296,19 @@ func concurrency(env *stream.Environment, name string) {
 	}
 }
 
+// Messages to offset 19 were seen; those from 10 on were lost with the machine.
+func gap(env *stream.Environment, _ string) {
+	name := os.Getenv("GAP_STREAM")
+	stored, err := env.QueryOffset("app", name)
+	must(err)
+	check(stored == 9, "the stored offset is not that of the last message")
+	publish(env, name, nil, messages(numbers(3))...)
+	for _, offset := range []int64{10, 15, 20} {
+		got, _ := consume(env, name, stream.NewConsumerOptions().SetOffset(stream.OffsetSpecification{}.Offset(offset)))
+		got.same(numbers(3))
+	}
+}
+
 func insideTLS(_ *stream.Environment, name string) {
 	pem, err := os.ReadFile(os.Getenv("CA_FILE"))
 	must(err)
@@ -323,6 +336,7 @@ func main() {
 		{"super_stream", superStream},
 		{"single_active_consumer", singleActiveConsumer},
 		{"concurrency", concurrency},
+		{"gap", gap},
 		{"tls", insideTLS},
 	}
 	for _, part := range parts {

@@ -318,6 +318,23 @@ public class Main {
     }
   }
 
+  // Messages to offset 19 were seen; those from 10 on were lost with the machine.
+  static void gap(Environment environment, String unused) throws Exception {
+    String stream = System.getenv("GAP_STREAM");
+    publish(environment.producerBuilder().stream(stream), numbers(3));
+    for (long offset : new long[] {10, 15, 20}) {
+      consume(
+          environment.consumerBuilder().stream(stream).offset(OffsetSpecification.offset(offset)),
+          numbers(3));
+    }
+    consume(
+        environment.consumerBuilder().stream(stream)
+            .name("app")
+            .manualTrackingStrategy()
+            .builder(),
+        numbers(3));
+  }
+
   static void tls(Environment unused, String stream) throws Exception {
     File authority = new File(System.getenv("CA_FILE"));
     EnvironmentBuilder builder =
@@ -356,6 +373,7 @@ public class Main {
     run("super_stream", Main::superStream);
     run("single_active_consumer", Main::singleActiveConsumer);
     run("concurrency", Main::concurrency);
+    run("gap", Main::gap);
     run("tls", Main::tls);
     System.exit(0);
   }

@@ -246,6 +246,17 @@ async def concurrency(stream: str) -> None:
             same(own, [b"%s %d" % (writer, number) for number in range(200)])
 
 
+async def gap(_stream: str) -> None:
+    """Messages to offset 19 were seen; those from 10 on were lost with the machine."""
+    stream = os.environ["GAP_STREAM"]
+    async with consumer() as source:
+        same(await source.query_offset(stream, "app"), 9)
+    await publish(stream, numbers(3))
+    for offset in (10, 15, 20):
+        behind = {"offset_specification": ConsumerOffsetSpecification(OffsetType.OFFSET, offset)}
+        same(await consume(stream, 3, behind), numbers(3))
+
+
 async def tls(stream: str) -> None:
     context = ssl.create_default_context(cafile=os.environ["CA_FILE"])
     options = {"port": int(os.environ["TLS_PORT"]), "ssl_context": context}
@@ -263,6 +274,7 @@ PARTS: tuple[Callable[[str], Awaitable[None]], ...] = (
     super_stream,
     single_active_consumer,
     concurrency,
+    gap,
     tls,
 )
 
