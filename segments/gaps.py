@@ -63,6 +63,8 @@ class Gaps:
 
     def num_between(self, start: int, end: int) -> int:
         """How many messages there are, or were, from one offset to before another; 0 or more."""
+        if not self._gaps:  # as nearly always
+            return max(0, end - start)
         inside = sum(max(0, min(end, gap.end) - max(start, gap.start)) for gap in self._gaps)
         return max(0, end - start - inside)
 
