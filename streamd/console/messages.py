@@ -11,7 +11,6 @@ All searches of a user take turns, also those of other tabs, of the API and of d
 
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -59,7 +58,7 @@ from streamd.console.site import Page as ConsolePage, Site, is_poll, session_of
 from streamd.console.snippets import Snippet, Where, snippets
 from streamd.console.stream import ONE, find_name
 from streamd.http_api.caller import caller_of
-from streamd.http_api.entitled import as_long_as
+from streamd.http_api.entitled import read_while
 from streamd.http_api.found_messages import Unsent, while_there
 from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
 
@@ -419,6 +418,8 @@ class MessagePages:
         if user in self._downloading:
             reason = f"a download of {user} is going on, there may be one at a time"
             raise Refused(Reason.NOT_AVAILABLE, reason)
+        may_read = partial(caller_of(request).rights(host.name).require, Right.READ, name)
+        read_while(may_read, request)
         self._downloading.add(user)
         lines = self._lines(request, host, name, words, kind)
         try:
@@ -429,10 +430,8 @@ class MessagePages:
         disposition = _disposition(f"{name}.{kind}", f"messages.{kind}")
         headers = {"content-disposition": disposition}
         done = partial(self._downloading.discard, user)
-        may_read = partial(caller_of(request).rights(host.name).require, Right.READ, name)
-        allowed = partial(as_long_as, may_read, caller_of(request).account)
         kind = downloads.MEDIA_TYPES[kind]
-        return _File(first, lines, done, allowed, headers=headers, media_type=kind)
+        return _File(first, lines, done, headers=headers, media_type=kind)
 
     async def _lines(
         self, request: Request, host: VirtualHost, name: Name, words: Words, kind: str
@@ -489,7 +488,6 @@ class _File(StreamingResponse):
         first: its beginning.
         lines: makes the rest.
         done: is called when it was sent, or nobody wants it any more.
-        allowed: cuts it off when the right to it is gone; see `as_long_as`.
         options: of the response.
     """
 
@@ -498,7 +496,6 @@ class _File(StreamingResponse):
         first: bytes,
         lines: AsyncGenerator[bytes, None],
         done: Callable[[], None],
-        allowed: Callable[[Scope], AbstractContextManager[None]],
         **options: Any,  # noqa: ANN401
     ) -> None:
         async def pieces() -> AsyncGenerator[bytes, None]:
@@ -509,13 +506,11 @@ class _File(StreamingResponse):
         super().__init__(pieces(), **options)
         self._lines = lines
         self._done = done
-        self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See starlette."""
         try:
-            with suppress(Refused), self._allowed(scope):
-                await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send)
         finally:
             self._done()
             with trio.CancelScope(shield=True):

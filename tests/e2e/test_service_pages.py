@@ -142,7 +142,7 @@ def test_tls(shell: Shell) -> None:
 
 def test_backup(shell: Shell) -> None:
     """Everything, definitions, and one stream under another name."""
-    everything, export, import_, copy, _install = blocks("backup-and-upgrade", "sh")
+    everything, mark, export, import_, copy, _install = blocks("backup-and-upgrade", "sh")
     for part in (export, import_):
         assert "localhost:15672/" in part
     fill = 'echo \'{"body": "late"}\' | streamd publish flights'
@@ -152,6 +152,8 @@ def test_backup(shell: Shell) -> None:
         fill,
         everything,
         "diff -r backup/streams data/streams",
+        mark.replace("data/", "backup/"),
+        "ls backup/streams/%2F/flights/ahead-backup",
         export,
         "streamd stream delete flights",
         "streamd stream create other",
@@ -163,7 +165,7 @@ def test_backup(shell: Shell) -> None:
     )
     assert re.search(r"^flights +0", said, re.MULTILINE), "declared again, without its messages"
     assert '"body": "late"' in said
-    assert "whole: 1 segment, 1 chunk" in said
+    assert "whole: 2 segments, 1 chunk" in said, "the copy goes on behind a gap"
 
 
 def test_salvage_is_what_the_server_looks_for() -> None:

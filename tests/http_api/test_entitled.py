@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from streamd.auth.users import Account
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
-from streamd.http_api.entitled import Entitled, as_long_as, note_reader
+from streamd.http_api.entitled import Entitled, as_long_as, note_reader, read_while
 
 START = {"type": "http.response.start", "status": 200}
 
@@ -26,16 +26,21 @@ class Asked:
     def __init__(self, work: Callable[["Asked", Send], Awaitable[None]]) -> None:
         self.account = Account(Name("ada"))
         self.times = 0
+        self.went_on = False
         self.sent: list[Message] = []
+        self.while_sent: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self._work = work
 
     async def __call__(self, method: str = "GET") -> None:
         async def app(scope: Scope, _receive: Receive, send: Send) -> None:
-            note_reader(HTTPConnection(scope), self.account)
+            self.conn = HTTPConnection(scope)
+            note_reader(self.conn, self.account)
             self.times += 1
             await self._work(self, send)
 
         async def send(message: Message) -> None:
+            await self.while_sent()
+            await trio.lowlevel.checkpoint()  # cancelled here, nobody would know what is out
             self.sent.append(message)
 
         async def receive() -> Message:
@@ -71,6 +76,48 @@ async def test_it_is_cut_off_where_a_part_of_the_answer_is_out() -> None:
     asked = Asked(work)
     await asked()
     assert (asked.times, asked.sent) == (1, [START, body(b"1", more=True)])
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_a_part_that_is_being_sent_is_sent(is_last: bool) -> None:
+    async def work(asked: Asked, send: Send) -> None:
+        await send(START)
+        await send(body(b"1", more=not is_last))
+        await trio.lowlevel.checkpoint()
+        asked.went_on = True
+
+    asked = Asked(work)
+
+    async def tell() -> None:
+        asked.account.tell()
+
+    asked.while_sent = tell
+    await asked()
+    assert (asked.times, asked.sent) == (1, [START, body(b"1", more=not is_last)])
+    assert asked.went_on == is_last, "what is complete is not ended"
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_a_request_may_depend_on_one_right_alone(goes: bool) -> None:
+    may = True
+
+    def check() -> None:
+        if not may:
+            raise Refused(Reason.ACCESS_REFUSED)
+
+    async def work(asked: Asked, send: Send) -> None:
+        nonlocal may
+        read_while(check, asked.conn)
+        await send(START)
+        await send(body(b"1", more=True))
+        may = not goes
+        asked.account.tell()
+        await trio.lowlevel.checkpoint()
+        await send(body(b"2"))
+
+    asked = Asked(work)
+    await asked()
+    assert asked.sent == [START, body(b"1", more=True), body(b"2")][: 2 if goes else 3]
 
 
 async def test_what_changes_something_asks_by_itself() -> None:
