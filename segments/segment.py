@@ -218,7 +218,9 @@ class Segment:
 
     def make_cold(self, cold: CachedSegment) -> None:
         """From now on it is read from the store; who reads it already keeps its file."""
-        self.cold = cold
+        before, self.cold = self.cold, cold
+        if before is not None and before is not cold:
+            before.forget()  # the store has it otherwise, with a key index, say
         if FILTER_SUFFIX not in cold.stored.files:
             self.is_indexable = False  # nobody could fetch it, or make it
 

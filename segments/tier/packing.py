@@ -88,7 +88,7 @@ def pack(segment: Segment, epoch: int, uid: str, tracking: Tracking) -> Packed:
     files = {SEGMENT_SUFFIX: StoredFile(segment.size, found.crc)}
     files |= {name: StoredFile(len(what), crc32(what)) for name, what in contents.items()}
     paths = {SEGMENT_SUFFIX: segment.path()}
-    keys = _keys(segment)
+    keys = stored_keys(segment)
     if keys is not None:
         files[KEYS_SUFFIX], paths[KEYS_SUFFIX] = keys, segment.path(KEYS_SUFFIX)
     return Packed(stored_segment(segment, epoch, uid, files), contents, paths, found.tracking)
@@ -284,7 +284,12 @@ def _content(segment: Segment, suffix: str) -> bytes | None:
         file.close()
 
 
-def _keys(segment: Segment) -> StoredFile | None:
+def stored_keys(segment: Segment) -> StoredFile | None:
+    """What a manifest says of its key index as it is now; None where there is none.
+
+    Raises:
+        StorageError: the system refused.
+    """
     try:
         file = segment.open_beside(KEYS_SUFFIX)
     except StorageError as error:

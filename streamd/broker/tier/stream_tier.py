@@ -43,11 +43,11 @@ import trio
 
 from segments import Log, SegmentsError
 from segments.checksum import crc32
-from segments.errors import FormatError
+from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterFile
 from segments.journal import journal_of, tracking_in
 from segments.policy import DEFAULT_LOCAL_BYTES, LogPolicy
-from segments.segment import KeyState, Segment
+from segments.segment import KEYS_SUFFIX, KeyState, Segment
 from segments.tier.keys import StreamKey
 from segments.tier.manifest import Manifest, StoredFile, StoredTracking
 from segments.tier.manifest_store import (
@@ -59,7 +59,7 @@ from segments.tier.manifest_store import (
     put_manifest,
 )
 from segments.tier.object_store import MissingError, ObjectStore, TierError
-from segments.tier.packing import Packed, pack
+from segments.tier.packing import Packed, pack, stored_keys
 from segments.tier.planning import conflict, is_stored_to, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
 from streamd.broker import threads
@@ -685,10 +685,12 @@ class TieredStream:
         left = sum(file.size for suffix, file in files if suffix not in upload.done)
         try:
             return await self._parts.line.send(left, partial(self._put_files, log, upload))
+        except StorageError:
+            return False  # its files are gone, or others, or cannot be read: packing says so, then
         except SegmentsError:
             if self._is_wanted(log, upload):
                 raise
-            return False  # its file is gone with its segment, or the upload has ended for that
+            return False  # the upload has ended because the segment is gone
 
     async def _put_files(self, log: Log, upload: _Upload, at_once: int) -> bool:
         store, packed = self._parts.store, upload.packed
@@ -707,12 +709,19 @@ class TieredStream:
                 await ask(store.put, key, packed.contents[suffix])
             else:
                 await ask(store.put_file, key, packed.paths[suffix], file.size, at_once, go_on)
+            if suffix == KEYS_SUFFIX and not await self._has_still(upload.segment, file):
+                return False
             upload.done.add(suffix)
         if upload.tracking is not None and "tracking" not in upload.done:
             key = self._tracking_key(log, upload.tracking)
             await ask(store.put, key, upload.tracking_content)
             upload.done.add("tracking")
         return self._is_wanted(log, upload)
+
+    @staticmethod
+    async def _has_still(segment: Segment, keys: StoredFile) -> bool:
+        """Its key index is the one that was packed; it may be made anew at any time."""
+        return await threads.in_thread(stored_keys, segment) == keys
 
     def _is_wanted(self, log: Log, upload: _Upload) -> bool:
         """Whether a segment is still to be stored."""

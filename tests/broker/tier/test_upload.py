@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from segments.checksum import crc32
 from segments.journal import tracking_in
+from segments.keys.files import KeyJob
+from segments.keys.worker import Answer, encode_job, work
 from segments.segment import KEYS_SUFFIX
 from segments.tier.object_store import ConflictError, DeniedError, TierError
+from streamd.broker.key_worker import KeyWorker
 from streamd.broker.tier.reports import TierState
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (
@@ -28,6 +32,7 @@ from tests.broker.tier.support import (
 from tests.broker.tier.test_fight import take_over
 from tests.support.fake_store import Call, FakeStore
 from tests.support.server import Harness, Peer
+from tests.support.syncs import work_beside
 
 SEGMENT = A_FRAME * 5  # messages in one
 
@@ -325,6 +330,42 @@ class TestKeys:
             await passes(20)
             has_all(store, "s", SEGMENT)
             assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
+
+    @pytest.mark.parametrize("is_shorter", [False, True])
+    async def test_they_are_made_anew_while_they_are_stored(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
+    ) -> None:
+        """Nothing is stored beside a row of the manifest that says something else of it."""
+        store = FakeStore()
+        made: list[Path] = []
+
+        def make_anew(call: Call) -> None:
+            if call.name == "put_file" and call.key.endswith(KEYS_SUFFIX) and not made:
+                file = min(tmp_path.rglob("*" + KEYS_SUFFIX))
+                made.append(file)
+                content = file.read_bytes()
+                new = file.with_suffix(".new")
+                new.write_bytes(content[:-1] if is_shorter else content[:-1] + b"!")
+                new.rename(file)
+
+        async def make_here(_: KeyWorker, job: KeyJob) -> Answer:
+            return work_beside(work, encode_job(job))
+
+        store.before = make_anew
+        monkeypatch.setattr(KeyWorker, "make", make_here)
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server, stream_key_properties="key")
+            await publish(peer, 0, 6)
+            with trio.fail_after(600):
+                while not manifests(store):
+                    await passes(1)
+            stored = manifest_of(store, "s").segments[0].files[KEYS_SUFFIX]
+            assert made
+            assert (stored.size, stored.crc) == (
+                made[0].stat().st_size,
+                crc32(made[0].read_bytes()),
+            )
+            has_all(store, "s", SEGMENT)
 
 
 class TestFenced:

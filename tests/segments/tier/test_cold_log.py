@@ -1,5 +1,6 @@
 """Opening a log of which some segments are only in the store."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,28 @@ def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(ColdError):
         Reader(log, log.find(at_offset(0))).read(1, 1, 1)
     log.close()
+
+
+def test_what_was_fetched_goes_when_the_store_has_it_otherwise(tmp_path: Path) -> None:
+    """A key index that is stored later makes another row of the manifest."""
+    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
+    manifest = _store(log, 3, contents)
+    write_copy(OsDisk(), log.folder, manifest)
+    log.close()
+    for stored in manifest.segments:
+        Path(log.folder, f"{stored.base_offset:020d}.segment").unlink()
+    cache = _cache(tmp_path)
+    log = Log.open(str(tmp_path / "s"), _POLICY, cache=cache)
+    wanted = _read_all(log, contents)
+    first, *others = manifest.segments
+    other = replace(first, files=first.files | {".keys": StoredFile(1, 0)})
+    log.is_stored(replace(manifest, revision=2, segments=(other, *others)))
+    assert _read_all(log, contents) == wanted
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    log.forget_cold()
+    log.close()
+    assert not list((tmp_path / "cache").iterdir())
+    assert not cache.num_bytes
 
 
 def test_nothing_but_the_copy_is_left(tmp_path: Path) -> None:
