@@ -256,12 +256,14 @@ class CachedSegment:
     def _close(self) -> None:
         with self._cache.lock:
             self._users -= 1
-            if not self._users and self._file is not None:
+            if self._users:
+                return
+            if self._file is not None:
                 self._file.close()
                 self._file = None
-                # What is in a file without a name is gone now; one without bytes is of no use.
-                if self._is_forgotten or not self._has_file or not self._pieces:
-                    self._cache.remove_file(self)
+            # What is in a file without a name is gone now; one without bytes is of no use.
+            if self._is_forgotten or not self._has_file or not self._pieces:
+                self._cache.remove_file(self)
 
     def lose(self) -> None:
         """Its file is not as it was left: all of it has to be fetched again."""

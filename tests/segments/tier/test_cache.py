@@ -269,6 +269,17 @@ def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
     assert cache.num_bytes == 0
 
 
+def test_a_forgotten_segment_that_somebody_has_open_and_never_reads(tmp_path: Path) -> None:
+    cache = TierCache(str(tmp_path), _SIZE)
+    cached = cache.segment(_KEY, _stored(0), "f")
+    cached.put(0, _content(0)).release()
+    file = cached.open()
+    cached.forget()
+    file.close()
+    assert not list(tmp_path.iterdir())
+    assert cache.num_bytes == 0
+
+
 def test_what_is_put_for_a_forgotten_segment_that_nobody_reads(tmp_path: Path) -> None:
     cache = TierCache(str(tmp_path), _SIZE)
     cache.clear()
