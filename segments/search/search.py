@@ -319,10 +319,13 @@ class Search:
         self._count_damage(segment, low, high)
 
     def _lose(self, segment: Segment) -> None:
-        """The file of a segment is gone: it is lost, or retention has removed it just now."""
+        """The file of a segment is gone: it is lost, or retention has removed it just now.
+
+        Then what is there in its place is next, the rest of one that was truncated, say.
+        """
         if self._log.keeps(segment):
             self.looked_at.messages_lost += segment.next_offset - segment.base_offset
-        self._pass(segment)
+            self._pass(segment)
 
     def _lacks_filters(self, segment: Segment) -> bool:
         """Whether its filter index tells, once it is here, which chunks are not wanted."""

@@ -23,13 +23,14 @@ from segments.search import (
     search,
     span_reader,
 )
-from segments.tier.cache import ColdError, TierCache
+from segments.tier.cache import ColdError, Range, TierCache
 from segments.tier.object_store import ObjectStore
 from tests.segments.keys.test_files import index_keys, small_tables
 from tests.segments.search.model import IDENTITY, START_MS, ChunkPlan, plans, wanted, write
 from tests.segments.search.test_search import order, requests
 from tests.support.cold import Bringer, make_cold
 from tests.support.fake_store import FakeStore
+from tests.support.logs import truncate
 
 __all__ = ["small_tables"]
 
@@ -164,6 +165,49 @@ def test_the_page_ends_where_the_tier_does_not_answer() -> None:
         assert searched.is_away
         assert not searched.has_progressed
         assert searched.page.after
+        log.close()
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("number", range(6))
+def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int) -> None:
+    """Its objects go while it is searched; what is left of it stands in another segment."""
+    chunks = [ChunkPlan(0, 1, [order(f"{n}", b"z" * 1_000)] * 3) for n in range(12)]
+    log, _ = write(chunks, per_segment=12)
+    store, first = FakeStore(), log.first_offset
+    cut = first + 12
+    with TemporaryDirectory() as folder:
+        log._cache = TierCache(folder, 0)
+        [segment] = make_cold(log, store)
+        bringer = Bringer(log, store)
+        assert segment.cold is not None
+        searched = Search(log, SearchRequest(newest=newest), IDENTITY, START_MS)
+        steps = searched.steps()
+        result: Any = None
+        while True:
+            try:
+                work = steps.send(result)
+            except StopIteration:
+                break
+            result = work.do(*work.arguments) if isinstance(work, Work) else None
+            if not isinstance(work, Missing):
+                continue
+            if number == 0:
+                bringer.bring(ColdError(segment.cold, Range(0, segment.size)))
+                truncate(log, cut)
+                bringer.release()
+                log._cache.shrink(0)
+                segment.cold.is_gone = True
+            number -= 1
+            if work.error.cached is segment.cold and not segment.cold.is_gone:
+                bringer.release()
+                bringer.bring(work.error, work.requests)
+            result = True
+        found = [message.offset for message in searched.page.messages]
+        assert number < 0
+        assert [offset for offset in sorted(found) if offset >= cut] == [*range(cut, first + 36)]
+        assert searched.page.looked_at.messages_lost == 0
+        bringer.release()
         log.close()
 
 
