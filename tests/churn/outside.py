@@ -11,7 +11,13 @@ from random import Random
 
 import trio
 
-from clients import ConnectionLost, ServerRefused, StreamDoesNotExist, connect
+from clients import (
+    ConnectionLost,
+    ServerRefused,
+    StreamDoesNotExist,
+    StreamNotAvailable,
+    connect,
+)
 from tests.churn.ledger import Found
 from tests.churn.seekers import WAYS, Missing, Refusal, Seeker, Select, Way, Words
 from tests.support.process import ServerProcess
@@ -102,7 +108,7 @@ def selecting_from(server: ServerProcess) -> Select:
                 client.consumer(name, offset="first", sql=sql, until_end=True) as consumer,
             ):
                 return [Found(message.offset, message.body) async for message in consumer]
-        except StreamDoesNotExist:
+        except (StreamDoesNotExist, StreamNotAvailable):  # deleted before, or meanwhile
             raise Missing from None
         except ConnectionLost as lost:
             raise trio.BrokenResourceError(str(lost)) from lost
