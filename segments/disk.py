@@ -6,6 +6,8 @@ explicit positions: no call depends on where another one left off.
 """
 
 import ctypes
+import errno
+import fcntl
 import os
 import shutil
 import sys
@@ -15,7 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 from uuid import uuid4
 
-from segments.errors import FLUSH, StorageError, read_error
+from segments.errors import FLUSH, LockedError, StorageError, read_error
 
 Buffer = bytes | bytearray | memoryview
 
@@ -56,6 +58,13 @@ class File(Readable, Protocol):
         """Release the descriptor; may be called again."""
 
 
+class Lock(Protocol):
+    """What keeps others out of a folder."""
+
+    def release(self) -> None:
+        """Let others in; may be called again."""
+
+
 class Disk(Protocol):
     """What a log needs of a file system. Paths are absolute or relative to the process."""
 
@@ -79,6 +88,14 @@ class Disk(Protocol):
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name in the same file system, replacing what was there."""
+
+    def lock(self, folder: str) -> Lock:
+        """Keep everybody else who locks `folder` out of it, until released or the process ends.
+
+        Raises:
+            LockedError: somebody else has locked it, in this process or another one.
+            StorageError: the system refused.
+        """
 
     def sync_folder(self, folder: str) -> None:
         """Return once the folder's entries are on the device."""
@@ -211,6 +228,49 @@ class OsFile:
             _close(descriptor)
 
 
+class OsLock:
+    """A lock on a folder itself, by flock: it adds no file, and a kill releases it; see Disk.lock.
+
+    It goes with the folder where that is moved; a folder made anew under its name is another one.
+    On a network file system it is of this machine alone.
+    """
+
+    def __init__(self, folder: str) -> None:
+        with _refusals("lock", folder):
+            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _refusals("lock", folder):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(self._fd), os.stat(folder)):
+                    raise OSError(errno.ESTALE, "it was replaced meanwhile")
+        except StorageError as error:
+            holder = _holder(os.fstat(self._fd))
+            _close(self._fd)
+            if isinstance(error.__cause__, BlockingIOError):
+                raise LockedError(folder, holder) from error
+            raise
+
+    def release(self) -> None:  # noqa: D102 - see Lock
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # a child that is just being started may have a copy of it
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _close(descriptor)
+
+
+def _holder(locked: os.stat_result) -> int | None:
+    """The process that has locked a file, where Linux says so.
+
+    Source: Linux manual page proc_locks(5).
+    """
+    file = f"{os.major(locked.st_dev):02x}:{os.minor(locked.st_dev):02x}:{locked.st_ino}"
+    with suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as lines:
+        for fields in map(str.split, lines):
+            if fields[1:2] == ["FLOCK"] and fields[5:6] == [file]:
+                return int(fields[4])
+    return None
+
+
 class OsDisk:
     """The operating system's file system; see Disk."""
 
@@ -239,6 +299,9 @@ class OsDisk:
     def rename(self, old: str, new: str) -> None:  # noqa: D102 - see Disk
         with _refusals("rename", old):
             os.replace(old, new)
+
+    def lock(self, folder: str) -> Lock:  # noqa: D102 - see Disk
+        return OsLock(folder)
 
     def sync_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
         with _refusals("open", folder):

@@ -1,6 +1,7 @@
 """What can go wrong with stored streams, sorted by who has to act."""
 
 import errno
+import os
 
 FULL_DISK = "the disk is full"
 _SHORTAGES = {
@@ -103,6 +104,24 @@ class CheckpointDueError(StorageError):
         reason = "more offsets are given out than a checkpoint may be behind"
         super().__init__("append to", path, OSError(errno.EAGAIN, reason))
         self.shortage, self.args = "a checkpoint is due", (f"cannot append to {path}: {reason}",)
+
+
+class LockedError(SegmentsError):
+    """A log is not opened: somebody has it open, and one at a time may.
+
+    Args:
+        folder: of the stream.
+        holder: id of the process that has it, None where that is not known.
+    """
+
+    def __init__(self, folder: str, holder: int | None) -> None:
+        who = "another process" if holder is None else f"process {holder}"
+        if holder == os.getpid():
+            who = f"this process ({holder})"
+        super().__init__(
+            f"cannot open the log in {folder}: {who} has it open, and may write to it; close it "
+            "there first, or read it without opening it (python -m segments dump, or Spark)"
+        )
 
 
 class UnreadableError(FormatError, StorageError):

@@ -1,10 +1,10 @@
 """The log of one stream: segments, tracking and their files, in one folder. Synchronous.
 
-One owner appends; any number of readers follow. `committed_offset` is how far readers may go:
-everything before it is whole, and nothing before it changes except that retention drops the
-oldest segments. What is appended is committed at once or, with `commits_on_flush`, when it
-is on the device: then nobody reads what a power failure can still take away. Time comes from the
-caller.
+One owner appends, which a lock on the folder sees to; any number of readers follow.
+`committed_offset` is how far readers may go: everything before it is whole, and nothing before it
+changes except that retention drops the oldest segments. What is appended is committed at once or,
+with `commits_on_flush`, when it is on the device: then nobody reads what a power failure can still
+take away. Time comes from the caller.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
-from segments.disk import Disk, OsDisk
+from segments.disk import Disk, Lock, OsDisk
 from segments.errors import CheckpointDueError, StorageError, UndecidedError, UnreadableError
 from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
@@ -132,6 +132,8 @@ class Log:
             said by whoever found that there is nothing more before.
     """
 
+    _lock: Lock  # from `open`
+
     def __init__(
         self,
         policy: LogPolicy,
@@ -202,7 +204,8 @@ class Log:
     ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
 
-        What it holds is on the device on return.
+        What it holds is on the device on return. Nobody else can open it until it is closed, or
+        this process and those that it has forked have ended.
 
         Args:
             folder: of the stream.
@@ -217,6 +220,7 @@ class Log:
                 else at once.
 
         Raises:
+            LockedError: it is open, here or in another process; nothing was changed.
             CorruptError: a segment file is not one.
             OtherVersionError: another version of this program wrote it.
             UndecidedError: the device refuses to read what decides how much of it is kept.
@@ -252,15 +256,17 @@ class Log:
         commits_on_flush: bool,
     ) -> "Log":
         disk.make_folder(folder)
-        plan = recovery.examine(disk, folder)
-        plan.apply(disk)
-        if life is not None and not plan.has_life:
-            plan.life = plan.life or life or new_life()
-            put_mark(disk, folder, LIFE, plan.life)
-            if not (plan.has_files or commits_on_flush):  # where it takes no sync of its own
-                put_mark(disk, folder, AHEAD, disk.boot())
-                plan.boots = [disk.boot()]
         with ExitStack() as opened:  # what fails behind them must not keep their descriptors
+            lock = disk.lock(folder)
+            opened.callback(lock.release)
+            plan = recovery.examine(disk, folder)
+            plan.apply(disk)
+            if life is not None and not plan.has_life:
+                plan.life = plan.life or life or new_life()
+                put_mark(disk, folder, LIFE, plan.life)
+                if not (plan.has_files or commits_on_flush):  # where it takes no sync of its own
+                    put_mark(disk, folder, AHEAD, disk.boot())
+                    plan.boots = [disk.boot()]
             writer = _open_writer(disk, folder, plan)
             opened.callback(writer.close)
             journal = Journal.open(disk, folder, salvages=plan.salvages)
@@ -275,6 +281,7 @@ class Log:
                 epoch=plan.last_epoch + 1 if epoch is None else epoch,
                 commits_on_flush=commits_on_flush,
             )
+            log._lock = lock
             log.flush(with_checkpoint=True)
             log._forget_crash(plan)
             if plan.salvages:
@@ -1047,3 +1054,4 @@ class Log:
             self._journal.close()
             self._state.release()
             self._writer.close()
+            self._lock.release()

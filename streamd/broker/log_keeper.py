@@ -21,7 +21,7 @@ from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
-FILES_OF_A_LOG = 3  # segment, index and journal, while it is written
+FILES_OF_A_LOG = 4  # its folder, and segment, index and journal while it is written
 LOGS_SHARE = 0.25  # of the descriptors that a process may have
 _FEWEST = 8
 _IDLE_SECONDS = 60.0

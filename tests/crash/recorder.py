@@ -15,6 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from segments.errors import StorageError
+from tests.support.disk import Unlocked
 
 SECTOR = 512
 
@@ -190,6 +191,9 @@ class RecordingDisk:
     def rename(self, old: str, new: str) -> None:
         self._node("rename", old)
         self.do(Move(*self._place(old), *self._place(new)))
+
+    def lock(self, folder: str) -> Unlocked:  # noqa: ARG002
+        return Unlocked()
 
     def sync_folder(self, folder: str) -> None:
         self.do(Sync(self._node("flush", folder)))

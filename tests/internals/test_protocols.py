@@ -21,7 +21,7 @@ STANDARDS = (
     r"W3C Fetch Metadata Request Headers",
     r"PyPI package \w+, \w+\.\w+",
     r"Wing and Gong, ",  # an article
-    r"Linux manual page \w+\(2\)",
+    r"Linux manual page \w+\([25]\)",
 )
 REPOSITORY = re.compile(r"(?<![\w./-])([A-Za-z][\w-]*/[\w.-]+), (?=[\w-]+/|\w+\.)")
 FILE = re.compile(

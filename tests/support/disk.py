@@ -89,6 +89,13 @@ class FaultyFile:
         pass
 
 
+class Unlocked:
+    """A lock that keeps nobody out: tests leave a log behind as a kill does, and open it anew."""
+
+    def release(self) -> None:
+        pass
+
+
 class FaultyDisk:
     """See segments.disk.Disk. Names are durable at once; contents when synced.
 
@@ -166,6 +173,9 @@ class FaultyDisk:
         self.maybe_fail("rename", old)
         self.live_through_one()
         self.files[new] = self.files.pop(old)
+
+    def lock(self, folder: str) -> Unlocked:  # noqa: ARG002
+        return Unlocked()
 
     def sync_folder(self, folder: str) -> None:
         self.maybe_fail("sync_folder", folder)
