@@ -2,8 +2,9 @@
 
 import datetime
 import json
+import resource
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import click
 
 from segments import codec, recovery
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
-from segments.disk import OsDisk
+from segments.disk import Disk, OsDisk, holder_of
 from segments.errors import SegmentsError
 from segments.filter_stats import FilterStats, read_blocks
 from segments.format_constants import FILTER_VALUE, OFFSET, SEQUENCE, USER
@@ -19,6 +20,7 @@ from segments.layout import CHUNK_HEADER
 from segments.property_keys import told
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
+from segments.view import View
 
 _SHOWN_VALUES = 6
 _FILTER_VALUES = "filter_values"
@@ -33,7 +35,9 @@ _folder_argument = click.argument(
 def main() -> None:
     """Look into the files of a stream. Nothing is written, no server is needed.
 
-    DIR is the folder of one stream, for example data/streams/%2F/flights.
+    DIR is the folder of one stream, for example data/streams/%2F/flights. A server may be writing
+    to it: what it had written by the start of the command is looked at. From another container, or
+    not on Linux, that cannot be told, and what is just being written may look torn.
     """
 
 
@@ -52,8 +56,8 @@ def dump(folder: str, *, as_json: bool) -> None:
       python -m segments dump data/streams/%2F/flights
       python -m segments dump --json data/streams/%2F/flights | head -1
     """
-    with _one_line_errors():
-        for segment in recovery.examine(OsDisk(), _stream_folder(folder), salvages=True).segments:
+    with _one_line_errors(), _seen(folder) as disk:
+        for segment in recovery.examine(disk, folder, salvages=True).segments:
             stats = FilterStats()
             if not as_json:
                 click.echo(_segment_line(segment))
@@ -76,22 +80,21 @@ def verify(folder: str) -> None:
     """Check every byte of a stream's files.
 
     That is checksums, order, indexes, filters and tracking. Exits 0 when all is whole, else 1
-    after naming each damaged or missing file and the position. A server that is writing to the
-    stream meanwhile makes its newest chunk look torn. Segments that are only in an object store are
-    left out: streamd tier verify looks at those.
+    after naming each damaged or missing file and the position. Segments that are only in an object
+    store are left out: streamd tier verify looks at those.
 
     \b
     Example:
       python -m segments verify data/streams/%2F/flights
     """
     count = 0
-    with _one_line_errors():
-        for fault in find_faults(OsDisk(), _stream_folder(folder)):
+    with _one_line_errors(), _seen(folder) as disk:
+        for fault in find_faults(disk, folder):
             click.echo(str(fault))
             count += 1
         if count:
             raise click.exceptions.Exit(1)
-        found = recovery.examine(OsDisk(), folder, salvages=True).segments
+        found = recovery.examine(disk, folder, salvages=True).segments
         segments = [segment for segment in found if segment.cold is None]
         chunks = sum(segment.num_chunks for segment in segments)
         size = sum(segment.size for segment in segments)
@@ -109,10 +112,24 @@ def _one_line_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-def _stream_folder(folder: str) -> str:
-    """`folder` if it is a stream's; else a refusal that says where streams are below it."""
+@contextmanager
+def _seen(folder: str) -> Iterator[Disk]:
+    """A stream's folder as it is, or was just now if somebody writes to it."""
+    _check_folder(folder)
+    if holder_of(folder) is None:
+        yield OsDisk()
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a view holds all files of the folder
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with View(OsDisk(), folder) as view:
+        yield view
+
+
+def _check_folder(folder: str) -> None:
+    """Refuse a folder that is not a stream's, and say where streams are below it."""
     if any(parse_name(path.name) for path in Path(folder).iterdir()):
-        return folder
+        return
     below = sorted({str(path.parent) for path in Path(folder).rglob(f"*{SEGMENT_SUFFIX}")})
     advice = f"; there are streams in {', '.join(below[:3])}" if below else ""
     raise click.ClickException(f"{folder} is not a stream's folder: it holds no segments{advice}")

@@ -244,7 +244,7 @@ class OsLock:
                 if not os.path.samestat(os.fstat(self._fd), os.stat(folder)):
                     raise OSError(errno.ESTALE, "it was replaced meanwhile")
         except StorageError as error:
-            holder = _holder(os.fstat(self._fd))
+            holder = holder_of(folder)
             _close(self._fd)
             if isinstance(error.__cause__, BlockingIOError):
                 raise LockedError(folder, holder) from error
@@ -258,13 +258,16 @@ class OsLock:
             _close(descriptor)
 
 
-def _holder(locked: os.stat_result) -> int | None:
-    """The process that has locked a file, where Linux says so.
+def holder_of(folder: str) -> int | None:
+    """The process that has locked a folder, where Linux says so; None for nobody as well.
+
+    It does not say so of processes outside of the container that asks.
 
     Source: Linux manual page proc_locks(5).
     """
-    file = f"{os.major(locked.st_dev):02x}:{os.minor(locked.st_dev):02x}:{locked.st_ino}"
     with suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as lines:
+        locked = os.stat(folder)
+        file = f"{os.major(locked.st_dev):02x}:{os.minor(locked.st_dev):02x}:{locked.st_ino}"
         for fields in map(str.split, lines):
             if fields[1:2] == ["FLOCK"] and fields[5:6] == [file]:
                 return int(fields[4])
