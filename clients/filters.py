@@ -28,6 +28,7 @@ from segments.selector import (
     property_value_of,
     property_value_reader,
 )
+from segments.selector.pushdown import is_spelled
 from streamd.wire.stream import subscribe_properties as words
 from streamd.wire.stream.fields import Pair
 
@@ -189,6 +190,7 @@ class Filter:
         self._read = read if values else None
         self._name = value_of if isinstance(value_of, str) and values else None
         self._further: str | None = None
+        self._asks_unfiltered = match_unfiltered
         self.follows = self._read is not None
         self.numbers = NumberRule.TEXT
         self.num_others = 0
@@ -197,13 +199,16 @@ class Filter:
         """What the stream has declared."""
         self.numbers = declared.number_rule(self._name)
         self._further = self._name if self._name in declared.names[1:] else None
+        # A number that is wanted for its text may stand in a chunk's filter as no value.
+        has_both = self.numbers is NumberRule.EITHER and any(map(is_spelled, self._values))
+        self._asks_unfiltered = self._match_unfiltered or has_both
 
     def properties(self) -> tuple[Pair, ...]:
         """As Subscribe takes them."""
         if self._further is not None:
             asked = (self._further, self._values, self._match_unfiltered)
             return tuple(Pair(*pair) for pair in words.property_pairs([asked]))
-        return _value_properties(self._values, match_unfiltered=self._match_unfiltered)
+        return _value_properties(self._values, match_unfiltered=self._asks_unfiltered)
 
     def pick(self, chunk: ArrivedChunk) -> Picked:
         """The messages that match, as far as that is known."""
@@ -227,7 +232,7 @@ class Filter:
         """What is asked for, in lines for people."""
         if not self._values:
             return ["asks for every chunk"]
-        unfiltered = self._match_unfiltered
+        unfiltered = self._asks_unfiltered
         return [_asks_for([_held(self._values, match_unfiltered=unfiltered, name=self._further)])]
 
 

@@ -250,8 +250,8 @@ class TestFilters:
             ({}, "5", ([0, 2], [4])),
             ({}, None, ([2], [0, 4])),
             ({"stream-filter-property": "n"}, "5", ([0, 2], [4])),
-            ({"stream-filter-property": "n"}, None, ([2], [0, 1, 4])),
-            ({"stream-filter-property": "other"}, None, ([2], [0, 1, 4])),
+            ({"stream-filter-property": "n"}, None, ([0, 2], [1, 4])),
+            ({"stream-filter-property": "other"}, None, ([0, 2], [1, 4])),
             (
                 {"stream-filter-property": "n", "stream-filter-contract": "strict"},
                 None,
