@@ -136,8 +136,8 @@ class Stream(Protocol):
         Args:
             bounds: segments outside of them may be left out.
             only_indexed: of a segment that grows take only chunks that its index lists, which are
-                those that the server has committed. Otherwise whole chunks behind them as well, as
-                a crash leaves them.
+                those that were appended; with `flush = always` the last ones may not be confirmed
+                as yet. Otherwise whole chunks behind them as well, as a crash leaves them.
 
         Raises:
             StorageError, TierError: they cannot be read.
@@ -238,9 +238,8 @@ def list_segments(
 
     Args:
         folder: the stream's.
-        only_indexed: of the newest segment take only chunks that its index lists, which are those
-            that the server has committed. Otherwise whole chunks behind them as well, as a crash
-            leaves them.
+        only_indexed: of the newest segment take only chunks that its index lists; see
+            Stream.listings.
         from_offset: segments that end before it are left out.
 
     Raises:
