@@ -42,8 +42,8 @@ from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
 from segments.errors import CorruptError, FormatError, LostCopyError, UnreadableError
-from segments.gaps import OFFSET_GAP, RESTORE_GAP, end_before, num_lost
-from segments.marks import AHEAD, LIFE, RESTORED, marked
+from segments.gaps import OFFSET_GAP, end_before, num_lost
+from segments.marks import AHEAD, LIFE, marked
 from segments.recovery_steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
     DAMAGE_SUFFIX,
@@ -133,10 +133,11 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
 
 def _go_on_behind_gap(plan: Plan) -> None:
     """Readers may have seen more than is left of it."""
-    plan.gap = RESTORE_GAP if RESTORED in plan.boots else OFFSET_GAP
     if plan.segments:
         plan.next_offset = max(plan.next_offset, plan.segments[-1].next_offset)
         _drop_empty(plan)
+    goes_on = plan.manifest.goes_on if plan.manifest is not None else 0
+    plan.gap = max(OFFSET_GAP, goes_on - plan.next_offset)
 
 
 def _is_empty(segment: Segment) -> bool:

@@ -104,6 +104,8 @@ class Manifest:
         revision: grows with each change, from 1.
         epoch, writer: of the server that wrote it.
         next_offset: behind the last stored message.
+        goes_on: behind all that machines which are lost may have given out, after a restore: what
+            comes after the segments of then begins there, or later; 0 before the first restore.
         segments: oldest first. Offsets between two of them were lost.
         arguments: the stream was declared with, and settings that were changed, as in the catalog.
         settings: see above.
@@ -118,6 +120,7 @@ class Manifest:
     epoch: int
     writer: str
     next_offset: int = 0
+    goes_on: int = 0
     segments: tuple[StoredSegment, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -213,6 +216,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "epoch": manifest.epoch,
         "writer": manifest.writer,
         "next_offset": manifest.next_offset,
+        **({"goes_on": manifest.goes_on} if manifest.goes_on else {}),
         "arguments": dict(manifest.arguments),
         "settings": dict(manifest.settings),
         "tracking": None if tracking is None else [*tracking[:3], *tracking.file],
@@ -292,6 +296,7 @@ def _decoded(head: dict[str, Any], segments: tuple[StoredSegment, ...]) -> Manif
         epoch=fields.number(head["epoch"]),
         writer=fields.text(head["writer"]),
         next_offset=fields.number(head["next_offset"]),
+        goes_on=fields.number(head.get("goes_on", 0)),
         segments=segments,
         arguments=fields.plain(head["arguments"]),
         settings=fields.plain(head["settings"]),

@@ -10,6 +10,9 @@ from segments.errors import CheckpointDueError
 from segments.gaps import OFFSET_GAP, RESTORE_GAP, Gap, Gaps, end_before, num_lost
 from segments.marks import AHEAD, RESTORED, put_mark
 from segments.reader import Reader
+from segments.tier.keys import StreamKey
+from segments.tier.local_copy import write_copy
+from segments.tier.manifest import Manifest
 from segments.verify import verify
 from tests.crash.recorder import RecordingDisk
 from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
@@ -220,9 +223,12 @@ class TestRestore:
         log = _open(disk)
         append(log, [b"0"])
         log.close()
+        key, goes_on = StreamKey("/", "s", log.life), 1 + 3 * RESTORE_GAP
+        manifest = Manifest(stream=key, revision=1, epoch=1, writer="w", goes_on=goes_on)
+        write_copy(disk, "s", manifest)
         put_mark(disk, "s", AHEAD, RESTORED)
         log = _open(disk)
-        assert log.next_offset == 1 + RESTORE_GAP
+        assert log.next_offset == goes_on
         assert _marks(disk) == []
         append(log, [b"1"])
         assert [body for _, body in _read(log)] == [b"0", b"1"]

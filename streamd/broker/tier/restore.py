@@ -36,6 +36,7 @@ import trio
 from segments.atomic_write import replace_file
 from segments.disk import OsDisk
 from segments.errors import FormatError, SegmentsError
+from segments.gaps import RESTORE_GAP
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.marks import AHEAD, RESTORED, put_mark
 from segments.tier.cluster import CatalogCopy
@@ -256,6 +257,9 @@ def _take(store: ObjectStore, me: Identity, found: FoundManifest) -> Manifest:
         if manifest.epoch > me.epoch:
             raise _TakenOverError(manifest.epoch)
         wanted = replace(manifest, revision=manifest.revision + 1, epoch=me.epoch, writer=me.name)
+        if manifest.epoch < me.epoch:  # else it is begun again, before there was a log
+            goes_on = max(manifest.goes_on, manifest.next_offset) + RESTORE_GAP
+            wanted = replace(wanted, goes_on=goes_on)
         key = manifest.stream.manifest
         try:
             store.replace(key, encode_manifest(wanted), found.etag)

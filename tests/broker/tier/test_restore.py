@@ -92,6 +92,22 @@ async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: 
         assert server.host.names() == ["s", "t"]
 
 
+async def test_of_two_machines_that_are_lost_each_goes_on_elsewhere(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    """What each was sent behind the end was read, and never stored."""
+    await _old_machine(tmp_path / "old", store)
+    begins = []
+    for number in range(3):
+        async with harness(tmp_path / f"{number}", restore=True, **TIER) as server:
+            peer = await server.peer()
+            await peer.declare("s", 1)
+            await peer.store([b"%d" % number], 1)
+            async with server.host.find("s").opened() as log:
+                begins.append(log.next_offset - 1)
+    assert begins == [10 + (number + 1) * RESTORE_GAP for number in range(3)]
+
+
 async def test_streams_without_a_manifest_are_there_and_empty(
     tmp_path: Path, store: FakeStore
 ) -> None:
@@ -254,7 +270,9 @@ async def test_what_could_not_be_restored_is_there_when_its_object_is(
             with pytest.raises(Refused, match="cannot be used"):
                 await server.host.find("s").ready()
             await _comes_back(server, store, key, kept)
-    assert await _contents(tmp_path / "new") == {"s": (0, 11 + RESTORE_GAP)}
+    # One for the restore, and for each server, that has written the manifest.
+    gaps = 1 if suffix == "manifest" else 2 + restarts
+    assert await _contents(tmp_path / "new") == {"s": (0, 11 + gaps * RESTORE_GAP)}
 
 
 async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -> None:
