@@ -337,6 +337,18 @@ class Consumer:
     async def open(self, connection: ClientConnection, number: int) -> None:
         """See reconnecting.ConnectionListener."""
         self._subscription_id = number
+        answer = await self._subscribe(connection, number)
+        while answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:
+            if not await self._place.is_of_before(connection):
+                break
+            answer = await self._subscribe(connection, number)  # it was made anew meanwhile
+        if answer.code != OK:
+            raise refusal(answer.code, f"cannot read {self.stream}")
+        if self._end_offset != _NO_END:
+            self._reconnecting.tasks.start_soon(self._stop_at_end, connection)
+
+    async def _subscribe(self, connection: ClientConnection, number: int) -> c.SubscribeResponse:
+        """Look for the place, and ask for chunks from there; the answer may be a refusal."""
         place, era, asked = self._place, self._place.era, self._place.start
         state = await place.look(connection)
         is_other = place.era != era
@@ -359,15 +371,14 @@ class Consumer:
             properties += (Pair(words.SINGLE_ACTIVE, words.TRUE),)
             if self._group.super_stream:
                 properties += (Pair(words.SUPER_STREAM, self._group.super_stream),)
-        answer = await connection.request(
+        if place.life is not None:
+            properties += (Pair(words.LIFE, str(place.life)),)
+        answer: c.SubscribeResponse = await connection.request(
             c.Subscribe, number, self.stream, place.start, credit, properties
         )
-        if answer.code != OK:
-            raise refusal(answer.code, f"cannot read {self.stream}")
-        if self._to_store == stored:
+        if answer.code == OK and self._to_store == stored:
             self._to_store = None  # it came before what was answered
-        if self._end_offset != _NO_END:
-            self._reconnecting.tasks.start_soon(self._stop_at_end, connection)
+        return answer
 
     def _begin(self, asked: OffsetSpecification) -> None:
         """Reading begins at its place, which is where was asked as far as the server tells."""

@@ -81,6 +81,7 @@ class Place:
         start: where it reads on; on a server that resolves it, an offset.
         moved: the last time that reading did not go on where it was; None for never.
         era: how often offsets that were read before have become those of other messages.
+        life: of the stream in which that is; None where it is not known, which any is.
     """
 
     def __init__(self, stream: str, name: str, start: OffsetSpecification) -> None:
@@ -89,7 +90,7 @@ class Place:
         self.era = 0
         self._stream = stream
         self._name = name
-        self._life: int | None = None  # not known, which any is
+        self.life: int | None = None
         self._chunk_id: int | None = None  # of the chunk at `start`, where that is known
 
     def reached(self, offset: int, chunk_id: int) -> None:
@@ -107,16 +108,33 @@ class Place:
         """
         if not connection.is_streamd:
             return None
+        arguments, figures = await self._describe(connection)
+        if not figures:
+            return None  # the next request is refused, too, and says why
+        life = figures.get("life", self.life)
+        if self.life is not None and life != self.life:
+            await self._begin_anew(connection, max(0, figures["first_chunk_id"]))
+        self.life = life
+        return StreamState(arguments, figures["committed_offset"] + 1)
+
+    async def is_of_before(self, connection: ClientConnection) -> bool:
+        """Whether there is another stream of that name since `look`.
+
+        Raises:
+            ConnectionLost: no answer came.
+        """
+        if self.life is None:
+            return False
+        _, figures = await self._describe(connection)
+        return figures.get("life", self.life) != self.life
+
+    async def _describe(
+        self, connection: ClientConnection
+    ) -> tuple[dict[str, str], dict[str, int]]:
+        """Its arguments and figures, nothing of one that is not there."""
         answer = await connection.request(c.DescribeStreams, (self._stream,))
         ((_, code, arguments, statistics),) = answer.streams
-        if code != OK:
-            return None  # the next request is refused, too, and says why
-        figures = dict(statistics)
-        life = figures.get("life", self._life)
-        if self._life is not None and life != self._life:
-            await self._begin_anew(connection, max(0, figures["first_chunk_id"]))
-        self._life = life
-        return StreamState(dict(arguments), figures["committed_offset"] + 1)
+        return (dict(arguments), dict(statistics)) if code == OK else ({}, {})
 
     async def _begin_anew(self, connection: ClientConnection, first: int) -> None:
         expected = self.start.value if self.start.type == AT_OFFSET else 0

@@ -12,6 +12,8 @@ from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clients import Client, Consumer, NoOffset
+from clients.connection import ClientConnection
+from streamd.wire.stream import commands as c
 from tests.support.client import Network
 from tests.support.proxy import Cut
 from tests.support.server import Harness, harness
@@ -245,6 +247,43 @@ class TestAnotherStream:
                 await publish(other, *range(100, 150))
                 await come_back(network, client)
                 assert [int(m.body) async for m in messages] == [1, 2]  # they had arrived
+
+        run(work, tmp_path)
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_is_noticed_if_it_was_made_just_now(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+    ) -> None:
+        """After the consumer has looked for its place, before it asks for messages."""
+        request = ClientConnection.request
+        is_due = is_first
+
+        async def work(network: Network, other: Client) -> None:
+            async def interrupted(
+                connection: ClientConnection, kind: type[Any], *fields: Any, **options: Any
+            ) -> Any:
+                nonlocal is_due
+                if kind is c.Subscribe and is_due:
+                    is_due = False
+                    await anew(other)
+                    await publish(other, *range(1_000, 1_020))
+                return await request(connection, kind, *fields, **options)
+
+            monkeypatch.setattr(ClientConnection, "request", interrupted)
+            nonlocal is_due
+            await publish(other, *range(10))
+            async with network.client() as client, client.consumer("s", offset=7) as messages:
+                if not is_first:
+                    assert await taken(messages, 1) == [7]
+                    await lose(network)
+                    is_due = True
+                    await come_back(network, client)
+                found = await taken(messages, 1)
+                while found[0] < 1_000:  # they had arrived
+                    found = await taken(messages, 1)
+                assert found == [1_000]
+                assert messages.moved is not None
+                assert messages.moved.is_other_stream
 
         run(work, tmp_path)
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import trio
 
-from segments import ChunkMatcher, Reader, StorageError
+from segments import ChunkMatcher, Log, Reader, StorageError
+from segments.marks import life_number
 from streamd.auth.users import Right
 from streamd.broker.arguments import MAX_FILTER_PROPERTIES
 from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
@@ -143,7 +144,8 @@ class Consumers:
         self._context.host.find(stream_name)
         if command.subscription_id in used:
             raise SubscriptionIdTaken
-        async with self._context.readable(stream_name) as (stream, _):
+        async with self._context.readable(stream_name) as (stream, log):
+            _require_life(log, properties.get(words.LIFE))
             self._add_to(stream, command, properties, size)
 
     def _add_to(
@@ -303,6 +305,13 @@ class Consumers:
             code = code_of(refused)
         answer = c.QueryOffsetResponse(command.correlation_id, code, offset or 0)
         self._context.answer(answer)
+
+
+def _require_life(log: Log, asked: str | None) -> None:
+    """Raise Refused where a consumer knows offsets of another stream of the same name."""
+    life = life_number(log.life)
+    if None not in (asked, life) and asked != str(life):
+        raise Refused(Reason.NOT_FOUND, "it was deleted, and one of the same name was made")
 
 
 def _interest(command: c.Subscribe, stream: Stream, properties: Mapping[str, str]) -> Interest:
