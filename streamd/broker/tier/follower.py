@@ -205,7 +205,9 @@ class Follower:
             self._held, self._since = held, held.cluster.since
             await self._read_catalog(held)
             await self._list()
-            await self._look_at(list(self._streams.values()), seconds=60.0)
+            away = await self._look_at(list(self._streams.values()), seconds=60.0)
+            if away is not None:
+                raise away
             copy = Path(self._data, _NEW_CATALOG, CATALOG_FILE)
             content = await threads.in_thread(copy.read_bytes)
             stored = [Stored(row, self._manifest(row)) for row in self._rows()]
@@ -280,10 +282,12 @@ class Follower:
         if trio.current_time() >= self._list_at:
             await self._list()
         streams = in_turns(list(self._streams.values()), _STREAMS_A_TURN)
-        await self._look_at([one async for one in streams if self._is_due(one)])
+        away = await self._look_at([one async for one in streams if self._is_due(one)])
         if self._has_changed:
             await self._show_streams()
         await self._show_manifests()
+        if away is not None:  # perhaps for one stream alone: the others go on
+            raise away
 
     async def _read_catalog(self, held: claims.Held) -> None:
         self._writer, self._epoch = held.cluster.writer, held.cluster.epoch
@@ -328,8 +332,12 @@ class Follower:
         stream = self._stream_of(one)
         return stream is not None and stream.is_open
 
-    async def _look_at(self, due: Sequence[_Followed], seconds: float = 0.0) -> None:
-        """Read the manifests of some streams; a store that is away is asked again so long."""
+    async def _look_at(self, due: Sequence[_Followed], seconds: float = 0.0) -> TierError | None:
+        """Read the manifests of some streams; a store that is away is asked again so long.
+
+        Returns:
+            Why not all could be read; None where they were.
+        """
         found = await each(self._read, due, seconds=seconds)
         if any(map(_is_doubtful, due, found)):  # the store may be another one since it was looked
             self._held = await ask(claims.look_again, self._store, self._held)
@@ -343,8 +351,7 @@ class Follower:
                 self._take_fault(one, str(outcome))
             else:
                 self._take(one, outcome)
-        if away is not None:
-            raise away
+        return away
 
     def _read(self, one: _Followed) -> FoundManifest | None:
         manifest, missing = one.manifest, ""

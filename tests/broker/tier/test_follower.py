@@ -464,6 +464,26 @@ async def test_a_manifest_that_cannot_be_used_costs_its_stream_alone(
             assert log.next_offset == 1
 
 
+async def test_a_manifest_that_is_an_older_one_costs_its_stream_alone(
+    tmp_path: Path, writer: Writer, store: ReadStore
+) -> None:
+    await writer.publish("s", b"0")
+    await writer.publish("other", b"0")
+    before = dict(store.objects)
+    await writer.publish("s", b"1")
+    async with _reading(tmp_path) as server:
+        peer = await server.peer()
+        await peer.subscribe("other")
+        assert await peer.bodies(1) == [b"0"]
+        (key,) = [key for key in before if "/s~" in key and key.endswith("manifest")]
+        store.objects[key] = before[key]
+        await writer.publish("other", b"1")
+        with trio.fail_after(SOON):
+            assert await peer.bodies(1) == [b"1"]
+        assert server.server.broker.tier is not None
+        assert "older manifest" in (await server.server.broker.tier.status()).sentence
+
+
 async def test_an_older_state_of_the_store_is_another_stream(
     tmp_path: Path, writer: Writer
 ) -> None:
