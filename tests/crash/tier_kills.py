@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -43,7 +44,7 @@ from segments.tier.manifest import Manifest
 from segments.tier.object_store import ObjectStore
 from segments.tier.stores import open_store
 from streamd.broker.tier.reports import TierState
-from tests.crash.tier_ledger import NUM_KINDS, Life, Sent, WrongError, read
+from tests.crash.tier_ledger import NUM_KINDS, Life, Sent, WrongError, last_missing, read
 from tests.support.process import ServerProcess
 from tests.support.stores import KINDS, StoreServer
 
@@ -570,16 +571,15 @@ class Run:
 
     async def _read_range(self, name: str, chance: Random) -> None:
         async with self._client("read", name) as (client, life):
-            at = chance.randrange(max(life.seen, default=0) + 2)
+            at = _somewhere(life, chance)
             most = chance.choice((1, 50, 500, 3_000))
             last = None
             async with client.consumer(name, offset=at, until_end=True) as messages:
                 async for message in messages:
                     self._is_same(life)
-                    if last is not None and message.offset != last + 1:
-                        await self._is_cut(client, life, last + 1)
-                    elif last is None and message.offset != at:
-                        await self._is_cut(client, life, at)
+                    missing = last_missing(at if last is None else last + 1, message.offset)
+                    if missing is not None:
+                        await self._is_cut(client, life, missing)
                     last = message.offset
                     life.take(message.offset, bytes(message.body))
                     most -= 1
@@ -617,7 +617,7 @@ class Run:
 
     async def _read_filtered(self, name: str, chance: Random) -> None:
         async with self._client("read filtered", name) as (client, life):
-            at = chance.randrange(max(life.seen, default=0) + 2)
+            at = _somewhere(life, chance)
             kinds = {f"k{chance.randrange(NUM_KINDS)}" for _ in range(chance.randrange(1, 3))}
             end = (await client.stats(name))["committed_offset"] + 1
             known = set(life.seen)
@@ -633,7 +633,7 @@ class Run:
 
     async def _read_selected(self, name: str, chance: Random) -> None:
         async with self._client("read selected", name) as (client, life):
-            at = chance.randrange(max(life.seen, default=0) + 2)
+            at = _somewhere(life, chance)
             kind, number = f"k{chance.randrange(NUM_KINDS)}", chance.randrange(200)
             end = (await client.stats(name))["committed_offset"] + 1
             async with client.consumer(
@@ -665,7 +665,7 @@ class Run:
 
     async def _read_with_pika(self, name: str, chance: Random) -> None:
         async with self._client("read with pika", name) as (client, life):
-            at = chance.randrange(max(life.seen, default=0) + 2)
+            at = _somewhere(life, chance)
             kind = f"k{chance.randrange(NUM_KINDS)}" if chance.random() < 0.5 else ""
             found = await trio.to_thread.run_sync(
                 _consume, self.server.amqp_port, name, at, kind, abandon_on_cancel=True
@@ -678,14 +678,15 @@ class Run:
                 life.take(offset, body)
             if not found:
                 return
-            come = set(offsets)
-            missing = [
-                o
-                for o in range(at, offsets[-1])
-                if o not in come and (not kind or (o in life.seen and life.seen[o].kind == kind))
-            ]
+            if kind:
+                wanted = {o for o, sent in life.seen.items() if sent.kind == kind}
+                missing = [o for o in wanted - {*offsets} if at <= o < offsets[-1]]
+            else:
+                pairs = pairwise([at - 1, *offsets])
+                found_missing = (last_missing(before + 1, after) for before, after in pairs)
+                missing = [one for one in found_missing if one is not None]
             if missing:
-                await self._is_cut(client, life, missing[-1])
+                await self._is_cut(client, life, max(missing))
 
     async def _check_one(self) -> None:
         await self._check(self._chance.choice(list(STREAMS)))
@@ -733,8 +734,9 @@ class Run:
             async with client.consumer(name, offset="first", until_end=True) as messages:
                 async for message in messages:
                     self._is_same(life)
-                    if offsets and message.offset > offsets[-1] + 1:
-                        await self._is_cut(client, life, offsets[-1] + 1)
+                    missing = last_missing(offsets[-1] + 1, message.offset) if offsets else None
+                    if missing is not None:
+                        await self._is_cut(client, life, missing)
                         offsets.clear()  # retention was faster
                     life.take(message.offset, bytes(message.body))
                     offsets.append(message.offset)
@@ -824,6 +826,11 @@ class Run:
                 await trio.sleep(0.3)
             if self.lives[name].name != "life" and name not in ("ring", "cut", "set"):
                 raise WrongError(f"verify of {name}: {faults[:3]}")
+
+
+def _somewhere(life: Life, chance: Random) -> int:
+    """An offset that was read, or the next one; of those in gaps there would be too many."""
+    return chance.choice([*life.seen]) + chance.randrange(2) if life.seen else 0
 
 
 def _message(sent: Sent) -> Message:

@@ -1,13 +1,17 @@
 """What was sent to streams of a tier, and what was found: each message once, in its place.
 
 The body of a message says who sent it, and the rest of it follows from that, so what was invented
-or damaged is found out. What was once read at an offset stays there, or is cut off at the front.
+or damaged is found out. What was once read at an offset stays there, or is cut off at the front; or
+it is lost with its machine, and then no other message ever gets its offset.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
+
+from segments.gaps import num_lost
 
 NUM_KINDS = 8
 
@@ -52,6 +56,12 @@ def read(body: bytes) -> Sent | None:
     return sent if sent.body == body else None
 
 
+def last_missing(start: int, end: int) -> int | None:
+    """The last offset from one to before another that a message must have; gaps are none."""
+    lost = num_lost(start, end)
+    return start + lost - 1 if lost else None
+
+
 class WrongError(AssertionError):
     """A promise was broken."""
 
@@ -64,6 +74,7 @@ class Life:
         name, number: which.
         seen: what was read, by its offset.
         places: the offsets of messages.
+        gone: offsets of messages that were read, and lost with a machine.
         confirmed: messages that must be there, and that nobody has read yet.
         sent: the highest number of each producer.
         first: the first offset that it had when somebody looked last; it only grows.
@@ -76,6 +87,7 @@ class Life:
     number: int
     seen: dict[int, Sent] = field(default_factory=dict)
     places: dict[Sent, int] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
     confirmed: set[Sent] = field(default_factory=set)
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     first: int = 0
@@ -96,6 +108,8 @@ class Life:
             raise WrongError(f"{where}: {body[:60]!r} was never sent to life {self.number}")
         if sent.number > self.sent[sent.producer]:
             raise WrongError(f"{where}: {sent} was never sent")
+        if offset in self.gone:
+            raise WrongError(f"{where}: {sent}, where one was that is lost")
         known = self.seen.get(offset)
         if known is not None and known != sent:
             raise WrongError(f"{where}: {sent}, where {known} was")
@@ -122,8 +136,8 @@ class Life:
             confirmed: messages that were confirmed before.
         """
         first = offsets[0] if offsets else end
-        if offsets != list(range(first, first + len(offsets))):
-            raise WrongError(f"{self.name}: offsets from {first} on have a gap")
+        if any(num_lost(before + 1, after) for before, after in pairwise(offsets)):
+            raise WrongError(f"{self.name}: of offsets from {first} on some are missing")
         if offsets and offsets[-1] + 1 < end:
             raise WrongError(f"{self.name}: it ended at {offsets[-1] + 1}, expected {end}")
         numbers: dict[str, list[int]] = defaultdict(list)
@@ -145,6 +159,7 @@ class Life:
         """A new machine has it up to an offset."""
         for offset in [at for at in self.seen if at >= next_offset]:
             del self.places[self.seen.pop(offset)]
+            self.gone.add(offset)
         self.confirmed.clear()
         self.stored.clear()  # an older one is there, as of the last upload
         self.first = 0
