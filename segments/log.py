@@ -264,7 +264,7 @@ class Log:
             if life is not None and not plan.has_life:
                 plan.life = plan.life or life or new_life()
                 put_mark(disk, folder, LIFE, plan.life)
-                if not (plan.has_files or commits_on_flush):  # where it takes no sync of its own
+                if not plan.has_files:  # where it takes no sync of its own
                     put_mark(disk, folder, AHEAD, disk.boot())
                     plan.boots = [disk.boot()]
             writer = _open_writer(disk, folder, plan)
@@ -296,7 +296,7 @@ class Log:
             for segment in plan.empty:
                 segment.remove()
             for boot in plan.boots:
-                if boot != here or self.commits_on_flush:
+                if boot != here:
                     self._disk.remove(str(PurePath(self.folder, AHEAD + boot)))
 
     @property
@@ -458,10 +458,12 @@ class Log:
     @property
     def awaits_mark(self) -> bool:
         """The next `append` syncs a folder, unless `mark` is called before."""
-        return not (self._is_marked or self.commits_on_flush)
+        return not self._is_marked
 
     def mark(self) -> None:
         """Note on the device that readers may see what is not there yet. May run in a thread.
+
+        Also with `commits_on_flush`: who reads the files sees what is not committed, too.
 
         Raises:
             StorageError: the system refused.
