@@ -344,6 +344,7 @@ class Consumer:
             answer = await self._subscribe(connection, number)  # it was made anew meanwhile
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
+        await self._store_again(connection)
         if self._end_offset != _NO_END:
             self._reconnecting.tasks.start_soon(self._stop_at_end, connection)
 
@@ -360,8 +361,6 @@ class Consumer:
         if state is not None:
             self._learn_again(state, is_other=is_other)
         self._connection = connection
-        await self._store_again(connection)
-        stored = self._to_store
         credit = max(0, self._credit - len(self._chunks))
         self._owed_credit = 0
         properties = self._wanted.properties()
@@ -376,8 +375,6 @@ class Consumer:
         answer: c.SubscribeResponse = await connection.request(
             c.Subscribe, number, self.stream, place.start, credit, properties
         )
-        if answer.code == OK and self._to_store == stored:
-            self._to_store = None  # it came before what was answered
         return answer
 
     def _begin(self, asked: OffsetSpecification) -> None:
@@ -407,7 +404,11 @@ class Consumer:
                 return b""
             return codec.encode(c.StoreOffset(self.name, self.stream, offset))
 
+        stored = self._to_store
         await connection.send_frame(store)
+        await connection.request(c.QueryOffset, self.name, self.stream)
+        if self._to_store == stored:
+            self._to_store = None  # it came before what was answered
 
     async def _stop_at_end(self, connection: ClientConnection) -> None:
         """End the iteration once everything before its end offset is done."""

@@ -287,6 +287,50 @@ class TestAnotherStream:
 
         run(work, tmp_path)
 
+    @pytest.mark.parametrize("is_single", [False, True])
+    def test_gets_no_offset_of_the_one_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_single: bool
+    ) -> None:
+        """It was stored while the connection was lost, and the stream is made anew just then."""
+        request = ClientConnection.request
+        is_due = False
+
+        async def work(network: Network, other: Client) -> None:
+            async def interrupted(
+                connection: ClientConnection, kind: type[Any], *fields: Any, **options: Any
+            ) -> Any:
+                nonlocal is_due
+                answer = await request(connection, kind, *fields, **options)
+                if kind is c.DescribeStreams and is_due:
+                    is_due = False
+                    await anew(other)
+                    await publish(other, *range(1_000, 1_020))
+                return answer
+
+            monkeypatch.setattr(ClientConnection, "request", interrupted)
+            nonlocal is_due
+            await publish(other, *range(10))
+            async with (
+                network.client() as client,
+                client.consumer(
+                    "s", offset="stored", name="c", single_active=is_single
+                ) as messages,
+            ):
+                await taken(messages, 8)
+                await lose(network)
+                await messages.store_offset(7)
+                is_due = True
+                await come_back(network, client)
+                found = await taken(messages, 1)
+                while found[0] < 1_000:  # they had arrived
+                    found = await taken(messages, 1)
+                assert found == [1_000]
+                assert not is_due
+                with pytest.raises(NoOffset):
+                    await other.query_offset("s", "c")
+
+        run(work, tmp_path)
+
 
 async def anew(client: Client) -> None:
     await client.delete("s")
