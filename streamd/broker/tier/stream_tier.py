@@ -267,6 +267,8 @@ class TieredStream:
         """The store is another one: what was written last may be there."""
         if self._upload is not None:
             self._upload.done.clear()
+        if self._attempt is not None:  # whose objects may be there, too: see what the right one has
+            self._attempt, self._has_met = None, False
 
     def index_made(self) -> None:
         """A filter index was made, or cannot be."""

@@ -21,8 +21,8 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
-from tests.broker.tier.wrong_stores import one_run
-from tests.support.fake_store import FakeStore, Kept
+from tests.broker.tier.wrong_stores import ChangingStore, one_run
+from tests.support.fake_store import Call, FakeStore, Kept
 from tests.support.server import FIRST, Harness, harness
 
 _STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_bytes": "0"}
@@ -188,6 +188,30 @@ async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
         assert manifest_of(store, "s").keys() <= store.objects.keys()
         server.server.broker.fetcher.cache.max_bytes = 0
         await _reads_all(server)
+
+
+async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None:
+    """Another store comes while the first segment is uploaded, and goes again."""
+    store = ChangingStore()
+
+    def changes(call: Call) -> None:
+        if call.key.endswith(".segment") and store.objects is store.right:
+            store.is_another({})
+
+    async with tiered(tmp_path, store) as server:
+        await tier_of(server).taken()
+        store.before = changes
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="2000")
+        await peer.declare("s")
+        await publish(peer, 0, 20)
+        await passes(30)
+        assert store.objects is not store.right
+        store.is_right()
+        await passes(90)
+        manifest = manifest_of(store, "s")
+        assert len(manifest.segments) > 1
+        assert manifest.keys() <= store.objects.keys()
 
 
 async def test_a_folder_with_streams_and_no_catalog(tmp_path: Path) -> None:
