@@ -800,6 +800,7 @@ class TieredStream:
                     continue
                 await self._parts.check()
             except TierError:
+                self._has_met = False  # the manifest may be another one by now: look at it anew
                 if there:
                     break
                 raise

@@ -190,6 +190,22 @@ async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
         await _reads_all(server)
 
 
+async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, tier_roll_seconds=100) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="2000")
+        await peer.declare("s")
+        await publish(peer, 0, 20)
+        await passes(5)
+        key = manifest_of(store, "s").stream.manifest
+        store.objects[key] = Kept(store.objects[key].content, "another", 0)
+        await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
+        await passes(150)
+        assert server.host.find("s").log.segments[0].cold is not None
+        assert manifest_of(store, "s").next_offset == _END
+
+
 async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None:
     """Another store comes while the first segment is uploaded, and goes again."""
     store = ChangingStore()
