@@ -90,6 +90,7 @@ async def test_exchanges(server: Harness) -> None:
         ("(?=a)", "no regular expression that RE2 knows: "),
         ("a" * (MAX_PATTERN_BYTES + 1), "queue has 2,001 bytes, expected"),
         ("a{1000}{1000}", "no regular expression that RE2 knows: "),
+        ("(.?){1000}", "no regular expression that RE2 knows: pattern too large"),
     ],
 )
 async def test_bad_patterns(server: Harness, queue: str, reason: str) -> None:
