@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_LIFE = "life"  # an id, which says nothing to people; it is in the JSON
 _KEY_FIGURES = ("key_segments_", "key_index_")
 _SEALED = "key_segments_sealed"
 _VALUES_OF = "values."  # of a further filter property
@@ -349,7 +350,7 @@ def _info_rows(
     yield "stream", found.name
     yield from found.arguments.items()
     for key, number in found.figures.items():
-        if key.startswith(_KEY_FIGURES):
+        if key == _LIFE or key.startswith(_KEY_FIGURES):
             continue
         is_time = key.endswith("_timestamp_ms")
         yield key.removesuffix("_ms").replace("_", " "), _time(number) if is_time else f"{number:,}"

@@ -37,6 +37,7 @@ def test_from_declaring_to_dumping(streamd: CommandLine) -> None:
     assert "region,kind" in shown
     assert "of 4 chunks, with 4 different values" in shown
     assert "values of kind            2" in shown
+    assert "life" not in shown
     info = json.loads(streamd("stream", "info", "s", "--json").out)
     assert (info["filters"]["values"], info["filters"]["values.kind"]) == (4, 2)
     (folder,) = Path(streamd._data).glob("streams/*/s")
