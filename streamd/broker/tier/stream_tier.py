@@ -687,12 +687,12 @@ class TieredStream:
         left = sum(file.size for suffix, file in files if suffix not in upload.done)
         try:
             return await self._parts.line.send(left, partial(self._put_files, log, upload))
-        except StorageError:
-            return False  # its files are gone, or others, or cannot be read: packing says so, then
-        except SegmentsError:
-            if self._is_wanted(log, upload):
-                raise
-            return False  # the upload has ended because the segment is gone
+        except SegmentsError as error:
+            if not self._is_wanted(log, upload):
+                return False  # its file is gone with its segment, or the upload has ended for that
+            if isinstance(error, StorageError) and not await self._has_still_keys(upload):
+                return False
+            raise
 
     async def _put_files(self, log: Log, upload: _Upload, at_once: int) -> bool:
         store, packed = self._parts.store, upload.packed
@@ -711,7 +711,7 @@ class TieredStream:
                 await ask(store.put, key, packed.contents[suffix])
             else:
                 await ask(store.put_file, key, packed.paths[suffix], file.size, at_once, go_on)
-            if suffix == KEYS_SUFFIX and not await self._has_still(upload.segment, file):
+            if suffix == KEYS_SUFFIX and not await self._has_still_keys(upload):
                 return False
             upload.done.add(suffix)
         if upload.tracking is not None and "tracking" not in upload.done:
@@ -721,9 +721,10 @@ class TieredStream:
         return self._is_wanted(log, upload)
 
     @staticmethod
-    async def _has_still(segment: Segment, keys: StoredFile) -> bool:
-        """Its key index is the one that was packed; it may be made anew at any time."""
-        return await threads.in_thread(stored_keys, segment) == keys
+    async def _has_still_keys(upload: _Upload) -> bool:
+        """The key index is the one that was packed; it may be made anew at any time."""
+        packed = upload.packed.stored.files.get(KEYS_SUFFIX)
+        return await threads.in_thread(stored_keys, upload.segment) == packed
 
     def _is_wanted(self, log: Log, upload: _Upload) -> bool:
         """Whether a segment is still to be stored."""

@@ -1,5 +1,6 @@
 """Sealed segments reach the store, in order, once, whatever becomes of requests."""
 
+import errno
 import logging
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import trio
 
 from segments.checksum import crc32
+from segments.errors import StorageError
 from segments.journal import tracking_in
 from segments.keys.files import KeyJob
 from segments.keys.worker import Answer, encode_job, work
@@ -316,6 +318,19 @@ class TestAge:
         async with tiered(tmp_path, store, tier_roll_seconds=3_600):
             await passes(3_700)
             has_all(store, "s", A_FRAME)
+
+
+async def test_a_file_that_cannot_be_read_is_tried_again_later(tmp_path: Path) -> None:
+    """Not at once, over and over, with all that was sent before."""
+    store = FakeStore()
+    shortage = StorageError("read", "s", OSError(errno.EMFILE, "too many open files"))
+    store.fail(shortage, name="put_file", times=4)
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 6)
+        await passes(0.05)
+        assert sum(call.name == "put_file" for call in store.calls) == 1
+        await passes(60)
+        has_all(store, "s", SEGMENT)
 
 
 class TestKeys:
