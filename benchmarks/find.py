@@ -30,7 +30,8 @@ from benchmarks.raw_connection import RawConnection
 from benchmarks.several_properties import chunks_sent, publishing
 from benchmarks.target import Target
 from segments.chunk import ChunkBuilder
-from segments.keys import forms_of_key, key_prints, keys_of
+from segments.derived.key_files import keys_of
+from segments.keys import forms_of_key, key_prints
 from segments.log import Log
 from segments.message import Message
 from segments.policy import LogPolicy

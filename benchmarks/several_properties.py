@@ -21,11 +21,11 @@ from benchmarks.load import Load, publish
 from benchmarks.raw_connection import RawConnection
 from benchmarks.reading import read
 from benchmarks.target import Target
-from segments import recovery
 from segments.codec import CHUNK_HEADER_SIZE
 from segments.disk import OsDisk
 from segments.message import Message
 from segments.pushed_down import matcher_of
+from segments.recovery import recovery
 from segments.segment import walk_headers
 from segments.selector import Pushdown, parse_sql
 from streamd.wire.stream import commands as c

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from segments import codec, recovery
+from segments import codec
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
 from segments.disk import Disk, OsDisk, holder_of
 from segments.errors import SegmentsError
@@ -18,6 +18,7 @@ from segments.filter_stats import FilterStats, read_blocks
 from segments.format_constants import FILTER_VALUE, OFFSET, SEQUENCE, USER
 from segments.layout import CHUNK_HEADER
 from segments.property_keys import told
+from segments.recovery import recovery
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
 from segments.view import View

@@ -14,7 +14,7 @@ from segments.disk import Disk, File
 from segments.errors import StorageError
 from segments.gaps import OFFSET_GAP
 from segments.journal import Journal, Rewrite
-from segments.recovery_steps import Plan
+from segments.recovery.steps import Plan
 from segments.segment import INDEX_SUFFIX, Appended, Segment, SegmentWriter
 
 # How much may follow a checkpoint: what has to be read through after a crash, a tenth of a second.

@@ -16,7 +16,6 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import NamedTuple
 
-from segments import recovery
 from segments.chunk import ChunkBuilder, EncodedChunk
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk, Lock, OsDisk
@@ -35,11 +34,12 @@ from segments.policy import (
     MAX_SEGMENT_CHUNKS,
     LogPolicy,
 )
-from segments.recovery_steps import Plan
+from segments.recovery import recovery
+from segments.recovery.steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
-from segments.tier.cache import TierCache
-from segments.tier.manifest import Manifest, StoredSegment, changed_segments
+from segments.store.cache import TierCache
+from segments.store.manifest import Manifest, StoredSegment, changed_segments
 from segments.tracking import Tracking
 from segments.tracking_replay import restore_tracking
 
@@ -72,7 +72,7 @@ class LogObserver:
         """A filter index is requested; see `Log.take_index_requests`."""
 
     def keys_requested(self, log: "Log") -> None:
-        """There are keys to index; see keys/schedule.py."""
+        """There are keys to index; see derived/key_schedule.py."""
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """A reader has found damage."""

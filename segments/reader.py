@@ -32,7 +32,7 @@ from segments.log import Log
 from segments.offset_lookup import Position
 from segments.offsets import at_offset
 from segments.segment import FILTER_SUFFIX, Segment
-from segments.tier.cache import ColdError, ColdFile, Pin
+from segments.store.cache import ColdError, ColdFile, Pin
 from segments.tier.plan import ReadAhead, Request
 
 _HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter

@@ -27,9 +27,9 @@ from segments.errors import FormatError, StorageError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.gaps import end_before
 from segments.index import Index, record_position
-from segments.tier.cache import CachedSegment, ColdError, TierCache
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import StoredSegment
+from segments.store.cache import CachedSegment, ColdError, TierCache
+from segments.store.manifest import StoredSegment
+from segments.store.object_names import StreamKey
 
 if TYPE_CHECKING:
     from segments.keys.index import KeyIndex

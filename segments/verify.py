@@ -4,17 +4,18 @@ from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from segments import bloom, codec, recovery
+from segments import bloom, codec
 from segments.checkpoint import CHECKPOINT_NAME, checkpoint_path
 from segments.chunk_check import check_entries, header_is_sound
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
+from segments.derived import key_files
+from segments.derived.filter_files import load
 from segments.disk import Disk, File
 from segments.errors import FormatError, VersionError
-from segments.filter_files import load
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.journal import JOURNAL_NAME
-from segments.keys import files as key_files
-from segments.recovery_steps import Plan
+from segments.recovery import recovery
+from segments.recovery.steps import Plan
 from segments.segment import FILTER_SUFFIX, KEYS_SUFFIX, Segment, walk_headers
 
 

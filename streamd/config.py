@@ -229,8 +229,8 @@ def _check_tier(config: Config) -> None:
     """Raise ConfigError for settings of the tier that do not fit."""
     if config.tier:
         # Only now: segments takes longer to load than all of the settings.
-        from segments.tier.address import parse_address  # noqa: PLC0415
-        from segments.tier.object_store import DeniedError  # noqa: PLC0415
+        from segments.store.address import parse_address  # noqa: PLC0415
+        from segments.store.object_store import DeniedError  # noqa: PLC0415
 
         try:
             parse_address(config.tier, config.tier_endpoint)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import trio
 
 from segments import SegmentsError
-from segments.tier import stores
-from segments.tier.object_store import TierError
+from segments.store import stores
+from segments.store.object_store import TierError
 from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker import threads

@@ -19,8 +19,8 @@ from segments import at_offset
 from segments.compression import GZIP, pack
 from segments.disk import OsDisk
 from segments.message import Message
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
 from streamd.broker.names import stream_folder
 from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.broker.standing_selectors import StandingSelector

@@ -35,8 +35,8 @@ from benchmarks.tier.bench import (
     wait_until_stored,
 )
 from segments.errors import SegmentsError
-from segments.tier.object_store import ObjectStore
-from segments.tier.stores import open_store
+from segments.store.object_store import ObjectStore
+from segments.store.stores import open_store
 from streamd.broker.tier.claims import look
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.codec import encode

@@ -12,8 +12,8 @@ from benchmarks.raw_connection import RawConnection
 from benchmarks.reading import FRAME
 from benchmarks.tier.bench import MIB, STREAM, VALUES, Bench, Cold, Row, at_least, at_most
 from benchmarks.tier.stores import Proxy
-from segments.tier.object_store import ObjectStore
-from segments.tier.stores import open_store
+from segments.store.object_store import ObjectStore
+from segments.store.stores import open_store
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 

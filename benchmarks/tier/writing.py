@@ -34,7 +34,7 @@ from benchmarks.tier.bench import (
 )
 from benchmarks.tier.stores import Proxy
 from segments.errors import SegmentsError
-from segments.tier.local_copy import MANIFEST_FILE
+from segments.store.local_copy import MANIFEST_FILE
 from streamd.wire.stream import commands as c
 
 _IDLE_SECONDS = 1

@@ -1,11 +1,11 @@
 """Keys: finding messages by the values of declared properties.
 
 `forms.py` says what the keys of a message are, `extraction.py` finds those of a chunk, `table.py`
-and `index.py` know which chunks may have one, `files.py` makes and opens the files. Synchronous.
+and `index.py` know which chunks may have one. Files of them are made in `segments/derived`.
+Synchronous.
 """
 
-from segments.keys.files import keys_of
 from segments.keys.forms import Key, KeyReader, forms_of_key, key_prints
 from segments.keys.index import KeyIndex
 
-__all__ = ["Key", "KeyIndex", "KeyReader", "forms_of_key", "key_prints", "keys_of"]
+__all__ = ["Key", "KeyIndex", "KeyReader", "forms_of_key", "key_prints"]

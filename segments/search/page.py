@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from segments.errors import SegmentsError
 from segments.segment import Segment
-from segments.tier.cache import ColdError
+from segments.store.cache import ColdError
 from segments.tier.plan import Request
 
 

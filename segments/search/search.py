@@ -47,14 +47,15 @@ from segments.codec import (
     ChunkHeader,
     Entry,
 )
+from segments.derived.key_files import keys_of
 from segments.disk import File
 from segments.errors import FormatError, SegmentsError, StorageError
-from segments.keys import KeyIndex, keys_of
+from segments.keys import KeyIndex
 from segments.keys.extraction import KeyExtractor
 from segments.log import Log
+from segments.search.chunk_screen import ChunkTest
 from segments.search.chunk_table import ChunkTable
-from segments.search.chunk_test import ChunkTest
-from segments.search.message_test import MessageTest
+from segments.search.message_matcher import MessageTest
 from segments.search.page import (
     Cut,
     FoundMessage,
@@ -75,7 +76,7 @@ from segments.search.token import NO_CHUNK, BadToken, Token, read_token
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KeyState, Segment, read_header
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
-from segments.tier.cache import ColdError, ColdFile, Range
+from segments.store.cache import ColdError, ColdFile, Range
 from segments.tier.plan import Request, merged
 
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms

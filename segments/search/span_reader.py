@@ -14,8 +14,8 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader
 from segments.disk import File
 from segments.errors import FormatError, StorageError, UnreadableError
 from segments.format_constants import USER
+from segments.search.chunk_screen import ChunkTest
 from segments.search.chunk_table import ChunkTable
-from segments.search.chunk_test import ChunkTest
 from segments.search.page import LookedAt
 from segments.segment import Segment
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from segments.spark.scanning import scan
     from segments.spark.selecting import selector_column
     from segments.spark.tuning import NothingToTune, Tuning, tune
-    from segments.tier.object_store import TierError
+    from segments.store.object_store import TierError
 
 _LAZY = {
     "NotAStream": "segments.spark.inventory",
     "NothingToTune": "segments.spark.tuning",
     "Prices": "segments.spark.recommend",
-    "TierError": "segments.tier.object_store",
+    "TierError": "segments.store.object_store",
     "Tuning": "segments.spark.tuning",
     "frames": "segments.spark.report",
     "scan": "segments.spark.scanning",

@@ -26,13 +26,13 @@ from segments.spark.inventory import EVERYTHING, Bounds, Gap, Listing, NotAStrea
 from segments.spark.messages import PADDING
 from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
 from segments.spark.screen import Screen, by_index, keep_all
-from segments.tier.address import parse_address
+from segments.store.address import parse_address
+from segments.store.lookup import find_stream, read_folder
+from segments.store.manifest import Manifest, StoredSegment
+from segments.store.manifest_store import still_names
+from segments.store.object_store import MissingError, ObjectStore, TierError
+from segments.store.stores import open_store
 from segments.tier.fetching import BadFileError, file_beside
-from segments.tier.lookup import find_stream, read_folder
-from segments.tier.manifest import Manifest, StoredSegment
-from segments.tier.manifest_store import still_names
-from segments.tier.object_store import MissingError, ObjectStore, TierError
-from segments.tier.stores import open_store
 
 _MARK = "://"
 

@@ -1,4 +1,4 @@
-"""Sealed segments in an object store: what is there, and reading it.
+"""A log and its tier: what is to be sent in what form, and what a reader needs on the disk.
 
-Nothing here knows an event loop or a clock. `object_store` alone talks to a store.
+Nothing here knows an event loop or a clock.
 """

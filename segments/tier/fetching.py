@@ -26,10 +26,10 @@ from segments.disk import Buffer, Disk, File
 from segments.errors import FormatError
 from segments.format_constants import OSIRIS_SCHEME
 from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, file_path
-from segments.tier.cache import CachedSegment, Pin, Range
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import StoredSegment
-from segments.tier.object_store import MissingError, ObjectStore, TierError, TooLargeError
+from segments.store.cache import CachedSegment, Pin, Range
+from segments.store.manifest import StoredSegment
+from segments.store.object_names import StreamKey
+from segments.store.object_store import MissingError, ObjectStore, TierError, TooLargeError
 
 logger = logging.getLogger(__name__)
 

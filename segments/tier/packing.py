@@ -32,7 +32,7 @@ from segments.segment import (
     Segment,
     walk_headers,
 )
-from segments.tier.manifest import StoredFile, StoredSegment
+from segments.store.manifest import StoredFile, StoredSegment
 from segments.tracking import Tracking
 from segments.tracking_replay import tracking_of
 

@@ -21,7 +21,7 @@ from segments.bloom import ChunkMatcher
 from segments.codec import FILE_HEADER_SIZE
 from segments.filter_index import Index, first_match
 from segments.segment import FILTER_SUFFIX, Segment
-from segments.tier.cache import CachedSegment, ColdError, Range
+from segments.store.cache import CachedSegment, ColdError, Range
 
 if TYPE_CHECKING:
     from segments.log import Log

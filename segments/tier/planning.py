@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from segments.log import Log
 from segments.segment import Segment
-from segments.tier.manifest import Manifest, StoredSegment, changed_segments, number_before
+from segments.store.manifest import Manifest, StoredSegment, changed_segments, number_before
 
 
 def next_unstored(log: Log) -> Segment | None:

@@ -12,7 +12,7 @@ import trio
 
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
-from segments.tier.cache import TierCache
+from segments.store.cache import TierCache
 from streamd.broker import threads
 from streamd.broker.catalog import Change, Contents
 from streamd.broker.catalog_rows import StreamRow

@@ -16,9 +16,8 @@ import trio
 
 from segments import Log, SegmentsError, StorageError
 from segments.atomic_write import TEMPORARY_SUFFIX
-from segments.keys import keys_of
-from segments.keys.files import KeyJob
-from segments.keys.schedule import (
+from segments.derived.key_files import KeyJob, keys_of
+from segments.derived.key_schedule import (
     Task,
     adopt,
     has_tail,
@@ -29,7 +28,7 @@ from segments.keys.schedule import (
     tail_from,
     tidy_up,
 )
-from segments.keys.worker import Answer
+from segments.derived.key_worker import Answer
 from segments.segment import KEYS_SUFFIX, KeyState, Segment
 from streamd.broker import threads
 from streamd.broker.key_worker import WorkerDied

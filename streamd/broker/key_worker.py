@@ -1,8 +1,8 @@
 """The process that makes key tables: started for the first job, ended when there is none for long.
 
 It may be killed at any time, and cannot end the server: its job is tried again in a new process. It
-ends with the server, as it reads jobs from it (segments/keys/worker.py). A job that is cancelled
-ends the process, too: when that is over, nothing is done with the files any more.
+ends with the server, as it reads jobs from it (segments/derived/key_worker.py). A job that is
+cancelled ends the process, too: when that is over, nothing is done with the files any more.
 """
 
 import subprocess
@@ -11,12 +11,14 @@ import sys
 import trio
 
 from segments import StorageError
-from segments.keys.files import KeyJob
-from segments.keys.worker import Answer, decode_answer, encode_job
+from segments.derived.key_files import KeyJob
+from segments.derived.key_worker import Answer, decode_answer, encode_job
 from streamd.broker import threads
 
 # It finds modules where this process does.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from segments.keys.worker import main; main()"
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from segments.derived.key_worker import main; main()"
+)
 _READ_BYTES = 1 << 16
 _MOST_BYTES = 1 << 20  # of an answer, with a traceback
 _GARBAGE = "the process has answered something else than was expected; restart the server"

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from segments import FIRST, Log
+from segments.derived.key_schedule import KeyFigures
 from segments.gaps import NO_GAPS, Gaps
-from segments.keys.schedule import KeyFigures
 
 
 class LogFigures(NamedTuple):

@@ -24,14 +24,14 @@ import trio
 
 from segments import Log, OffsetSpec, SegmentsError, StorageError, at_offset
 from segments.chunk_search import Place
-from segments.filter_files import load_or_build, save
+from segments.derived.filter_files import load_or_build, save
 from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
 from segments.offset_lookup import Position
 from segments.segment import Segment
-from segments.tier.cache import ColdError
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest
+from segments.store.cache import ColdError
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest
 from segments.tracking import Tracking
 from segments.truncation import Rest
 from streamd.broker import threads

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from segments.codec import FILE_HEADER_SIZE
 from segments.marks import STORED
-from segments.tier.local_copy import MANIFEST_FILE
+from segments.store.local_copy import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from segments.selector import (
     SelectorError,
     parse_selector,
 )
-from segments.tier.manifest import Manifest
+from segments.store.manifest import Manifest
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.filter_contract import messages_of, unpacked_size
 

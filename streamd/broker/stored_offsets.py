@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from segments import Log, StorageError, at_offset
 from segments.chunk_search import Place, time_of
-from segments.tier.cache import ColdError
+from segments.store.cache import ColdError
 from streamd.broker.steps import in_turns
 from streamd.broker.stream import Stream
 

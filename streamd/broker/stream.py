@@ -55,8 +55,8 @@ from segments.errors import FULL_DISK
 from segments.marks import new_life
 from segments.policy import LogPolicy
 from segments.segment import Segment
-from segments.tier.cache import ColdError
-from segments.tier.manifest import Manifest
+from segments.store.cache import ColdError
+from segments.store.manifest import Manifest
 from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.catalog_writer import Check, permitted

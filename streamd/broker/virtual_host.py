@@ -18,7 +18,7 @@ from segments.disk import OsDisk
 from segments.errors import LostCopyError, UnrestoredError
 from segments.log import LogObserver
 from segments.segment import Segment
-from segments.tier.keys import StreamKey
+from segments.store.object_names import StreamKey
 from streamd.broker import threads
 from streamd.broker.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.catalog import Change

@@ -34,7 +34,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from segments import Reader, StorageError
-from segments.tier.cache import ColdError
+from segments.store.cache import ColdError
 from segments.tier.plan import Request
 from streamd.broker.stream import Stream
 from streamd.broker.tier.fetcher import Demand

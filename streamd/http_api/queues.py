@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from segments.keys.schedule import KeyFigures
+from segments.derived.key_schedule import KeyFigures
 from streamd.auth.users import Right, Rights
 from streamd.broker.arguments import Arguments, plain_arguments
 from streamd.broker.catalog_writer import Check

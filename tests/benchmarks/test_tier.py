@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from benchmarks.tier import demo
 from benchmarks.tier.__main__ import main
 from benchmarks.tier.stores import Proxy, started
-from segments.tier.stores import open_store
+from segments.store.stores import open_store
 from tests.support.stores import PROGRAMS
 
 

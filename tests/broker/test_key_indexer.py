@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.keys import keys_of, schedule
-from segments.keys.files import KeyJob
-from segments.keys.worker import Answer, encode_job, work
+from segments.derived import key_schedule as schedule
+from segments.derived.key_files import KeyJob, keys_of
+from segments.derived.key_worker import Answer, encode_job, work
 from segments.segment import KeyState
 from streamd.broker import key_upkeep, log_keeper
 from streamd.broker.key_upkeep import KeyUpkeep
 from streamd.broker.key_worker import KeyWorker, WorkerDied
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
-from tests.segments.keys.test_files import chunks_with, message
+from tests.segments.derived.test_key_files import chunks_with, message
 from tests.support.http import Http
 from tests.support.server import OK, Harness, Peer, harness
 from tests.support.syncs import work_beside

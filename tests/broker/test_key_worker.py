@@ -12,14 +12,13 @@ import trio
 
 from segments import Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE
-from segments.keys import keys_of
-from segments.keys.files import KeyJob
+from segments.derived.key_files import KeyJob, keys_of
+from segments.derived.key_schedule import adopt, next_task
+from segments.derived.key_worker import Answer
 from segments.keys.index import Place
-from segments.keys.schedule import adopt, next_task
-from segments.keys.worker import Answer
 from streamd.broker import key_worker
 from streamd.broker.key_worker import KeyWorker, WorkerDied
-from tests.segments.keys.test_files import chunks_with, message
+from tests.segments.derived.test_key_files import chunks_with, message
 from tests.support.logs import append
 
 START = Place(0, FILE_HEADER_SIZE, 0)

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
 from segments.compression import GZIP, NO_COMPRESSION, pack
+from segments.derived.filter_files import save
 from segments.entries import Entries, split
-from segments.filter_files import save
 from segments.filter_index import FilterIndex
 from segments.message import Message
 from segments.property_keys import key_of, mark_of, told

@@ -27,12 +27,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from segments.checksum import crc32
+from segments.derived import key_schedule as schedule
+from segments.derived.key_files import KeyJob, make_table
+from segments.derived.key_worker import Answer
 from segments.disk import OsDisk
-from segments.keys import schedule
-from segments.keys.files import KeyJob, make_table
-from segments.keys.worker import Answer
-from segments.tier.manifest import Manifest, decode_manifest
-from segments.tier.object_store import TierError
+from segments.store.manifest import Manifest, decode_manifest
+from segments.store.object_store import TierError
 from segments.tier.planning import next_unstored
 from streamd.broker import threads
 from streamd.broker.catalog import Catalog

@@ -122,7 +122,7 @@ def workers_of(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, path.read_text().split()):
-                if b"segments.keys.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"segments.derived.key_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.append(child)
     return found
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import trio
 
-from segments.tier.lookup import stream_folders
-from segments.tier.stores import open_store
+from segments.store.lookup import stream_folders
+from segments.store.stores import open_store
 from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS, AmqpDoor, Broken, Door, HttpDoor, StreamDoor
 from tests.churn.innocents import Innocents

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker.tier.reports import Fault, Orphan, StreamTier, TierState, TierStatus, plain
 from streamd.cli.tier import stream_text
 from tests.support.command_line import CommandLine

@@ -11,10 +11,10 @@ import trio.testing
 
 from segments import ChunkBuilder, Log, LogPolicy, StorageError, at_offset
 from segments.codec import walk_entries
+from segments.derived import key_schedule as schedule
+from segments.derived.key_files import KeyJob, make_table
+from segments.derived.key_worker import Answer
 from segments.flush import Flush
-from segments.keys import schedule
-from segments.keys.files import KeyJob, make_table
-from segments.keys.worker import Answer
 from segments.message import Message
 from segments.search import Search, SearchRequest, run
 from streamd.broker import threads

@@ -19,11 +19,11 @@ from random import Random
 from typing import Any
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
-from segments.filter_files import load_or_build
+from segments.derived.filter_files import load_or_build
+from segments.derived.key_files import keys_of, make_table
+from segments.derived.key_schedule import adopt, next_task, tidy_up
 from segments.gaps import OFFSET_GAP
-from segments.keys import KeyReader, key_prints, keys_of
-from segments.keys.files import make_table
-from segments.keys.schedule import adopt, next_task, tidy_up
+from segments.keys import KeyReader, key_prints
 from segments.search import BadToken, SearchRequest, run as run_search
 from segments.search.token import read_token
 from segments.segment import walk_headers

@@ -38,11 +38,11 @@ from clients import (
     StreamExists,
     connect,
 )
-from segments.tier.address import parse_address
-from segments.tier.lookup import by_stream, counts_since, newest_manifest, stream_folders
-from segments.tier.manifest import Manifest
-from segments.tier.object_store import ObjectStore
-from segments.tier.stores import open_store
+from segments.store.address import parse_address
+from segments.store.lookup import by_stream, counts_since, newest_manifest, stream_folders
+from segments.store.manifest import Manifest
+from segments.store.object_store import ObjectStore
+from segments.store.stores import open_store
 from streamd.broker.tier.reports import TierState
 from tests.crash.tier_ledger import NUM_KINDS, Life, Sent, WrongError, last_missing, read
 from tests.support.process import ServerProcess

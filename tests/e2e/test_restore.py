@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clients import Client, PreconditionFailed, PublishFailed, StreamNotAvailable, connect
-from segments.tier.folder_store import FolderStore
-from segments.tier.lookup import find_stream
-from segments.tier.object_store import MissingError
+from segments.store.folder_store import FolderStore
+from segments.store.lookup import find_stream
+from segments.store.object_store import MissingError
 from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
 
 _MESSAGES = 3_000

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker.tier.reports import Fault, TierState, TierStatus, plain
 from tests.support.http import Http, add_user
 from tests.support.server import Harness

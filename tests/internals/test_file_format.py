@@ -10,17 +10,9 @@ from pathlib import Path
 import mmh3
 import pytest
 
-from segments import (
-    ChunkBuilder,
-    ChunkMatcher,
-    Log,
-    LogPolicy,
-    bloom,
-    filter_files,
-    format_constants,
-    layout,
-)
+from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_constants, layout
 from segments.codec import Damage, encode_damage
+from segments.derived import filter_files
 from segments.message import MessageView
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_schema import VERSION

@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from segments import ChunkMatcher, Log, LogPolicy, StorageError, at_offset, at_time, disk
+from segments.derived.filter_files import load_or_build, save
+from segments.derived.key_files import keys_of, make_table
+from segments.derived.key_schedule import adopt, next_task, tidy_up
 from segments.errors import FormatError
-from segments.filter_files import load_or_build, save
 from segments.filter_index import FilterIndex
-from segments.keys import keys_of
-from segments.keys.files import make_table
-from segments.keys.schedule import adopt, next_task, tidy_up
 from segments.segment import KeyState
 from tests.support.logs import append, read_bodies, read_chunks
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader, at_offset
 from segments.bloom import filter_keys
+from segments.derived.filter_files import load, load_or_build, save, scan, shape_of
 from segments.disk import File
 from segments.errors import FormatError
-from segments.filter_files import load, load_or_build, save, scan, shape_of
 from segments.filter_index import FilterFile, FilterIndex, fingerprint
 from segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
 from segments.segment import FILTER_SUFFIX, Segment

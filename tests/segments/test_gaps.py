@@ -10,9 +10,9 @@ from segments.errors import CheckpointDueError
 from segments.gaps import OFFSET_GAP, RESTORE_GAP, Gap, Gaps, end_before, num_lost
 from segments.marks import AHEAD, RESTORED, put_mark
 from segments.reader import Reader
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest
+from segments.store.object_names import StreamKey
 from segments.verify import verify
 from tests.crash.recorder import RecordingDisk
 from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch

@@ -7,9 +7,9 @@ import pytest
 from segments import Log
 from segments.disk import OsDisk
 from segments.marks import life_number, new_life
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest
+from segments.store.object_names import StreamKey
 from tests.crash.recorder import RecordingDisk
 from tests.support.logs import append
 

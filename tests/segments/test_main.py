@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from segments import Log
 from segments.__main__ import main
-from tests.segments.test_recovery import chunk_starts, fill, flip
+from tests.segments.recovery.test_recovery import chunk_starts, fill, flip
 from tests.support.cold import make_cold
 from tests.support.fake_store import FakeStore
 

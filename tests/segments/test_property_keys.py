@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
-from segments.filter_files import save, scan
+from segments.derived.filter_files import save, scan
 from segments.filter_index import FilterIndex, first_match, next_of_all
 from segments.property_keys import (
     PREFIX,

@@ -10,7 +10,7 @@ from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, 
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.errors import UndecidedError, UnreadableError
 from segments.segment import walk_headers
-from tests.segments.test_derived_files import FOLDER, index_all
+from tests.segments.derived.test_derived_files import FOLDER, index_all
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, read_bodies
 

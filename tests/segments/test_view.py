@@ -7,9 +7,10 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from segments import Log, LogPolicy, StorageError, recovery
+from segments import Log, LogPolicy, StorageError
 from segments.__main__ import main
 from segments.disk import File, OsDisk, holder_of
+from segments.recovery import recovery
 from segments.segment import walk_headers
 from segments.verify import verify
 from segments.view import View

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from segments import Log
-from segments.filter_files import load_or_build
+from segments.derived.filter_files import load_or_build
 from segments.segment import (
     FILTER_SUFFIX,
     INDEX_SUFFIX,
@@ -13,12 +13,12 @@ from segments.segment import (
     KeyState,
     Segment,
 )
-from segments.tier.cache import CachedSegment, ColdError, Pin, Range
+from segments.store.cache import CachedSegment, ColdError, Pin, Range
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest, encode_manifest
+from segments.store.object_names import StreamKey
+from segments.store.object_store import ObjectStore
 from segments.tier.fetching import fetch_file, fetch_range
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest, encode_manifest
-from segments.tier.object_store import ObjectStore
 from segments.tier.plan import Request, aligned
 from streamd.broker.stream import Stream
 from tests.support.stored_streams import EPOCH, put_segment

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import trio
 
 from segments.disk import Buffer
-from segments.tier.object_store import (
+from segments.store.object_store import (
     MOST_WHOLE,
     ConflictError,
     CutError,
@@ -26,7 +26,7 @@ from segments.tier.object_store import (
     check_size,
     ignored,
 )
-from segments.tier.pieces import file_pieces
+from segments.store.pieces import file_pieces
 from streamd.broker import threads
 
 READS = ("get", "get_changed", "get_range")

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from segments.tier.object_store import MOST_IN_REQUEST, TierError
+from segments.store.object_store import MOST_IN_REQUEST, TierError
 from streamd.broker import threads
 from streamd.broker.tier.requests import expect
 from tests.support.fake_store import WRITES, FakeStore

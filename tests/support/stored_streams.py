@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from segments import Log
 from segments.checksum import crc32
-from segments.filter_files import load_or_build
+from segments.derived.filter_files import load_or_build
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
-from segments.tier.object_store import ObjectStore
+from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
+from segments.store.object_names import StreamKey
+from segments.store.object_store import ObjectStore
 from segments.tier.packing import stored_segment
 
 EPOCH = 3

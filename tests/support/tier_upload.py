@@ -10,15 +10,15 @@ from typing import Any
 from segments import Log
 from segments.checksum import crc32
 from segments.journal import journal_of
-from segments.tier.cluster import CatalogCopy, Cluster, encode_cluster
-from segments.tier.keys import CLUSTER, StreamKey
-from segments.tier.manifest import (
+from segments.store.cluster import CatalogCopy, Cluster, encode_cluster
+from segments.store.manifest import (
     Manifest,
     StoredFile,
     StoredTracking,
     encode_manifest,
 )
-from segments.tier.object_store import ObjectStore
+from segments.store.object_names import CLUSTER, StreamKey
+from segments.store.object_store import ObjectStore
 from streamd.broker.arguments import plain_arguments
 from streamd.broker.catalog import Catalog
 from streamd.broker.catalog_rows import StreamRow

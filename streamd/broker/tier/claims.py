@@ -28,9 +28,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from segments.errors import FormatError, SegmentsError
-from segments.tier.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
-from segments.tier.keys import CLUSTER, VERSION
-from segments.tier.object_store import ConflictError, MissingError, ObjectStore, TierError
+from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.object_names import CLUSTER, VERSION
+from segments.store.object_store import ConflictError, MissingError, ObjectStore, TierError
 from streamd.broker.tier.identity import UNKNOWN_TIER, Identity, random_name
 
 # What is said of a store that is not the right one.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from segments.atomic_write import TEMPORARY_SUFFIX, replace_file
 from segments.disk import Disk, OsDisk
-from segments.tier.keys import StreamKey
+from segments.store.object_names import StreamKey
 from streamd.broker.tier.identity import random_name
 
 logger = logging.getLogger(__name__)

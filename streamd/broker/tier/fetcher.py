@@ -45,10 +45,10 @@ from segments.segment import (
     KeyState,
     Segment,
 )
-from segments.tier.cache import CachedSegment, ColdError, Pin, Range, TierCache
+from segments.store.cache import CachedSegment, ColdError, Pin, Range, TierCache
+from segments.store.manifest_store import still_names
+from segments.store.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
-from segments.tier.manifest_store import still_names
-from segments.tier.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor

@@ -41,10 +41,9 @@ from segments.errors import FormatError, SegmentsError, UnrestoredError
 from segments.gaps import Gap, Gaps
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
-from segments.tier.cluster import CatalogCopy
-from segments.tier.keys import StreamKey, names_in
-from segments.tier.local_copy import MANIFEST_FILE
-from segments.tier.lookup import (
+from segments.store.cluster import CatalogCopy
+from segments.store.local_copy import MANIFEST_FILE
+from segments.store.lookup import (
     BadObjectError,
     FoundManifest,
     by_stream,
@@ -52,9 +51,10 @@ from segments.tier.lookup import (
     read_changed,
     stream_folders,
 )
-from segments.tier.manifest import Manifest, encode_manifest
-from segments.tier.manifest_store import check_not_older
-from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.store.manifest import Manifest, encode_manifest
+from segments.store.manifest_store import check_not_older
+from segments.store.object_names import StreamKey, names_in
+from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.broker import Broker

@@ -18,7 +18,7 @@ from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.disk import Disk, OsDisk
 from segments.errors import CorruptError, SegmentsError
 from segments.marks import STORED
-from segments.tier.local_copy import MANIFEST_FILE
+from segments.store.local_copy import MANIFEST_FILE
 
 IDENTITY_FILE = "tier.json"
 # Of a tier whose id is not known: the streams in the folder were stored before it was written down.

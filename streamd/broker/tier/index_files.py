@@ -12,8 +12,8 @@ import trio
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
 from segments.segment import DERIVED_SUFFIXES, INDEX_SUFFIX, SEGMENT_SUFFIX, file_path
-from segments.tier.cache import ColdError
-from segments.tier.local_copy import MANIFEST_FILE, read_copy
+from segments.store.cache import ColdError
+from segments.store.local_copy import MANIFEST_FILE, read_copy
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.steps import in_turns

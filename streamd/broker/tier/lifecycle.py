@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 from segments.checksum import crc32
 from segments.errors import FormatError
-from segments.tier.keys import (
+from segments.store.lookup import had_manifest
+from segments.store.manifest import StoredFile, decode_manifest
+from segments.store.manifest_store import look_up, put_manifest
+from segments.store.object_names import (
     CATALOG_FOLDER,
     MANIFEST_NAME,
     VERSION,
     StreamKey,
     parse_object,
 )
-from segments.tier.lookup import had_manifest
-from segments.tier.manifest import StoredFile, decode_manifest
-from segments.tier.manifest_store import look_up, put_manifest
-from segments.tier.object_store import Listed, MissingError, ObjectStore
+from segments.store.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.steps import in_turns
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from segments.tier.object_store import MOST_IN_REQUEST, TierError
+from segments.store.object_store import MOST_IN_REQUEST, TierError
 
 PARTS_AT_ONCE = 3  # of an upload: with the one that is read meanwhile, 32 MiB of memory
 MOST_PARTS = 12  # of all

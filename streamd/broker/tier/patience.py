@@ -7,7 +7,7 @@ from typing import TypeVar
 import trio
 
 from segments.errors import SegmentsError
-from segments.tier.object_store import (
+from segments.store.object_store import (
     ConflictError,
     DeniedError,
     MissingError,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 import trio
 
 from segments.disk import Buffer
-from segments.tier.object_store import (
+from segments.store.object_store import (
     MOST_IN_REQUEST,
     MOST_WHOLE,
     SLOWEST,

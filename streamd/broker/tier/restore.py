@@ -39,10 +39,9 @@ from segments.errors import FormatError, SegmentsError
 from segments.gaps import RESTORE_GAP
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.marks import AHEAD, RESTORED, put_mark
-from segments.tier.cluster import CatalogCopy
-from segments.tier.keys import CATALOG_FOLDER, names_in
-from segments.tier.local_copy import forget_unrestored, write_copy, write_unrestored
-from segments.tier.lookup import (
+from segments.store.cluster import CatalogCopy
+from segments.store.local_copy import forget_unrestored, write_copy, write_unrestored
+from segments.store.lookup import (
     BadObjectError,
     FoundManifest,
     by_stream,
@@ -51,8 +50,9 @@ from segments.tier.lookup import (
     read_object,
     stream_folders,
 )
-from segments.tier.manifest import Manifest, StoredFile, encode_manifest
-from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.store.manifest import Manifest, StoredFile, encode_manifest
+from segments.store.object_names import CATALOG_FOLDER, names_in
+from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.arguments import arguments_from_json, plain_arguments, policy_of

@@ -48,9 +48,8 @@ from segments.filter_index import FilterFile
 from segments.journal import journal_of, tracking_in
 from segments.policy import DEFAULT_LOCAL_BYTES, LogPolicy
 from segments.segment import KEYS_SUFFIX, KeyState, Segment
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import Manifest, StoredFile, StoredTracking
-from segments.tier.manifest_store import (
+from segments.store.manifest import Manifest, StoredFile, StoredTracking
+from segments.store.manifest_store import (
     KeptManifest,
     OvertakenError,
     check_not_older,
@@ -58,7 +57,8 @@ from segments.tier.manifest_store import (
     look_up,
     put_manifest,
 )
-from segments.tier.object_store import MissingError, ObjectStore, TierError
+from segments.store.object_names import StreamKey
+from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tier.packing import Packed, pack, stored_keys
 from segments.tier.planning import conflict, is_stored_to, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of

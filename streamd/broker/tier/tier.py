@@ -29,14 +29,14 @@ from segments import SegmentsError, StorageError
 from segments.disk import Disk, OsDisk
 from segments.errors import FormatError, LostCopyError, UnrestoredError
 from segments.segment import SEGMENT_SUFFIX, file_path, files_by_base
-from segments.tier import stores
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import copy_in, write_copy
-from segments.tier.lookup import folders_of
-from segments.tier.manifest import Manifest
-from segments.tier.manifest_store import KeptManifest, OvertakenError, look_up
-from segments.tier.object_store import TierError
-from segments.tier.stores import probe
+from segments.store import stores
+from segments.store.local_copy import copy_in, write_copy
+from segments.store.lookup import folders_of
+from segments.store.manifest import Manifest
+from segments.store.manifest_store import KeptManifest, OvertakenError, look_up
+from segments.store.object_names import StreamKey
+from segments.store.object_store import TierError
+from segments.store.stores import probe
 from streamd.broker import threads
 from streamd.broker.catalog_rows import StreamRow
 from streamd.broker.catalog_writer import CatalogWriter

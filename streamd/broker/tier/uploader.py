@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from segments import SegmentsError
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.stream_tier import TieredStream
 from streamd.net.wakeup import Wakeup

@@ -22,7 +22,7 @@ from segments.compression import entry_bodies
 from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
 from segments.selector import Budget, body_at
-from segments.tier.cache import ColdError
+from segments.store.cache import ColdError
 from streamd.broker import threads
 from streamd.broker.checks import properties_size
 from streamd.broker.stream import Stream

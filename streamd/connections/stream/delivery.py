@@ -18,7 +18,7 @@ from segments import ChunkMatcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
 from segments.errors import SegmentsError
 from segments.reader import SMALL_CHUNK
-from segments.tier.cache import ColdError
+from segments.store.cache import ColdError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.stream import Stream
 from streamd.broker.tier.fetcher import NoTierError

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from segments import SegmentsError, Start
+from segments.derived.key_schedule import KeyFigures
 from segments.filter_stats import newest
-from segments.keys.schedule import KeyFigures
 from segments.marks import life_number
 from segments.segment import Segment
 from streamd.auth.users import Right

@@ -21,9 +21,9 @@ from trio.testing import MockClock
 
 from segments.checksum import crc32
 from segments.gaps import RESTORE_GAP
-from segments.tier.keys import StreamKey
-from segments.tier.lookup import by_stream, counts_since, newest_manifest, stream_folders
-from segments.tier.manifest import Manifest
+from segments.store.lookup import by_stream, counts_since, newest_manifest, stream_folders
+from segments.store.manifest import Manifest
+from segments.store.object_names import StreamKey
 from streamd.broker import threads
 from streamd.broker.tier.reports import TierState
 from streamd.wire.stream import commands as c

@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from segments.tier import stores
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import Manifest, decode_manifest
+from segments.store import stores
+from segments.store.manifest import Manifest, decode_manifest
+from segments.store.object_names import StreamKey
 from streamd.broker.names import as_sent
 from streamd.broker.tier.tier import Tier
 from tests.support.fake_store import FakeStore

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.tier.cluster import decode_cluster
-from segments.tier.keys import CATALOG_FOLDER, CLUSTER
-from segments.tier.manifest import decode_manifest, encode_manifest
+from segments.store.cluster import decode_cluster
+from segments.store.manifest import decode_manifest, encode_manifest
+from segments.store.object_names import CATALOG_FOLDER, CLUSTER
 from streamd.broker.standing_selectors import parse_standing
 from streamd.broker.tier.follower import LIST_SECONDS, POLL_SECONDS
 from streamd.wire.stream import commands as c

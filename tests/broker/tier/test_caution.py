@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from segments.tier.local_copy import MANIFEST_FILE
-from segments.tier.manifest import Manifest
+from segments.store.local_copy import MANIFEST_FILE
+from segments.store.manifest import Manifest
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name, stream_folder
 from streamd.broker.tier.deletions import Deletions

@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from segments import Log
 from segments.disk import OsDisk
 from segments.errors import CorruptError, FormatError, StorageError, VersionError
-from segments.tier.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
-from segments.tier.keys import CLUSTER
-from segments.tier.object_store import ConflictError, TierError
+from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.object_names import CLUSTER
+from segments.store.object_store import ConflictError, TierError
 from streamd.broker.tier import claims
 from streamd.broker.tier.claims import FencedError
 from streamd.broker.tier.identity import IDENTITY_FILE, Identity, begin_epoch

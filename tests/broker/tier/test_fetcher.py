@@ -15,10 +15,10 @@ from trio.testing import wait_all_tasks_blocked
 from segments import Log
 from segments.errors import StorageError
 from segments.policy import LogPolicy
+from segments.store.cache import ColdError, Range, TierCache
+from segments.store.manifest import encode_manifest
+from segments.store.object_store import TierError
 from segments.tier import plan
-from segments.tier.cache import ColdError, Range, TierCache
-from segments.tier.manifest import encode_manifest
-from segments.tier.object_store import TierError
 from segments.tier.plan import Request, aligned
 from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from segments.checksum import crc32
-from segments.tier.manifest import encode_manifest
+from segments.store.manifest import encode_manifest
 from streamd.broker.tier.claims import claim
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierState

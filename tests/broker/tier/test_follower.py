@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from segments import FIRST as FIRST_OFFSET, at_offset
-from segments.tier import stores
-from segments.tier.manifest import Manifest, encode_manifest
+from segments.store import stores
+from segments.store.manifest import Manifest, encode_manifest
 from streamd.auth.administration import Administration
 from streamd.broker.catalog_rows import PermissionRow
 from streamd.broker.errors import Refused
@@ -107,7 +107,7 @@ class Writer:
 def store(monkeypatch: pytest.MonkeyPatch) -> ReadStore:
     """The store that servers open."""
     made = ReadStore()
-    monkeypatch.setattr("segments.tier.stores.open_store", lambda _url, _endpoint="": made)
+    monkeypatch.setattr("segments.store.stores.open_store", lambda _url, _endpoint="": made)
     return made
 
 

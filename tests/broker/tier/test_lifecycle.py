@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from segments import StorageError
-from segments.tier.cluster import decode_cluster, encode_cluster
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import encode_manifest
-from segments.tier.object_store import TierError
+from segments.store.cluster import decode_cluster, encode_cluster
+from segments.store.manifest import encode_manifest
+from segments.store.object_names import StreamKey
+from segments.store.object_store import TierError
 from streamd.broker.errors import Refused
 from streamd.broker.tier.deletions import Deletions
 from streamd.wire.stream import commands as c

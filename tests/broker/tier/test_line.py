@@ -10,7 +10,7 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker import threads
 from streamd.broker.tier import tier
 from streamd.broker.tier.line import MOST_PARTS, PARTS_AT_ONCE, Line

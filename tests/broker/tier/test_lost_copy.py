@@ -9,8 +9,8 @@ import pytest
 
 from segments.disk import OsDisk
 from segments.errors import LostCopyError
-from segments.recovery import examine
-from segments.tier.manifest import decode_manifest, encode_manifest
+from segments.recovery.recovery import examine
+from segments.store.manifest import decode_manifest, encode_manifest
 from streamd.broker.errors import Refused
 from streamd.broker.names import Name
 from streamd.broker.tier.reports import TierState

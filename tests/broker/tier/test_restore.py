@@ -17,10 +17,10 @@ from segments.disk import OsDisk
 from segments.errors import StorageError
 from segments.gaps import RESTORE_GAP
 from segments.journal import journal_of
-from segments.tier.keys import CATALOG_FOLDER, StreamKey, names_in
-from segments.tier.lookup import by_stream, read_folder
-from segments.tier.manifest import Manifest, StoredFile, StoredTracking, encode_manifest
-from segments.tier.object_store import ConflictError, DeniedError
+from segments.store.lookup import by_stream, read_folder
+from segments.store.manifest import Manifest, StoredFile, StoredTracking, encode_manifest
+from segments.store.object_names import CATALOG_FOLDER, StreamKey, names_in
+from segments.store.object_store import ConflictError, DeniedError
 from segments.tracking import Tracking
 from streamd.broker.errors import Refused
 from streamd.broker.tier import restore as restoring
@@ -39,7 +39,7 @@ TIER = {"tier": "s3://bucket/tier"}
 def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     """The store that servers open."""
     made = FakeStore()
-    monkeypatch.setattr("segments.tier.stores.open_store", lambda _url, _endpoint="": made)
+    monkeypatch.setattr("segments.store.stores.open_store", lambda _url, _endpoint="": made)
     return made
 
 

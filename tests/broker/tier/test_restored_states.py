@@ -4,7 +4,7 @@ from pathlib import Path
 
 import trio
 
-from segments.tier.keys import CLUSTER
+from segments.store.object_names import CLUSTER
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.tier import stores
+from segments.store import stores
 from streamd.broker.names import as_sent
 from streamd.config import Config
 from streamd.server import open_server

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from segments.tier.keys import CLUSTER
-from segments.tier.lookup import find_stream
-from segments.tier.object_store import MissingError, TierError
+from segments.store.lookup import find_stream
+from segments.store.object_names import CLUSTER
+from segments.store.object_store import MissingError, TierError
 from streamd.broker.tier.claims import begin_since, look
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.reports import TierState

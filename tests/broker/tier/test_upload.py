@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from segments.checksum import crc32
+from segments.derived.key_files import KeyJob
+from segments.derived.key_worker import Answer, encode_job, work
 from segments.errors import StorageError
 from segments.journal import tracking_in
-from segments.keys.files import KeyJob
-from segments.keys.worker import Answer, encode_job, work
 from segments.segment import KEYS_SUFFIX
-from segments.tier.object_store import ConflictError, DeniedError, TierError
+from segments.store.object_store import ConflictError, DeniedError, TierError
 from streamd.broker.key_worker import KeyWorker
 from streamd.broker.tier.reports import TierState
 from streamd.wire.stream import ResponseCode, commands as c

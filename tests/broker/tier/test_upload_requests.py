@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from segments.journal import tracking_in
-from segments.tier.object_store import TierError
+from segments.store.object_store import TierError
 from streamd.broker.errors import Reason, Refused
 from streamd.broker.names import Name
 from streamd.broker.tier.reports import TierState, Uploaded

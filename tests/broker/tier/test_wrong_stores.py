@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.tier.cluster import decode_cluster
-from segments.tier.keys import CLUSTER
+from segments.store.cluster import decode_cluster
+from segments.store.object_names import CLUSTER
 from streamd.broker.tier.identity import IDENTITY_FILE
 from streamd.broker.tier.reports import TierState
 from streamd.broker.tier.tier import BEGIN_FILE

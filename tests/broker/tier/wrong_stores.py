@@ -23,9 +23,9 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from segments.tier.cluster import decode_cluster
-from segments.tier.keys import CLUSTER, MANIFEST_NAME, parse_object
-from segments.tier.object_store import DeniedError
+from segments.store.cluster import decode_cluster
+from segments.store.object_names import CLUSTER, MANIFEST_NAME, parse_object
+from segments.store.object_store import DeniedError
 from streamd.broker.tier.fetcher import AGAIN_SECONDS, LOST_SECONDS
 from streamd.broker.tier.reports import TierState
 from streamd.server import StartError

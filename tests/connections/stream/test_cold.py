@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from segments.offsets import OffsetSpec, Start
-from segments.tier.keys import parse_object
-from segments.tier.object_store import TierError
+from segments.store.object_names import parse_object
+from segments.store.object_store import TierError
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.connections.stream.test_consuming import at, since

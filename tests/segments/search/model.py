@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
-from segments.filter_files import load_or_build
+from segments.derived.filter_files import load_or_build
 from segments.message import Message, MessageView, Properties
 from segments.search import FoundMessage, Limits, Page, Search, SearchRequest, Work
 from segments.selector import filter_value_of, parse_property

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments.keys.files import keys_of
+from segments.derived.key_files import keys_of
 from segments.log import Log
 from segments.message import Message
 from segments.search import (
@@ -19,13 +19,13 @@ from segments.search import (
     Search,
     SearchRequest,
     Work,
-    message_test,
+    message_matcher,
     search,
     span_reader,
 )
-from segments.tier.cache import ColdError, Range, TierCache
-from segments.tier.object_store import ObjectStore
-from tests.segments.keys.test_files import index_keys, small_tables
+from segments.store.cache import ColdError, Range, TierCache
+from segments.store.object_store import ObjectStore
+from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import IDENTITY, START_MS, ChunkPlan, plans, wanted, write
 from tests.segments.search.test_search import order, requests
 from tests.support.cold import Bringer, make_cold
@@ -42,7 +42,7 @@ def small_pieces() -> Iterator[None]:
         patch.setattr(search, "_BLOCK", 2)
         patch.setattr(span_reader, "SPAN_BYTES", 1_500)
         patch.setattr(search, "_STEP_UNITS", 60)
-        patch.setattr(message_test, "_MANY", 3)
+        patch.setattr(message_matcher, "_MANY", 3)
         yield
 
 

@@ -17,7 +17,7 @@ from segments.message import Message, Properties
 from segments.search import Cut, Search, SearchRequest, run
 from segments.segment import parse_name
 from segments.selector import parse_tags
-from tests.segments.keys.test_files import index_keys, small_tables
+from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import IDENTITY, START_MS, joined, pages
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append

@@ -12,7 +12,8 @@ from segments import ChunkBuilder, Log, LogPolicy
 from segments.chunk_search import index_content
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.compression import GZIP, pack
-from segments.keys import forms_of_key, index, key_prints, keys_of
+from segments.derived.key_files import keys_of
+from segments.keys import forms_of_key, index, key_prints
 from segments.keys.forms import KeyReader
 from segments.message import Message
 from segments.search import (
@@ -27,12 +28,12 @@ from segments.search import (
     Work,
     run,
 )
-from segments.search.chunk_test import ChunkTest
+from segments.search.chunk_screen import ChunkTest
 from segments.search.key_screen import key_screen
 from segments.search.request import MAX_KEYS, MAX_PROPERTIES
 from segments.segment import INDEX_SUFFIX
 from segments.selector import Dialect, parse_property, parse_sql
-from tests.segments.keys.test_files import index_keys, small_tables
+from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,

@@ -13,13 +13,13 @@ from segments.search import (
     Limits,
     Search,
     SearchRequest,
-    message_test,
+    message_matcher,
     run,
     search,
     span_reader,
 )
 from segments.selector import parse_sql, parse_tags
-from tests.segments.keys.test_files import index_keys, small_tables
+from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,
@@ -44,8 +44,8 @@ def small_pieces() -> Iterator[None]:
         patch.setattr(span_reader, "SPAN_BYTES", 1_500)
         patch.setattr(search, "_STEP_UNITS", 60)
         patch.setattr(search, "_STEP_RECORDS", 4)
-        patch.setattr(message_test, "_MANY", 3)
-        patch.setattr(message_test, "_MOST_SCREENS", 2)
+        patch.setattr(message_matcher, "_MANY", 3)
+        patch.setattr(message_matcher, "_MOST_SCREENS", 2)
         yield
 
 

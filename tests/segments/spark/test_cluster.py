@@ -25,7 +25,7 @@ import pyspark
 from segments import Log, LogPolicy
 from segments.message import Message
 from segments.spark.session import _java_for
-from segments.tier.stores import open_store
+from segments.store.stores import open_store
 from tests.support.logs import append
 from tests.support.pages import ROOT
 from tests.support.stored_streams import put_stream

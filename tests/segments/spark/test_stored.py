@@ -41,12 +41,12 @@ from segments.spark.source import StreamdReader
 from segments.spark.stored import StorePlace, find_stored
 from segments.spark.streaming import DataLost, StreamdStreamReader
 from segments.spark.streams import find_streams
-from segments.tier.folder_store import FolderStore
-from segments.tier.keys import CLUSTER, StreamKey
-from segments.tier.lookup import find_stream
-from segments.tier.manifest import Manifest, StoredFile, encode_manifest
-from segments.tier.object_store import MOST_WHOLE, MissingError, TierError
-from segments.tier.stores import open_store
+from segments.store.folder_store import FolderStore
+from segments.store.lookup import find_stream
+from segments.store.manifest import Manifest, StoredFile, encode_manifest
+from segments.store.object_names import CLUSTER, StreamKey
+from segments.store.object_store import MOST_WHOLE, MissingError, TierError
+from segments.store.stores import open_store
 from streamd.cli import main
 from tests.segments.spark.test_decoding import rows
 from tests.support.logs import append

@@ -12,10 +12,10 @@ from segments.errors import CorruptError, LostCopyError
 from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
 from segments.reader import Reader
-from segments.tier.cache import ColdError, TierCache
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import MANIFEST_FILE, write_copy
-from segments.tier.manifest import Manifest, StoredFile
+from segments.store.cache import ColdError, TierCache
+from segments.store.local_copy import MANIFEST_FILE, write_copy
+from segments.store.manifest import Manifest, StoredFile
+from segments.store.object_names import StreamKey
 from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict
 from tests.support.logs import append

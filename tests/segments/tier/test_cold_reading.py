@@ -12,8 +12,8 @@ from segments.offsets import Start
 from segments.policy import LogPolicy
 from segments.reader import SMALL_CHUNK, StoredChunk
 from segments.segment import Segment
+from segments.store.cache import ColdError, Range, TierCache
 from segments.tier import plan
-from segments.tier.cache import ColdError, Range, TierCache
 from segments.tier.fetching import fetch_range
 from tests.support.cold import KEY, Bringer, load_filters, make_cold
 from tests.support.fake_store import FakeStore

@@ -9,10 +9,10 @@ from hypothesis.stateful import initialize, invariant, rule
 from segments import Log
 from segments.checksum import crc32
 from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment
-from segments.tier.cache import TierCache
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import Manifest, StoredFile, StoredSegment
+from segments.store.cache import TierCache
+from segments.store.local_copy import write_copy
+from segments.store.manifest import Manifest, StoredFile, StoredSegment
+from segments.store.object_names import StreamKey
 from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict, kept_segments, next_unstored
 from tests.segments.test_crashes import CrashingLog

@@ -9,10 +9,10 @@ from segments import Log
 from segments.checksum import crc32
 from segments.policy import LogPolicy
 from segments.segment import Segment
+from segments.store.cache import CachedSegment, ColdError, Range, TierCache
+from segments.store.object_store import CutError, MissingError
 from segments.tier import fetching
-from segments.tier.cache import CachedSegment, ColdError, Range, TierCache
 from segments.tier.fetching import BadFileError, chunk_fault, fetch_file, fetch_range
-from segments.tier.object_store import CutError, MissingError
 from segments.tier.plan import aligned
 from tests.support.cold import KEY, make_cold
 from tests.support.fake_store import FakeStore

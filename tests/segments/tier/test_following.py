@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from segments import Log
-from segments.tier.cache import TierCache
-from segments.tier.keys import StreamKey
-from segments.tier.local_copy import write_copy
-from segments.tier.manifest import (
+from segments.store.cache import TierCache
+from segments.store.local_copy import write_copy
+from segments.store.manifest import (
     Manifest,
     StoredFile,
     StoredSegment,
     decode_manifest,
     encode_manifest,
 )
+from segments.store.object_names import StreamKey
 from segments.tracking import Tracking
 from tests.support.disk import FaultyDisk
 

@@ -6,9 +6,9 @@ from hypothesis import given, strategies as st
 
 from segments import Log
 from segments.policy import LogPolicy
-from segments.tier.cache import TierCache
-from segments.tier.keys import StreamKey
-from segments.tier.manifest import Manifest, StoredFile
+from segments.store.cache import TierCache
+from segments.store.manifest import Manifest, StoredFile
+from segments.store.object_names import StreamKey
 from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict, kept_segments
 from tests.segments.tier.test_crashes import check_known, listed_anew

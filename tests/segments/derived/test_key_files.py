@@ -1,0 +1,478 @@
+"""Key files of sealed segments and of one that grows, and whatever the device makes of them."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from errno import EMFILE
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments import Log, LogPolicy
+from segments.derived import key_schedule as schedule
+from segments.derived.key_files import keys_of, load, make_table
+from segments.derived.key_schedule import adopt, next_task, tidy_up
+from segments.derived.key_worker import Answer, decode_answer, decode_job, encode_job, work
+from segments.disk import OsDisk
+from segments.errors import FormatError, StorageError
+from segments.format_constants import KEY_BLOCK_SIZE
+from segments.keys import KeyReader, key_prints
+from segments.message import Message
+from segments.segment import (
+    GROWING_KEYS_SUFFIX,
+    INDEX_SUFFIX,
+    KEYS_SUFFIX,
+    SEGMENT_SUFFIX,
+    KeyState,
+    Segment,
+)
+from segments.verify import verify
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append
+
+FOLDER = "s"
+POLICY = LogPolicy(max_segment_chunks=4, key_properties=("k",))
+
+
+@pytest.fixture(autouse=True)
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MUCH_BYTES", 300)
+    monkeypatch.setattr(schedule, "FEW_BYTES", 1)
+
+
+def message(key: object, name: str = "k") -> bytes:
+    return Message(b"x" * 20, application_properties={name: key, "other": key}).encode()
+
+
+def index_keys(log: Log, *, is_quiet: bool = True) -> int:
+    """What the broker has done; how many tables were made."""
+    number = 0
+    while (task := next_task(log, is_quiet=is_quiet)) is not None:
+        assert decode_job(encode_job(task.job)) == task.job
+        make_table(task.segment.disk, task.job)
+        task.segment.keys = adopt(task)
+        tidy_up(task)
+        number += 1
+    return number
+
+
+def check(log: Log, keys: list[object], per_chunk: int = 1) -> None:
+    """No chunk with a key is left out; and none without one is in, as prints differ here."""
+    at = 0
+    for segment in log.segments:
+        index = keys_of(segment)
+        for ordinal in range(segment.num_chunks):
+            for key in keys[at : at + per_chunk]:
+                found = chunks_with(segment, key)
+                if found is not None and index is not None and ordinal < index.num_chunks:
+                    assert ordinal in found, (segment, key)
+            at += per_chunk
+        found = chunks_with(segment, "nowhere")
+        assert found in (None, [])
+
+
+def chunks_with(segment: Segment, key: object, name: str = "k") -> list[int] | None:
+    index = keys_of(segment)
+    if index is None or name not in index.properties:
+        return None
+    forms = KeyReader([name]).read(message(key, name))
+    found = index.chunks_with(key_prints([name], forms))
+    return None if found is None else list(found)
+
+
+def filled(disk: FaultyDisk, count: int = 10, policy: LogPolicy = POLICY) -> Log:
+    log = Log.open(FOLDER, policy, disk)
+    for number in range(count):
+        append(log, [message(f"a{number}"), message(number)])
+    return log
+
+
+KEYS: list[object] = [key for number in range(10) for key in (f"a{number}", number)]
+
+
+def lies(content: bytes) -> Iterator[tuple[str, bytes | None]]:
+    """Bits flipped, blocks zeroed, lengths, other versions, nothing."""
+    places = (*range(60), *range(4090, 4110), *range(61, len(content), 397), len(content) - 1)
+    for at in places:
+        changed = bytearray(content)
+        changed[at] ^= 1 << at % 8
+        yield f"byte {at} changed", bytes(changed)
+    for at in (0, 7, 8, 50, 4095, 4096, 4097, len(content) - 1):
+        yield f"cut to {at}", content[:at]
+    for at in range(0, len(content), KEY_BLOCK_SIZE):
+        yield f"zeros from {at}", content[:at] + bytes(KEY_BLOCK_SIZE) + content[at + 4096 :]
+    yield "another version", content[:4] + (2).to_bytes(4, "big") + content[8:]
+    yield "longer", content + bytes(40)
+    yield "missing", None
+
+
+class TestOfSealedSegments:
+    def test_they_are_made_opened_and_removed_with_their_segment(self) -> None:
+        disk = FaultyDisk()
+        log = filled(disk)
+        assert index_keys(log) == 3
+        check(log, KEYS, 2)
+        assert [chunks_with(s, "a5") for s in log.segments] == [[], [1], []]
+        assert [chunks_with(s, 9) for s in log.segments] == [[], [], [1]]
+        log.close()
+        sealed = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
+        assert sorted(path for path in disk.files if ".keys" in path) == sealed
+        assert list(verify(disk, FOLDER)) == []
+        log = Log.open(FOLDER, POLICY, disk)
+        assert log.report.steps == ()
+        assert not any(segment.keys for segment in log.segments), "nothing is read at the start"
+        check(log, KEYS, 2)
+        assert all(segment.keys for segment in log.segments[:-1])
+        assert index_keys(log) == 1, "of the newest"
+        log.policy = replace(POLICY, max_length_bytes=1)
+        log.flush(with_checkpoint=True)
+        log.expire(0).run()
+        assert [path for path in disk.files if ".keys" in path] == [
+            f"{FOLDER}/{16:020d}{GROWING_KEYS_SUFFIX}"
+        ]
+
+    def test_a_shortage_of_descriptors_is_no_fault_of_the_file(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or all of them would be made anew after one."""
+        disk = FaultyDisk()
+        log = filled(disk)
+        index_keys(log)
+
+        def refuse(path: str, **_: object) -> None:
+            raise StorageError("open", path, OSError(EMFILE, "Too many open files"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "open", refuse)
+            assert chunks_with(log.segments[0], 1) is None, "any chunk may have it"
+        assert chunks_with(log.segments[0], 1) == [1]
+
+    def test_whatever_the_device_gives_back(self) -> None:
+        original = FaultyDisk()
+        log = filled(original)
+        index_keys(log)
+        log.close()
+        path = f"{FOLDER}/{0:020d}{KEYS_SUFFIX}"
+        content = bytes(original.files[path].content)
+        for what, changed in lies(content):
+            disk = FaultyDisk()
+            disk.files = copy.deepcopy(original.files)
+            if changed is None:
+                del disk.files[path]
+            else:
+                disk.files[path].content[:] = changed
+            log = Log.open(FOLDER, POLICY, disk)
+            try:
+                check(log, KEYS, 2)
+                segment = log.segments[0]
+                if segment.keys is not None and segment.keys.fault:
+                    segment.keys = None  # what the broker does when it has said so
+                index_keys(log)
+                check(log, KEYS, 2)
+                assert chunks_with(segment, "a3") == [3]
+                if changed is None or len(changed) <= len(content):
+                    assert disk.files[path].content == content
+            except Exception as error:
+                raise AssertionError(what) from error
+
+    def test_what_is_wrong_is_told(self) -> None:
+        disk = FaultyDisk()
+        log = filled(disk)
+        index_keys(log)
+        log.close()
+        content = disk.files[f"{FOLDER}/{0:020d}{KEYS_SUFFIX}"].content
+        content[5_000] ^= 1
+        (finding,) = verify(disk, FOLDER)
+        assert "checksum" in str(finding)
+        log = Log.open(FOLDER, POLICY, disk)
+        assert chunks_with(log.segments[0], "a1") is None
+        assert log.segments[0].keys is not None
+        assert "checksum" in log.segments[0].keys.fault
+        assert keys_of(log.segments[0]) is None
+        content[50] ^= 1
+        segment = log.segments[0]
+        segment.keys, segment.key_state = None, KeyState.UNKNOWN
+        assert keys_of(segment) is None
+        assert "checksum" in segment.key_fault
+
+    def test_files_of_another_segment_and_of_an_older_state(self) -> None:
+        disk = FaultyDisk()
+        log = filled(disk)
+        index_keys(log)
+        paths = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
+        disk.files[paths[0]] = disk.files[paths[1]]
+        with pytest.raises(FormatError, match="another segment"):
+            load(log.segments[0])
+
+    def test_the_same_sizes_and_times(self) -> None:
+        """Not a byte differs in the indexes of two segments; their last chunks tell."""
+        disks = []
+        for key in ("a", "b"):
+            disk = FaultyDisk()
+            log = Log.open(FOLDER, POLICY, disk)
+            for _ in range(5):
+                append(log, [message(key)])
+            index_keys(log)
+            disks.append(disk)
+        path = f"{FOLDER}/{0:020d}"
+        one, other = (disk.files for disk in disks)
+        assert one[path + INDEX_SUFFIX].content == other[path + INDEX_SUFFIX].content
+        other[path + KEYS_SUFFIX] = one[path + KEYS_SUFFIX]
+        with pytest.raises(FormatError, match="older state"):
+            load(log.segments[0])
+
+    def test_what_a_power_failure_cut_and_others_replaced(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open(FOLDER, POLICY, disk)
+        append(log, [message("a")])
+        log.flush()
+        for _ in range(4):
+            append(log, [message("a")])
+        index_keys(log)
+        path = f"{FOLDER}/{0:020d}{KEYS_SUFFIX}"
+        before = copy.deepcopy(disk.files[path])
+        disk.cut_power({}, {})
+        log = Log.open(FOLDER, POLICY, disk)
+        assert log.committed_offset == 1
+        assert path not in disk.files
+        for _ in range(4):
+            append(log, [message("b")])
+        disk.files[path] = before  # a removal that the device forgot
+        log.segments[0].key_state = KeyState.UNKNOWN
+        assert keys_of(log.segments[0]) is None
+        index_keys(log)
+        assert chunks_with(log.segments[0], "b") == [1, 2, 3]
+        assert chunks_with(log.segments[0], "a") == [0]
+
+    def test_damaged_segments_have_none(self) -> None:
+        disk = FaultyDisk()
+        log = filled(disk)
+        segment = log.segments[0]
+        disk.files[segment.path(SEGMENT_SUFFIX)].content[80] ^= 1
+        task = next_task(log, is_quiet=True)
+        while task is not None and task.segment is not segment:
+            make_table(disk, task.job)
+            task.segment.keys = adopt(task)
+            task = next_task(log, is_quiet=True)
+        assert task is not None
+        with pytest.raises(FormatError, match="the chunk at byte 8 fails its checksum"):
+            make_table(disk, task.job)
+        disk.files[segment.path(SEGMENT_SUFFIX)].content[8 + 31] ^= 1
+        with pytest.raises(FormatError, match="the segment is damaged"):
+            make_table(disk, task.job)
+        segment.drop_keys()
+        index_keys(log)
+        check(log, KEYS, 2)
+
+    def test_other_properties(self) -> None:
+        """Segments say which they know; they are indexed anew for others."""
+        disk = FaultyDisk()
+        log = filled(disk)
+        index_keys(log)
+        log.policy = replace(POLICY, key_properties=("k", "other"))
+        assert chunks_with(log.segments[0], "a1") == [1]
+        assert chunks_with(log.segments[0], "a1", "other") is None
+        assert index_keys(log) == 3
+        assert chunks_with(log.segments[0], "a1", "other") == [1]
+        assert chunks_with(log.segments[-1], "a9", "other") == [1]
+        log.policy = replace(POLICY, key_properties=())
+        assert index_keys(log) == 0
+        log.close()
+        log = Log.open(FOLDER, POLICY, disk)
+        check(log, KEYS, 2)
+        assert index_keys(log) == 3
+
+
+class TestOfASegmentThatGrows:
+    def test_tables_take_in_those_before_that_are_not_larger(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), disk)
+        keys: list[object] = []
+        for number in range(64):
+            keys.append(f"k{number}")
+            append(log, [message(keys[-1])])
+            assert index_keys(log) == 1
+            index = log.segments[0].keys
+            assert index is not None
+            assert index.num_chunks == number + 1
+            assert len(index.tables) == (number + 1).bit_count()
+            if number % 16 == 15:
+                check(log, keys)
+        assert chunks_with(log.segments[0], "k40") == [40]
+        log.close()
+        assert not [path for path in disk.files if ".keys" in path]
+
+    def test_they_go_with_their_segment(self) -> None:
+        """Sealed, and removed before anybody has made its own file."""
+        disk = FaultyDisk()
+        log = filled(disk, 3)
+        index_keys(log)
+        for number in range(3, 6):
+            append(log, [message(number)])
+        log.flush(with_checkpoint=True)
+        log.policy = replace(POLICY, max_length_bytes=1)
+        assert [path for path in disk.files if path.endswith(GROWING_KEYS_SUFFIX)]
+        log.expire(0).run()
+        assert log.first_offset > 0
+        assert not [path for path in disk.files if ".keys" in path]
+
+    def test_little_waits_until_it_is_quiet(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), disk)
+        append(log, [message("a")])
+        assert schedule.has_tail(log)
+        assert next_task(log, is_quiet=False) is None
+        assert index_keys(log) == 1
+        assert not schedule.has_tail(log)
+        append(log, [message("b") * 6])
+        assert index_keys(log, is_quiet=False) == 1
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_a_damaged_table_is_not_taken_in(self, place: int) -> None:
+        disk = FaultyDisk()
+        log = filled(disk, 1)
+        index_keys(log)
+        path = f"{FOLDER}/{0:020d}{GROWING_KEYS_SUFFIX}"
+        if place == 2:
+            disk.files[path].content[:] = b""
+        else:
+            disk.files[path].content[5_000 * place + 40] ^= 1
+        append(log, [message("a1"), message(1)])
+        task = next_task(log, is_quiet=True)
+        assert task is not None
+        assert task.job.tables
+        with pytest.raises(FormatError):
+            make_table(disk, task.job)
+        task.segment.keys = None
+        index_keys(log)
+        check(log, KEYS[:4], 2)
+        assert chunks_with(log.segments[0], "a1") == [1]
+
+    def test_who_asks_while_it_is_sealed_gets_no_wrong_answer(self) -> None:
+        """An index that was taken before is of a file that is gone."""
+        disk = FaultyDisk()
+        log = filled(disk, 4)
+        index_keys(log)
+        before = keys_of(log.segments[0])
+        assert before is not None
+        append(log, [message("a4"), message(4)])
+        index_keys(log)
+        assert before.chunks_with(key_prints(["k"], [b"=a1"])) is None
+        assert chunks_with(log.segments[0], "a1") == [1]
+
+
+class Machine:
+    """A log, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.log = Log.open(FOLDER, POLICY, self.disk)
+        self.chunks: dict[int, list[int]] = {}  # by chunk id, the keys
+
+    def append(self, numbers: list[int]) -> None:
+        self.chunks[append(self.log, [message(number) for number in numbers])] = numbers
+
+    def index(self) -> None:
+        index_keys(self.log)
+
+    def index_much(self) -> None:
+        index_keys(self.log, is_quiet=False)
+
+    def full(self) -> None:
+        used = sum(len(inode.content) for inode in self.disk.files.values())
+        self.disk.capacity = used + 5_000
+        with suppress(StorageError):
+            index_keys(self.log)
+        self.disk.capacity = None
+
+    def properties(self) -> None:
+        names = ("k", "other") if self.log.policy.key_properties == ("k",) else ("k",)
+        self.log.policy = replace(self.log.policy, key_properties=names)
+
+    def expire(self) -> None:
+        self.log.flush(with_checkpoint=True)
+        policy = self.log.policy
+        self.log.policy = replace(policy, max_length_bytes=1_000)
+        self.log.expire(0).run()
+        self.log.policy = policy
+
+    def close(self) -> None:
+        self.log.close()
+        self._open()
+
+    def kill(self) -> None:
+        self.log.abandon()
+        self._open()
+
+    def power(self) -> None:
+        self.log.abandon()
+        self.disk.cut_power({}, {})
+        self._open()
+
+    def _open(self) -> None:
+        self.log = Log.open(FOLDER, self.log.policy, self.disk)
+
+    def check(self) -> None:
+        for segment in self.log.segments:
+            index = keys_of(segment)
+            with segment.index() as records:
+                for ordinal in range(0 if index is None else index.num_chunks):
+                    for number in self.chunks[records.record(ordinal).chunk_id]:
+                        assert ordinal in (chunks_with(segment, number) or ())
+
+
+STEPS = ("index", "index", "index_much", "full", "properties", "expire", "close", "kill", "power")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.integers(0, 12), min_size=1, max_size=3),
+            st.lists(st.integers(0, 12), min_size=1, max_size=3),
+            st.sampled_from(STEPS),
+        ),
+        max_size=30,
+    )
+)
+def test_no_key_is_ever_missed(steps: list[list[int] | str]) -> None:
+    machine = Machine()
+    for step in steps:
+        if isinstance(step, str):
+            getattr(machine, step)()
+        else:
+            machine.append(step)
+        machine.check()
+
+
+class TestTheProcess:
+    def test_answers(self, tmp_path: object) -> None:
+        folder = f"{tmp_path}/s"
+        log = Log.open(folder, POLICY, OsDisk())
+        for number in range(5):
+            append(log, [message(number)])
+        task = next_task(log, is_quiet=True)
+        assert task is not None
+        assert work(encode_job(task.job)) == Answer()
+        task.segment.keys = adopt(task)
+        assert chunks_with(task.segment, 3) == [3]
+        missing = task.job._replace(base_offset=77)
+        assert "No such file" in work(encode_job(missing)).fault
+        damaged = task.job._replace(end=task.job.end._replace(num_chunks=9))
+        assert work(encode_job(damaged)).fault == "the segment is damaged"
+        assert work(b"[1]\n").is_bug
+        assert decode_answer(b'["x", true, false, false]') == Answer("x", is_temporary=True)
+        log.close()
+
+    def test_a_system_that_refuses_another_priority(self) -> None:
+        program = (
+            "import os; from segments.derived import key_worker\n"
+            "def nice(_): raise PermissionError\n"
+            "os.nice = nice; key_worker.main()"
+        )
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, input=b"[1]\n", capture_output=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")

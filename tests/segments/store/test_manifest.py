@@ -1,0 +1,285 @@
+"""A manifest says what was written into it, or is refused."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from segments.checksum import crc32
+from segments.codec import Damage
+from segments.errors import FormatError, VersionError
+from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.manifest import (
+    Manifest,
+    StoredFile,
+    StoredSegment,
+    StoredTracking,
+    changed_segments,
+    decode_manifest,
+    encode_manifest,
+)
+from segments.store.object_names import StreamKey, creation_in, parse_object
+
+_numbers = st.integers(0, (1 << 63) - 1)
+_files = st.builds(StoredFile, _numbers, st.integers(0, (1 << 32) - 1))
+_names = st.text(min_size=1, max_size=400)
+_uids = st.integers(0, (1 << 64) - 1).map(lambda number: f"{number:016x}")
+
+
+@st.composite
+def _segments(draw: st.DrawFn) -> tuple[StoredSegment, ...]:
+    bounds = sorted(draw(st.lists(_numbers, max_size=6, unique=True)))
+    found = []
+    for base, following in zip(bounds[::2], bounds[1::2], strict=False):
+        files = {".segment": draw(_files), ".index": draw(_files)}
+        if draw(st.booleans()):
+            files[".filter"] = draw(_files)
+        damage = tuple(draw(st.lists(st.builds(Damage, _numbers, _numbers, _numbers, _numbers))))
+        times = draw(st.one_of(st.none(), _numbers)), draw(st.one_of(st.none(), _numbers))
+        last = draw(st.one_of(st.none(), _numbers))
+        found.append(StoredSegment(base, following, 3, *times, last, 4, draw(_uids), files, damage))
+    return tuple(found)
+
+
+@st.composite
+def _manifests(draw: st.DrawFn) -> Manifest:
+    segments = draw(_segments())
+    tracking = draw(
+        st.one_of(st.none(), st.builds(StoredTracking, _numbers, _numbers, _uids, _files))
+    )
+    return Manifest(
+        stream=StreamKey(draw(_names), draw(_names), "0123456789abcdef"),
+        revision=draw(_numbers),
+        epoch=draw(_numbers),
+        writer=draw(_uids),
+        next_offset=segments[-1].next_offset if segments else draw(_numbers),
+        segments=segments,
+        arguments=draw(st.dictionaries(_names, st.one_of(st.integers(), st.text(), st.booleans()))),
+        tracking=tracking,
+        is_deleted=draw(st.booleans()),
+    )
+
+
+@given(_manifests())
+def test_round_trip(manifest: Manifest) -> None:
+    assert decode_manifest(encode_manifest(manifest), manifest.stream) == manifest
+
+
+def _small() -> Manifest:
+    files = {".segment": StoredFile(10, 1), ".index": StoredFile(8, 2)}
+    segments = tuple(
+        StoredSegment(at, at + 5, 1, 7, 7, at, 1, f"{at:016x}", files) for at in (0, 5)
+    )
+    key = StreamKey("/", "orders", "0123456789abcdef")
+    return Manifest(stream=key, revision=3, epoch=2, writer="w", next_offset=10, segments=segments)
+
+
+def test_no_flipped_or_missing_byte_is_taken_for_the_truth() -> None:
+    content = encode_manifest(_small())
+    for at in range(len(content)):
+        for bit in (1, 32, 128):
+            damaged = bytearray(content)
+            damaged[at] ^= bit
+            try:
+                found = decode_manifest(bytes(damaged))
+            except FormatError:
+                continue
+            assert found == _small()  # white space at the end, say
+    for size in range(len(content) - 1):  # the last line end may be missing
+        with pytest.raises(FormatError):
+            decode_manifest(content[:size])
+
+
+def test_a_later_version_is_named() -> None:
+    content = encode_manifest(_small()).replace(b'"version":1', b'"version":2')
+    with pytest.raises(VersionError, match="its version is 2, expected 1"):
+        decode_manifest(content)
+
+
+def test_that_of_another_stream_is_refused() -> None:
+    content = encode_manifest(_small())
+    with pytest.raises(FormatError, match=r"orders.*expected.*others"):
+        decode_manifest(content, StreamKey("/", "others", "0123456789abcdef"))
+
+
+def test_segments_that_overlap_are_refused() -> None:
+    lines = encode_manifest(_small()).splitlines(keepends=True)
+    from segments.checksum import crc32  # noqa: PLC0415 - as the manifest's own
+
+    line = json.loads(lines[1])
+    line["next"] = 6
+    body = b"".join([lines[0], json.dumps(line, separators=(",", ":")).encode() + b"\n", lines[2]])
+    with pytest.raises(FormatError, match="begins at 5, expected 6 or later"):
+        decode_manifest(body + b'{"crc32":%d}\n' % crc32(body))
+
+
+@given(_names, _names, _names, _names)
+def test_no_two_streams_share_a_folder(host: str, name: str, host2: str, name2: str) -> None:
+    one, other = StreamKey(host, name, "c"), StreamKey(host2, name2, "c")
+    assert (one.folder == other.folder) == (one == other)
+
+
+@given(_names, _names)
+def test_keys_are_plain_and_short(host: str, name: str) -> None:
+    try:
+        key = StreamKey(host, name, "0123456789abcdef").object(1 << 62, 99, "f" * 16, ".segment")
+    except UnicodeEncodeError:
+        return  # no name of a stream
+    assert key.isascii()
+    assert len(key) < 1_000
+    parts = key.split("/")
+    assert len(parts) == 4
+    assert all(part.strip(".") for part in parts)
+    assert parts[1] not in ("cluster", "catalog")
+    assert creation_in("/".join(parts[:3])) == "0123456789abcdef"
+    assert parse_object(parts[3]) == (1 << 62, 99, "f" * 16, ".segment")
+
+
+_ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    1.5,
+    "x",
+    "../../x",
+    "",
+    [],
+    {},
+    [[]],
+    1 << 70,
+    "\ud800",
+    "a" * 9_999,
+]
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values in a value."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for name in value if isinstance(value, dict) else range(len(value)):
+            yield from _places(value[name], (*path, name))
+
+
+def _changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    copy = json.loads(json.dumps(value))
+    at = copy
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = odd
+    return copy
+
+
+def _with_crc(lines: list[Any]) -> bytes:
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    return body + b'{"crc32":%d}\n' % crc32(body)
+
+
+def test_fields_of_the_wrong_type_are_one_sentence() -> None:
+    """Whatever is accepted can be used: its keys be told, and it be written again."""
+    tracking = StoredTracking(10, 2, f"{1:016x}", StoredFile(3, 4))
+    manifest = replace(_small(), tracking=tracking, arguments={"max-age": "7D"})
+    damaged = replace(manifest.segments[1], damage=(Damage(8, 9, 5, 6),))
+    manifest = replace(manifest, segments=(manifest.segments[0], damaged))
+    lines = [json.loads(line) for line in encode_manifest(manifest).splitlines()[:-1]]
+    sentences = []
+    for path in _places(lines):
+        for odd in _ODD:
+            try:
+                found = decode_manifest(_with_crc(_changed(lines, path, odd)))
+            except FormatError as error:
+                sentences.append(str(error))
+                continue
+            assert decode_manifest(encode_manifest(found)) == found
+            assert found.first_offset >= 0 <= found.size
+            assert {key.count("/") for key in Manifest.keys(found)} == {3}, path
+            hash(found.stream.folder)
+    assert sentences
+    assert all(len(one) < 200 and one.isprintable() for one in sentences)
+
+
+@pytest.mark.parametrize("decode", [decode_manifest, decode_cluster])
+def test_json_that_is_deep_or_no_names(decode: Callable[[bytes], object]) -> None:
+    for line in (b"[" * 100_000, b'{"a":' * 100_000, b"[]", b"7", b"null", b'"a"', b"\xff"):
+        with pytest.raises(FormatError):
+            decode(line + b'\n{"crc32":%d}\n' % crc32(line + b"\n"))
+
+
+def test_fields_of_the_cluster_object() -> None:
+    copy = CatalogCopy(3, 2, f"{5:016x}", 10, 11)
+    content = encode_cluster(Cluster(revision=1, epoch=2, writer="w", start="s", catalog=copy))
+    line = json.loads(content.splitlines()[0])
+    for path in _places(line):
+        for odd in _ODD:
+            with suppress(FormatError):
+                found = decode_cluster(_with_crc([_changed(line, path, odd)]))
+                assert decode_cluster(encode_cluster(found)) == found
+                assert found.epoch + 1
+                assert found.catalog is None or ".." not in found.catalog.key
+
+
+def test_no_name_is_taken_for_the_hash_of_another() -> None:
+    """Nobody can put a stream in the place of one with a long name."""
+    long = StreamKey("/", "n" * 250, "1")
+    escaped = long.folder.rpartition("/")[2].rpartition("~")[0]
+    assert StreamKey("/", escaped, "1").folder != long.folder
+
+
+@given(_manifests(), st.data())
+def test_keys_that_are_named_no_more(manifest: Manifest, data: st.DataObject) -> None:
+    kept = data.draw(st.lists(st.booleans(), min_size=6, max_size=6))
+    later = replace(
+        manifest,
+        segments=tuple(s for s, stays in zip(manifest.segments, kept, strict=False) if stays),
+        tracking=data.draw(st.sampled_from([None, manifest.tracking])),
+    )
+    assert manifest.keys_without(later) == manifest.keys() - later.keys()
+
+
+@st.composite
+def _two_manifests(draw: st.DrawFn) -> tuple[Manifest, Manifest]:
+    """Of segments of one stream; what is in both is the same object, or one that was read anew."""
+    segments = draw(_segments())
+    before, after = (tuple(one for one in segments if draw(st.integers(0, 3))) for _ in range(2))
+    again = draw(st.sets(st.sampled_from(range(len(after))))) if after else set()
+    changed = [replace(one, epoch=draw(st.integers(4, 5))) for one in after]
+    after = tuple(changed[n] if n in again else one for n, one in enumerate(after))
+    key = StreamKey("/", "s", "0123456789abcdef")
+    end = segments[-1].next_offset if segments else 0
+    first, second = (
+        Manifest(stream=key, revision=1, epoch=1, writer="w", next_offset=end, segments=some)
+        for some in (before, after)
+    )
+    return first, second
+
+
+@given(_two_manifests())
+def test_what_has_changed_between_two(two: tuple[Manifest, Manifest]) -> None:
+    before, after = two
+    gone, new = changed_segments(before.segments, after.segments)
+    assert gone == tuple(one for one in before.segments if one not in after.segments)
+    assert new == tuple(one for one in after.segments if one not in before.segments)
+
+
+@given(_two_manifests())
+def test_reading_one_of_which_most_is_known(two: tuple[Manifest, Manifest]) -> None:
+    """What is known is taken over, and makes no difference."""
+    before, after = two
+    content = encode_manifest(after)
+    found = decode_manifest(content, known=before.segments)
+    assert found == decode_manifest(content) == after
+    for one in found.segments:
+        assert (one in before.segments) == any(one is known for known in before.segments)
+
+
+@given(_manifests())
+def test_lines_that_were_kept_make_no_difference(manifest: Manifest) -> None:
+    content = encode_manifest(manifest)
+    anew = replace(manifest, segments=tuple(replace(one) for one in manifest.segments))
+    assert encode_manifest(anew) == encode_manifest(manifest) == content
+    later = replace(decode_manifest(content), revision=manifest.revision + 1)
+    assert encode_manifest(later) == encode_manifest(replace(anew, revision=later.revision))
