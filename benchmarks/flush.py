@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.load import Load, frames, publish
 from benchmarks.target import Target, other_version
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from streamd.wire.stream import commands as c
 
 _STREAM = "benchmark"

@@ -24,15 +24,15 @@ from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker import threads
 from streamd.broker.broker import Broker, wall_clock_ms
-from streamd.broker.catalog import DEFAULT_HOST, Catalog, CatalogError
-from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.declared.names import as_sent
 from streamd.broker.errors import Refused
-from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.log_keeper import LOGS_SHARE, descriptor_limit
-from streamd.broker.names import as_sent
+from streamd.broker.follower import Follower
+from streamd.broker.streams.fetcher import Fetcher
+from streamd.broker.streams.flusher import Flusher, FlushMode
+from streamd.broker.streams.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.supervisor import Supervisor
-from streamd.broker.tier.fetcher import Fetcher
-from streamd.broker.tier.follower import Follower
 from streamd.broker.tier.identity import Identity, begin_epoch
 from streamd.broker.tier.restore import (
     RestoreError,

@@ -20,11 +20,13 @@ from segments.selector import dialects
 from segments.tier import plan as tier_plan
 from streamd import config as limits
 from streamd.auth import throttle, users
-from streamd.broker import arguments, checks, history, log_writer, searches, standing_selectors
-from streamd.broker.checks import MAX_PARTITIONS
-from streamd.broker.filter_contract import MAX_VALUES_BYTES
+from streamd.broker import searches
+from streamd.broker.declared import arguments, checks, standing_selectors
+from streamd.broker.declared.checks import MAX_PARTITIONS
+from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
-from streamd.broker.tier import fetcher as tier_fetcher, reports
+from streamd.broker.streams import fetcher as tier_fetcher, history, log_writer
+from streamd.broker.tier import reports
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import (

@@ -21,9 +21,9 @@ from segments.disk import OsDisk
 from segments.message import Message
 from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
-from streamd.broker.names import stream_folder
-from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeRow
-from streamd.broker.standing_selectors import StandingSelector
+from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeRow
+from streamd.broker.declared.names import stream_folder
+from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.tier import index_files
 from streamd.broker.tier.reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from streamd.auth.users import LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.names import Name, as_sent
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config

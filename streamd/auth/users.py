@@ -22,11 +22,11 @@ from streamd.auth.passwords import check_password, hash_password, is_own
 from streamd.auth.patterns import MOST_LETTERS, PatternError, compiled, matches
 from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
-from streamd.broker.catalog import Catalog
-from streamd.broker.catalog_rows import PermissionRow, UserRow
-from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
+from streamd.broker.catalog.catalog import Catalog
+from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
+from streamd.broker.declared.names import Name, check_new
+from streamd.broker.declared.rows import PermissionRow, UserRow
 from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.broker.names import Name, check_new
 
 logger = logging.getLogger(__name__)
 

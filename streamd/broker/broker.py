@@ -14,23 +14,23 @@ from segments.disk import OsDisk
 from segments.errors import SegmentsError
 from segments.store.cache import TierCache
 from streamd.broker import threads
-from streamd.broker.catalog import Change, Contents
-from streamd.broker.catalog_rows import StreamRow
-from streamd.broker.catalog_writer import CatalogWriter, Turn
+from streamd.broker.catalog.catalog import Change, Contents
+from streamd.broker.catalog.writer import CatalogWriter, Turn
+from streamd.broker.declared.matching import Binding, ExchangeRow
+from streamd.broker.declared.names import Name, stream_folder
+from streamd.broker.declared.rows import StreamRow
 from streamd.broker.errors import NoSuch
-from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.history import History
-from streamd.broker.indexer import Indexer
-from streamd.broker.key_indexer import KeyIndexer
-from streamd.broker.log_keeper import LogKeeper
-from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
-from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.broker.searches import Searches
-from streamd.broker.stream import Stream
+from streamd.broker.streams.fetcher import Fetcher
+from streamd.broker.streams.flusher import Flusher, FlushMode
+from streamd.broker.streams.history import History
+from streamd.broker.streams.indexer import Indexer
+from streamd.broker.streams.key_indexer import KeyIndexer
+from streamd.broker.streams.log_keeper import LogKeeper
+from streamd.broker.streams.stream import Stream
 from streamd.broker.supervisor import Supervisor
-from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.index_files import IndexFiles
 from streamd.broker.tier.reports import TierReports

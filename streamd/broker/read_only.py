@@ -1,7 +1,7 @@
 """A server that only reads: what another one has stored in the tier, as it grows.
 
 Every change that somebody asks for is refused in one of three places, all with `ReadOnlyError`:
-of the catalog in catalog_writer.py, of messages and of where a log begins in stream.py.
+of the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
 """
 
 from streamd.broker.errors import Reason, Refused

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.flusher import Flusher
-from streamd.broker.indexer import Indexer
-from streamd.broker.key_indexer import KeyIndexer
-from streamd.broker.log_keeper import LogKeeper
-from streamd.broker.names import Name
+from streamd.broker.streams.fetcher import Fetcher
+from streamd.broker.streams.flusher import Flusher
+from streamd.broker.streams.indexer import Indexer
+from streamd.broker.streams.key_indexer import KeyIndexer
+from streamd.broker.streams.log_keeper import LogKeeper
 from streamd.broker.supervisor import Supervisor
-from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds

@@ -43,18 +43,18 @@ from segments.selector import (
 )
 from segments.times import whole_ms
 from streamd.broker import threads
-from streamd.broker.arguments import (
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.arguments import (
     FILTER_CONTRACT,
     KEY_PROPERTIES,
     STRICT,
     Value,
     filter_properties,
 )
-from streamd.broker.catalog_writer import Check
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import AwayError, Demand, NoTierError
+from streamd.broker.streams.fetcher import AwayError, Demand, NoTierError
+from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.rounds import Rounds
 

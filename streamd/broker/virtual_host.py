@@ -20,29 +20,29 @@ from segments.log import LogObserver
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
 from streamd.broker import threads
-from streamd.broker.arguments import Arguments, policy_of, read_arguments
-from streamd.broker.catalog import Change
-from streamd.broker.catalog_rows import StreamRow
-from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.catalog_writer import Check, Turn, permitted
-from streamd.broker.checks import check_stream_name
+from streamd.broker.catalog.catalog import Change
+from streamd.broker.catalog.transaction import Transaction
+from streamd.broker.catalog.writer import Check, Turn, permitted
+from streamd.broker.declared.arguments import Arguments, policy_of, read_arguments
+from streamd.broker.declared.checks import check_stream_name
+from streamd.broker.declared.filter_contract import contract_of
+from streamd.broker.declared.names import Name, stream_folder
+from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
+from streamd.broker.declared.rows import StreamRow
+from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.filter_contract import contract_of
-from streamd.broker.flusher import FlushMode
-from streamd.broker.groups import Groups
-from streamd.broker.indexer import Indexer
-from streamd.broker.names import Name, stream_folder
 from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
-from streamd.broker.routing.partitions import bindings_of, new_super_stream, partitions_of
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
-from streamd.broker.standing_selectors import StandingSelector
 from streamd.broker.steps import in_turns
-from streamd.broker.stream import Stream, StreamServices, StreamState
-from streamd.broker.stream_settings import StreamSettings
-from streamd.broker.stream_table import StreamTable
+from streamd.broker.streams.flusher import FlushMode
+from streamd.broker.streams.groups import Groups
+from streamd.broker.streams.indexer import Indexer
+from streamd.broker.streams.stream import Stream, StreamServices, StreamState
+from streamd.broker.streams.stream_settings import StreamSettings
+from streamd.broker.streams.stream_table import StreamTable
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from segments.times import whole_ms
-from streamd.broker.arguments import read_arguments
+from streamd.broker.declared.arguments import read_arguments
 from streamd.broker.errors import Refused
 from streamd.broker.tier.reports import StreamTier, from_row, plain
 from streamd.cli.common import (

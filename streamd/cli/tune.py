@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segments import filter_demand
-from streamd.broker.names import stream_folder
+from streamd.broker.declared.names import stream_folder
 from streamd.cli.common import Number, json_option, run_client, size, uri_option
 from streamd.cli.terminal import (
     Failed,

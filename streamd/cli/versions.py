@@ -9,7 +9,7 @@ from segments.format_constants import (
     KEY_TABLE_VERSION,
 )
 from streamd import __version__
-from streamd.broker.catalog_schema import VERSION as CATALOG_VERSION
+from streamd.broker.catalog.schema import VERSION as CATALOG_VERSION
 from streamd.connections.stream.login import COMPATIBLE_VERSION
 
 

@@ -36,8 +36,8 @@ from typing import Any, Generic, TypeVar
 from segments import Reader, StorageError
 from segments.store.cache import ColdError
 from segments.tier.plan import Request
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import Demand
+from streamd.broker.streams.fetcher import Demand
+from streamd.broker.streams.stream import Stream
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 

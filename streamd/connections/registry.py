@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamd.auth.users import Account, Rights
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.broker.names import Name
 from streamd.broker.routing.rules import ReservedName
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
 from streamd.console.administering import BAD_REQUEST, host_named
 from streamd.console.forms import Form
 from streamd.console.site import NavigationItem, Site

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import Right, Rights
+from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost

@@ -12,7 +12,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from streamd.broker.names import Name, as_sent
+from streamd.broker.declared.names import Name, as_sent
 from streamd.http_api.messages import BadRequest, read_bytes
 
 CSRF = "csrf"

@@ -31,10 +31,10 @@ from segments.search import FoundMessage, Page, SearchRequest
 from segments.segment import MAX_OFFSET, read_header
 from streamd.auth.users import Right
 from streamd.broker import threads
-from streamd.broker.arguments import filter_properties
-from streamd.broker.catalog_writer import Check
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.arguments import filter_properties
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 from streamd.broker.searches import Busy
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.broker.broker import Broker
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console import words

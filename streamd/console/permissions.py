@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import Right, Rights
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.names import Name, as_sent
+from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.broker.names import Name, as_sent
 from streamd.console.administering import BAD_REQUEST, gone, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items

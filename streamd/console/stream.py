@@ -11,12 +11,13 @@ from segments import Log, SegmentsError
 from segments.filter_stats import newest
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from streamd.auth.users import Right, Rights
-from streamd.broker import arguments as a, threads
-from streamd.broker.argument_meanings import MEANINGS
+from streamd.broker import threads
+from streamd.broker.declared import arguments as a
+from streamd.broker.declared.argument_meanings import MEANINGS
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
-from streamd.broker.stored_offsets import StoredOffset, stored_offsets
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stored_offsets import StoredOffset, stored_offsets
+from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.registry import ConsumerFacts, LiveConnection, PublisherFacts
 from streamd.console.charts import Chart, make_chart

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from streamd.broker import arguments as a
-from streamd.broker.argument_meanings import MEANINGS
+from streamd.broker.declared import arguments as a
+from streamd.broker.declared.argument_meanings import MEANINGS
 from streamd.console.forms import Form
 
 

@@ -10,11 +10,11 @@ from segments import OffsetSpec, at_offset, at_time
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect
 from streamd.auth.users import Right
-from streamd.broker import arguments as a
-from streamd.broker.catalog_writer import Check
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared import arguments as a
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
-from streamd.broker.standing_selectors import parse_standing
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site

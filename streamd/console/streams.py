@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import Right
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.history import History, StreamMoment
-from streamd.broker.log_figures import LogFigures
-from streamd.broker.names import Name
+from streamd.broker.streams.history import History, StreamMoment
+from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import Right
-from streamd.broker.checks import MAX_PARTITIONS
+from streamd.broker.declared.checks import MAX_PARTITIONS
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.partitions import SuperStreamRow, partitions_of
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.log_figures import LogFigures
-from streamd.broker.names import Name
-from streamd.broker.routing.partitions import SuperStreamRow, partitions_of
 from streamd.broker.steps import in_turns
+from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.administering import (
     BAD_REQUEST,

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, MONITORING
-from streamd.broker.catalog_rows import PermissionRow, UserRow
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.rows import PermissionRow, UserRow
 from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.broker.names import Name
 from streamd.console.administering import BAD_REQUEST, Deletion, gone, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.users import Right, Rights
-from streamd.broker.catalog_writer import Check
-from streamd.broker.routing.matching import Binding, arguments_text
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.matching import Binding, arguments_text
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of

@@ -23,8 +23,8 @@ from streamd.auth.users import (
     Rights,
     UserDirectory,
 )
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import REFUSAL_SECONDS
 from streamd.http_api.entitled import note_reader

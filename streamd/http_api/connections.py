@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 from streamd.broker.steps import in_turns
 from streamd.connections.registry import (
     STREAM_PROTOCOL,

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from streamd.broker.declared.matching import NO_HEADERS, Binding
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
-from streamd.broker.routing.matching import NO_HEADERS, Binding
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost

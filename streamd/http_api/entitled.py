@@ -1,6 +1,6 @@
 """What a request reads, it gets as long as its user may have it: also while it is answered.
 
-A request that changes something checks its right in the turn of the change (catalog_writer.py). One
+A request that changes something checks its right in the turn of the change (catalog/writer.py). One
 that only reads may take long: rows are made in turns, and a peer may take its answer slowly. When
 the tags or permissions of its user change meanwhile, or its login counts no more, it is begun anew
 as if it came now; where a part of its answer is out already, the connection is cut off. What is
@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
-from streamd.broker.catalog_writer import Check
+from streamd.broker.catalog.writer import Check
 from streamd.broker.errors import Reason, Refused
 
 _READS = ("GET", "HEAD")

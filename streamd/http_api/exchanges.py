@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.users import Right, Rights
-from streamd.broker.catalog_writer import Check
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.matching import ExchangeRow, ExchangeType
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Refused
-from streamd.broker.names import Name
-from streamd.broker.routing.matching import ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import (
     ALTERNATE,
     DEFAULT_EXCHANGE,

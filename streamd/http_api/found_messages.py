@@ -18,8 +18,8 @@ from segments.search.request import MAX_LIMIT
 from segments.selector import Dialect
 from streamd.auth.users import Right
 from streamd.broker import threads
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Refused
-from streamd.broker.names import Name
 from streamd.broker.searches import Busy, Searches
 from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of

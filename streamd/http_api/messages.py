@@ -12,8 +12,8 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
 from streamd.broker.steps import in_turns
 from streamd.http_api.large_json import read_large
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd import __version__
-from streamd.broker.routing.matching import ExchangeType
+from streamd.broker.declared.matching import ExchangeType
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT

@@ -12,14 +12,14 @@ from starlette.routing import Route
 
 from segments.derived.key_schedule import KeyFigures
 from streamd.auth.users import Right, Rights
-from streamd.broker.arguments import Arguments, plain_arguments
-from streamd.broker.catalog_writer import Check
-from streamd.broker.checks import MAX_PARTITIONS
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.arguments import Arguments, plain_arguments
+from streamd.broker.declared.checks import MAX_PARTITIONS
+from streamd.broker.declared.names import Name, as_sent
+from streamd.broker.declared.partitions import SuperStreamRow
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.routing.partitions import SuperStreamRow
 from streamd.broker.steps import in_turns
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.broker.tier.reports import TierReports, plain
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
 from streamd.broker.steps import in_turns
 from streamd.broker.tier.reports import (
     UPLOAD_SECONDS,

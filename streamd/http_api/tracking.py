@@ -10,10 +10,10 @@ from segments import OffsetSpec, at_offset, at_time
 from segments.segment import MAX_OFFSET
 from streamd.auth.users import Right
 from streamd.broker.broker import Broker
-from streamd.broker.catalog_writer import Check
-from streamd.broker.names import Name
-from streamd.broker.stored_offsets import stored_offsets
-from streamd.broker.stream import Stream
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.names import Name
+from streamd.broker.streams.stored_offsets import stored_offsets
+from streamd.broker.streams.stream import Stream
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import DONE, ENTER, Operation, described
 from streamd.http_api.messages import BadRequest, NotFound, Row, done, json_answer, part, read_body

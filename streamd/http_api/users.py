@@ -5,8 +5,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.auth.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
-from streamd.broker.catalog_rows import PermissionRow, UserRow
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.rows import PermissionRow, UserRow
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.description import (

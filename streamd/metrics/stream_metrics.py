@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from segments import Log
 from segments.errors import FULL_DISK
-from streamd.broker.log_figures import LogFigures
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream, StreamState
+from streamd.broker.declared.names import Name
+from streamd.broker.streams.log_figures import LogFigures
+from streamd.broker.streams.stream import Stream, StreamState
 from streamd.broker.traffic import Flow, StreamTraffic, Traffic
 from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import NOBODY, Clients, ReadersOf

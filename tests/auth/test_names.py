@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 
 from streamd.auth import patterns
 from streamd.auth.users import Right, Rights
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.errors import Refused
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth.test_users import manage
-from tests.broker.test_changes import state
+from tests.broker.catalog.test_changes import state
 from tests.support import amqp
 from tests.support.amqp import declare, exchange
 from tests.support.http import Http

@@ -18,14 +18,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right, Rights
-from streamd.broker.catalog_rows import PermissionRow
-from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
-from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
+from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.connections.stream.management import Management
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n
-from tests.broker.test_changes import state
+from tests.broker.catalog.test_changes import state
 from tests.support import amqp
 from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, frame, harness

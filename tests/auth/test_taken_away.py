@@ -22,9 +22,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
-from streamd.broker.catalog_rows import PermissionRow
-from streamd.broker.names import as_sent
-from streamd.broker.routing.matching import Binding, ExchangeRow
+from streamd.broker.declared.matching import Binding, ExchangeRow
+from streamd.broker.declared.names import as_sent
+from streamd.broker.declared.rows import PermissionRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.auth import needs as n

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 # Where tasks may be started without the supervisor, and what contains their faults.
 CONTAINED = {
     "streamd/broker/supervisor.py": "the supervisor itself",
-    "streamd/broker/flusher.py": "in a supervised task; Stream.flush raises nothing",
-    "streamd/broker/log_keeper.py": "in a supervised task",
+    "streamd/broker/streams/flusher.py": "in a supervised task; Stream.flush raises nothing",
+    "streamd/broker/streams/log_keeper.py": "in a supervised task",
     "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",

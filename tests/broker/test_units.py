@@ -11,15 +11,15 @@ from segments import Log, LogPolicy
 from segments.entries import split, without_duplicates
 from segments.policy import RecordLimit
 from streamd import config
-from streamd.broker.arguments import (
+from streamd.broker.declared.arguments import (
     arguments_from_json,
     arguments_to_json,
     policy_of,
     read_arguments,
 )
-from streamd.broker.chunk_assembly import ChunkAssembly
-from streamd.broker.names import folder_name
-from streamd.broker.publication import PendingEntries
+from streamd.broker.declared.names import folder_name
+from streamd.broker.streams.chunk_assembly import ChunkAssembly
+from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import Config, ConfigError
 from streamd.connections.stream.publisher import StreamPublisher

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from segments import Log, LogPolicy
-from streamd.broker.names import stream_folder
+from streamd.broker.declared.names import stream_folder
 from streamd.cli import main, tune as command
 from tests.support.logs import append
 

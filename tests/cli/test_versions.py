@@ -4,7 +4,7 @@ import re
 
 from segments.format_constants import FILE_VERSION
 from streamd import __version__
-from streamd.broker.catalog_schema import VERSION
+from streamd.broker.catalog.schema import VERSION
 from tests.support.command_line import CommandLine
 
 

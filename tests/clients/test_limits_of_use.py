@@ -21,7 +21,7 @@ from clients import (
     StreamNotAvailable,
 )
 from streamd.auth.administration import Administration
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.client import Network
 from tests.support.server import FIRST, OK, harness

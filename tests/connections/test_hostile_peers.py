@@ -13,7 +13,8 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd import server as serving
-from streamd.broker import log_writer, threads
+from streamd.broker import threads
+from streamd.broker.streams import log_writer
 from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
 from streamd.net.transport import SocketTransport

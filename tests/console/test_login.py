@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from streamd.auth.users import Account
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
 from streamd.console.sessions import IDLE_SECONDS, MAX_OF_A_USER, MAX_SESSIONS, SECONDS, Sessions
 from streamd.http_api.caller import Caller
 from tests.support.console import Visitor, console_of, visitor

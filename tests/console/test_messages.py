@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from segments.message import Message, Properties
 from segments.search import FoundMessage
 from streamd.broker import searches
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.console import downloads, messages
 from streamd.console.app import Console
 from streamd.console.message_view import SHOWN_HEX, SHOWN_TEXT, full_of, hex_dump, row_of, visible

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streamd.broker.history import Moment
-from streamd.broker.log_figures import NO_FIGURES
-from streamd.broker.stream import Stream
+from streamd.broker.streams.history import Moment
+from streamd.broker.streams.log_figures import NO_FIGURES
+from streamd.broker.streams.stream import Stream
 from streamd.console import overview
 from streamd.console.charts import Chart, make_chart
 from tests.support.console import visitor

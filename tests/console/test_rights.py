@@ -11,8 +11,8 @@ import pytest
 from bs4 import BeautifulSoup
 from starlette.routing import Route
 
-from streamd.broker.catalog_rows import PermissionRow
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
+from streamd.broker.declared.rows import PermissionRow
 from streamd.connections.registry import STREAM_PROTOCOL, LiveConnection
 from streamd.console.app import Console
 from streamd.console.site import Site

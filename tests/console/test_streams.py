@@ -10,7 +10,7 @@ import pytest
 from segments.gaps import NO_GAPS
 from segments.message import Message
 from segments.segment import Segment
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.console.listing import PAGE_SIZE
 from streamd.console.segment_map import MAX_BLOCKS, segment_map
 from streamd.console.site import unmarked

@@ -25,7 +25,7 @@ import trio
 from rstream import AMQPMessage, ConfirmationStatus, Producer
 
 from clients import Client, Consumer, NoOffset, connect
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from tests.support.process import ServerProcess
 
 _RSTREAM, _PIKA = "rstream", "pika"

@@ -18,10 +18,10 @@ from segments.flush import Flush
 from segments.message import Message
 from segments.search import Search, SearchRequest, run
 from streamd.broker import threads
-from streamd.broker.flusher import Flusher, FlushMode
-from streamd.broker.key_upkeep import Progress
-from streamd.broker.publication import PendingEntries
-from streamd.broker.stream import Stream, StreamServices
+from streamd.broker.streams.flusher import Flusher, FlushMode
+from streamd.broker.streams.key_upkeep import Progress
+from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.net.rounds import Rounds
 from streamd.wire.stream.publish import Outgoing, decode_filtered_entries, encode_filtered_entries
 from tests.crash.recorder import RecordingDisk

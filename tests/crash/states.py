@@ -28,7 +28,7 @@ from segments.search import BadToken, SearchRequest, run as run_search
 from segments.search.token import read_token
 from segments.segment import walk_headers
 from segments.verify import verify
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from tests.crash.recorder import RecordingDisk, Tree
 from tests.crash.runs import (
     FOLDER,

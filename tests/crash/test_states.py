@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from tests.crash.states import try_states
 
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from segments import LogPolicy
-from streamd.broker.arguments import READERS, SETTINGS, policy_of, read_arguments
+from streamd.broker.declared.arguments import READERS, SETTINGS, policy_of, read_arguments
 from streamd.broker.errors import Refused
 from streamd.cli.streams import create, set_arguments
 from streamd.connections.amqp091 import consumer_arguments

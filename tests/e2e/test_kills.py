@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from tests.crash.kills import kill_many
 
 

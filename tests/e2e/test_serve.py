@@ -213,7 +213,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ):
         pytest.skip(
             "a file system of a given size can only be mounted by root; "
-            "tests/broker/test_stream.py fills a disk in memory"
+            "tests/broker/streams/test_stream.py fills a disk in memory"
         )
     try:
         yield folder

@@ -23,7 +23,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
-from streamd.broker.routing.matching import Binding, ExchangeRow
+from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.http_api import serving
 from streamd.server import Server
 from streamd.wire.amqp091 import methods as m

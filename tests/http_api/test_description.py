@@ -12,7 +12,7 @@ import jsonschema
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from segments.message import Message, Properties
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.http_api.app import routes_of
 from streamd.http_api.openapi import document, methods
 from streamd.http_api.schemas import SCHEMAS

@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 from streamd.http_api.entitled import Entitled, as_long_as, note_reader, read_while
 
 START = {"type": "http.response.start", "status": 200}

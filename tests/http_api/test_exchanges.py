@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock
 
-from streamd.broker.routing.matching import Binding
+from streamd.broker.declared.matching import Binding
 from streamd.broker.steps import Stepwise
 from streamd.config import MAX_NAME_BYTES
 from streamd.wire.amqp091 import methods as m

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from segments.message import Message, Properties
 from streamd.broker import searches
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.http_api import messages
 from streamd.http_api.messages import encoded, encoded_in_pieces
 from tests.support.http import Http, add_user

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trio
 
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from tests.auth import needs
 from tests.support.server import Harness, harness

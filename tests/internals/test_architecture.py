@@ -10,10 +10,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker.catalog import Catalog
-from streamd.broker.catalog_writer import CatalogWriter
-from streamd.broker.log_writer import LogWriter, WriterState
-from streamd.broker.stream import Stream, StreamState
+from streamd.broker.catalog.catalog import Catalog
+from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.streams.log_writer import LogWriter, WriterState
+from streamd.broker.streams.stream import Stream, StreamState
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer
 from streamd.wire.amqp091.states import ChannelState, State as AmqpState
 from streamd.wire.stream import commands as c

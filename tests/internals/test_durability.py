@@ -10,7 +10,7 @@ import pytest
 from segments import Log, LogPolicy
 from segments.disk import File, OsDisk, OsFile
 from segments.flush import CHECKPOINT_BYTES, CHECKPOINT_CHUNKS
-from streamd.broker.flusher import FlushMode
+from streamd.broker.streams.flusher import FlushMode
 from streamd.config import FLUSH_BYTES
 from tests.support.logs import append
 

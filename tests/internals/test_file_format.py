@@ -14,8 +14,8 @@ from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_c
 from segments.codec import Damage, encode_damage
 from segments.derived import filter_files
 from segments.message import MessageView
-from streamd.broker.catalog import Catalog
-from streamd.broker.catalog_schema import VERSION
+from streamd.broker.catalog.catalog import Catalog
+from streamd.broker.catalog.schema import VERSION
 from tests.internals import page_reader, tables
 from tests.releases.contents import FOLDERS, KINDS
 from tests.support.logs import append, entry, sub_batch

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.broker import history as module
-from streamd.broker.history import History, Moment
+from streamd.broker.streams import history as module
+from streamd.broker.streams.history import History, Moment
 from streamd.broker.traffic import SECONDS, Histogram
 from streamd.wire.stream import commands as c
 from tests.support.server import OK, Harness, Peer, harness

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.cli import main
 from tests.support.metrics import Metrics, Scraped
 from tests.support.server import Harness

@@ -2,7 +2,7 @@
 
 import re
 
-from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.wire.stream import commands as c
 from tests.documentation.pages import page
 from tests.support.metrics import Metrics

@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker.catalog_rows import PermissionRow
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api import metrics as paths
 from streamd.metrics import scrape as scrapes_module, server_metrics, stream_metrics

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker import log_writer
-from streamd.broker.names import Name
-from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.standing_selectors import parse_standing
+from streamd.broker.streams import log_writer
 from streamd.broker.tier.reports import TierState, TierStatus
 from streamd.metrics import source
 from streamd.metrics.source import Clients

@@ -14,7 +14,7 @@ from segments import Log, LogPolicy, StorageError
 from segments.checkpoint import CHECKPOINT_NAME
 from segments.flush import MOST_SEALED
 from segments.recovery.recovery import examine
-from streamd.broker.log_figures import LogFigures
+from streamd.broker.streams.log_figures import LogFigures
 from tests.support.cost import lines_run
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, read_bodies

@@ -20,7 +20,7 @@ from segments.store.object_names import StreamKey
 from segments.store.object_store import ObjectStore
 from segments.tier.fetching import fetch_file, fetch_range
 from segments.tier.plan import Request, aligned
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from tests.support.stored_streams import EPOCH, put_segment
 from tests.support.syncs import work_beside
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from tests.support.server import Harness
 
 

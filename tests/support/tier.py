@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import trio
 
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 from streamd.broker.tier.reports import (
     Collected,
     Fault,

@@ -19,10 +19,10 @@ from segments.store.manifest import (
 )
 from segments.store.object_names import CLUSTER, StreamKey
 from segments.store.object_store import ObjectStore
-from streamd.broker.arguments import plain_arguments
-from streamd.broker.catalog import Catalog
-from streamd.broker.catalog_rows import StreamRow
-from streamd.broker.names import Name, stream_folder
+from streamd.broker.catalog.catalog import Catalog
+from streamd.broker.declared.arguments import plain_arguments
+from streamd.broker.declared.names import Name, stream_folder
+from streamd.broker.declared.rows import StreamRow
 from streamd.broker.tier.catalog_copy import compact_copy
 from tests.support.stored_streams import put_segment
 

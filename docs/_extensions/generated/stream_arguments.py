@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from generated.text import code
-from streamd.broker import arguments as a
-from streamd.broker.argument_meanings import MEANINGS
+from streamd.broker.declared import arguments as a
+from streamd.broker.declared.argument_meanings import MEANINGS
 from streamd.cli.streams import ARGUMENTS as OPTIONS
 from streamd.connections.amqp091.queue_arguments import FLAGS, INTEGERS, PREFIX, TEXTS
 

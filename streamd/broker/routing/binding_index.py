@@ -7,7 +7,7 @@ deps/rabbit/src/rabbit_exchange_type_headers.erl and deps/rabbit/src/rabbit_exch
 
 from collections.abc import Collection, Sequence
 
-from streamd.broker.routing.matching import Binding, ExchangeType, Headers, headers_match
+from streamd.broker.declared.matching import Binding, ExchangeType, Headers, headers_match
 from streamd.broker.routing.topics import TopicPattern, is_literal, words_of
 from streamd.broker.steps import STEP_UNITS, Steps
 

@@ -9,13 +9,10 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
-from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.catalog_writer import CatalogWriter, Check, permitted
-from streamd.broker.checks import check_stream_name, checked_key
-from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.routing.binding_index import BindingIndex
-from streamd.broker.routing.matching import (
+from streamd.broker.catalog.transaction import Transaction
+from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
+from streamd.broker.declared.checks import check_stream_name, checked_key
+from streamd.broker.declared.matching import (
     NO_HEADERS,
     Binding,
     ExchangeRow,
@@ -23,7 +20,10 @@ from streamd.broker.routing.matching import (
     Headers,
     arguments_text,
 )
-from streamd.broker.routing.partitions import placed
+from streamd.broker.declared.names import Name, as_sent
+from streamd.broker.declared.partitions import placed
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.rules import (
     DEFAULT_EXCHANGE,
     NO_ALTERNATE,
@@ -35,7 +35,7 @@ from streamd.broker.routing.rules import (
     could_be_super_stream,
 )
 from streamd.broker.steps import Steps
-from streamd.broker.stream_table import StreamTable
+from streamd.broker.streams.stream_table import StreamTable
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 import math
 
+from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
+from streamd.broker.declared.names import Name, check_new
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, check_new
-from streamd.broker.routing.matching import Binding, ExchangeRow, ExchangeType
 
 DEFAULT_EXCHANGE = Name("")
 RESERVED_PREFIX = "amq."

@@ -16,7 +16,7 @@ from segments.checksum import crc32
 from segments.store.cluster import CatalogCopy
 from segments.store.object_names import CATALOG_FOLDER
 from segments.store.object_store import ObjectStore, TierError
-from streamd.broker.catalog import CATALOG_FILE, CatalogError
+from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError
 from streamd.broker.tier.claims import FencedError, Held, check, name_catalog
 from streamd.broker.tier.identity import Identity, random_name
 from streamd.broker.tier.requests import ask

@@ -17,8 +17,8 @@ from segments.store.local_copy import MANIFEST_FILE, read_copy
 from streamd.broker import threads
 from streamd.broker.errors import Refused
 from streamd.broker.steps import in_turns
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import Fetcher
+from streamd.broker.streams.fetcher import Fetcher
+from streamd.broker.streams.stream import Stream
 
 _SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)
 _A_TURN = 1_000  # segments that are looked at

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from segments.store.object_store import TierError
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 
 MOST_TOLD = 500  # faults, or orphans: there may be one for each object
 UPLOAD_SECONDS = 300  # that an upload is waited for, unless something else is asked for

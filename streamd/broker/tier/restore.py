@@ -55,12 +55,12 @@ from segments.store.object_names import CATALOG_FOLDER, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker import threads
-from streamd.broker.arguments import arguments_from_json, plain_arguments, policy_of
-from streamd.broker.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
-from streamd.broker.catalog_rows import PermissionRow, StreamRow, UserRow
-from streamd.broker.catalog_transaction import Transaction
-from streamd.broker.filter_contract import contract_of
-from streamd.broker.names import as_sent, stream_folder
+from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
+from streamd.broker.catalog.transaction import Transaction
+from streamd.broker.declared.arguments import arguments_from_json, plain_arguments, policy_of
+from streamd.broker.declared.filter_contract import contract_of
+from streamd.broker.declared.names import as_sent, stream_folder
+from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
 from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch

@@ -63,11 +63,11 @@ from segments.tier.packing import Packed, pack, stored_keys
 from segments.tier.planning import conflict, is_stored_to, kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
 from streamd.broker import threads
-from streamd.broker.arguments import arguments_to_json
-from streamd.broker.catalog_rows import StreamRow
+from streamd.broker.declared.arguments import arguments_to_json
+from streamd.broker.declared.names import Name
+from streamd.broker.declared.rows import StreamRow
 from streamd.broker.errors import Refused
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream, StreamState
+from streamd.broker.streams.stream import Stream, StreamState
 from streamd.broker.tier.identity import Identity, random_name
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.reports import StreamTier

@@ -38,18 +38,18 @@ from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
 from segments.store.stores import probe
 from streamd.broker import threads
-from streamd.broker.catalog_rows import StreamRow
-from streamd.broker.catalog_writer import CatalogWriter
+from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.declared.names import Name, stream_folder
+from streamd.broker.declared.rows import StreamRow
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, stream_folder
 from streamd.broker.steps import in_turns
+from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import claims, lifecycle
 from streamd.broker.tier.backlog import Backlog
 from streamd.broker.tier.catalog_copy import CatalogCopies
 from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
 from streamd.broker.tier.deletions import Deletion, Deletions
-from streamd.broker.tier.fetcher import Fetcher
 from streamd.broker.tier.identity import Identity, keep_epoch, random_name
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.reports import (

@@ -18,7 +18,7 @@ from enum import Enum
 
 import trio
 
-from streamd.broker.names import Name
+from streamd.broker.declared.names import Name
 from streamd.broker.tier.reports import UploadedStream
 
 

@@ -13,8 +13,8 @@ from rich.box import SIMPLE
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from streamd.broker.catalog import DEFAULT_HOST
-from streamd.broker.names import stream_folder
+from streamd.broker.catalog.catalog import DEFAULT_HOST
+from streamd.broker.declared.names import stream_folder
 from streamd.cli.demo import selectors as demo_selectors, tuning as demo_tuning
 from streamd.cli.demo.flights import Flight, NoRecords, flights_file, read_flights
 from streamd.cli.demo.selectors import Selected, register, select

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from segments import Reader
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream
+from streamd.broker.declared.names import Name
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections.amqp091.context import Context

@@ -25,16 +25,16 @@ from segments.selector import (
     parse_sql,
     parse_tags,
 )
-from streamd.broker.arguments import (
+from streamd.broker.declared.arguments import (
     FILTER_CONTRACT,
     STRICT,
     Arguments,
     age_seconds,
     filter_properties,
 )
-from streamd.broker.checks import check_asked
+from streamd.broker.declared.checks import check_asked
+from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.broker.errors import Refused
-from streamd.broker.filter_contract import own_value_reader
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
 from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE, ROUTING_KEY
 from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table

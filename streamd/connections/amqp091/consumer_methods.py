@@ -9,11 +9,11 @@ from itertools import islice
 
 from segments import StorageError
 from streamd.auth.users import Right
-from streamd.broker.checks import check_properties, properties_size, recorded
+from streamd.broker.declared.checks import check_properties, properties_size, recorded
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import NoTierError
+from streamd.broker.streams.fetcher import NoTierError
+from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Consumer
 from streamd.connections.amqp091.consumer_arguments import (
     FOREIGN,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from streamd.auth.users import Right, Rights
-from streamd.broker.names import Name, as_sent
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel

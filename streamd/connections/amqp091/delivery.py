@@ -24,9 +24,9 @@ from segments.format_constants import NO_COMPRESSION
 from segments.selector import Budget, body_at
 from segments.store.cache import ColdError
 from streamd.broker import threads
-from streamd.broker.checks import properties_size
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import NoTierError
+from streamd.broker.declared.checks import properties_size
+from streamd.broker.streams.fetcher import NoTierError
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments

@@ -7,9 +7,9 @@ deps/rabbit/src/rabbit_exchange.erl.
 from functools import partial
 
 from streamd.auth.users import Right
+from streamd.broker.declared.matching import Binding, ExchangeRow
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.routing.matching import Binding, ExchangeRow
 from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, exchange_type
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers

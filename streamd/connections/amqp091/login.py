@@ -13,7 +13,7 @@ from streamd import __version__
 from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights
 from streamd.broker.broker import Broker
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.registry import AMQP091
 from streamd.wire.amqp091 import methods as m

@@ -12,16 +12,16 @@ import trio
 
 from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Right, Rights
-from streamd.broker.arguments import FILTER_CONTRACT, STRICT, filter_properties
+from streamd.broker.declared.arguments import FILTER_CONTRACT, STRICT, filter_properties
+from streamd.broker.declared.filter_contract import own_value_reader
+from streamd.broker.declared.matching import NO_HEADERS, Headers, Scalar
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.filter_contract import own_value_reader
-from streamd.broker.names import Name, as_sent
-from streamd.broker.publication import PendingEntries
 from streamd.broker.read_only import READ_ONLY
-from streamd.broker.routing.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import Steps, Stepwise
-from streamd.broker.stream import Stream
+from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import MAX_NAME_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
-from streamd.broker.arguments import (
+from streamd.broker.declared.arguments import (
     AUTO,
     CHUNK_BYTES,
     CHUNK_RECORDS,

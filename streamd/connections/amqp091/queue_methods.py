@@ -8,9 +8,9 @@ import logging
 from functools import partial
 
 from streamd.auth.users import Right
+from streamd.broker.declared.matching import Binding
+from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.routing.matching import Binding
 from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers

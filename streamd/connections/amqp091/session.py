@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from streamd.auth.users import Right
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Unacked
 from streamd.connections.amqp091.consumer_methods import Consuming
 from streamd.connections.amqp091.context import Context, Handlers

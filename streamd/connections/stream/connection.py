@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections.base import BaseConnection

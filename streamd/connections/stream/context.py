@@ -8,10 +8,10 @@ from segments import Log, OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
 from streamd.auth.users import Right, Rights, UserDirectory
 from streamd.broker.broker import Broker
+from streamd.broker.declared.names import Name
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name
 from streamd.broker.steps import Stepwise
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery

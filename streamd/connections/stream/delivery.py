@@ -20,8 +20,8 @@ from segments.errors import SegmentsError
 from segments.reader import SMALL_CHUNK
 from segments.store.cache import ColdError
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import NoTierError
+from streamd.broker.streams.fetcher import NoTierError
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox

@@ -5,8 +5,8 @@ from functools import partial
 import trio
 
 from streamd.auth.users import Right
+from streamd.broker.declared.names import as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import as_sent
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.wire.stream import ResponseCode, commands as c

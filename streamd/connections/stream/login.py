@@ -11,7 +11,7 @@ from streamd import __version__
 from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 from streamd.connections.registry import STREAM_PROTOCOL

@@ -10,13 +10,13 @@ from segments.segment import MAX_OFFSET
 from segments.selector import Dialect
 from streamd.auth.administration import Administration
 from streamd.auth.users import Right
-from streamd.broker.catalog_rows import PermissionRow
-from streamd.broker.catalog_writer import Check
+from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.names import Name, as_sent
+from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.names import Name, as_sent
-from streamd.broker.standing_selectors import parse_standing
 from streamd.broker.steps import in_turns
-from streamd.broker.stored_offsets import stored_offsets
+from streamd.broker.streams.stored_offsets import stored_offsets
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.tier import TierOperations

@@ -8,12 +8,12 @@ from segments.entries import ID_SIZE, Entries, pick, split
 from segments.format_constants import SUB_BATCH_BIT
 from streamd.auth.users import Right
 from streamd.broker import threads
+from streamd.broker.declared.filter_contract import Checked
+from streamd.broker.declared.names import as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.filter_contract import Checked
-from streamd.broker.names import as_sent
-from streamd.broker.publication import PendingEntries
 from streamd.broker.steps import in_turns
-from streamd.broker.stream import Stream
+from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.streams.stream import Stream
 from streamd.config import MAX_IDS
 from streamd.connections.registry import PublisherFacts
 from streamd.connections.stream.context import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.connections.registry import ConsumerFacts, PublisherFacts
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.finding import Finding

@@ -10,13 +10,13 @@ import trio
 from segments import ChunkMatcher, Log, Reader, StorageError
 from segments.marks import life_number
 from streamd.auth.users import Right
-from streamd.broker.arguments import MAX_FILTER_PROPERTIES
-from streamd.broker.checks import check_asked, check_properties, properties_size, recorded
+from streamd.broker.declared.arguments import MAX_FILTER_PROPERTIES
+from streamd.broker.declared.checks import check_asked, check_properties, properties_size, recorded
+from streamd.broker.declared.names import as_sent
 from streamd.broker.errors import Reason, Refused
-from streamd.broker.groups import Group, GroupKey
-from streamd.broker.names import as_sent
-from streamd.broker.stream import Stream
-from streamd.broker.tier.fetcher import NoTierError
+from streamd.broker.streams.fetcher import NoTierError
+from streamd.broker.streams.groups import Group, GroupKey
+from streamd.broker.streams.stream import Stream
 from streamd.config import MAX_IDS, UPDATE_SECONDS
 from streamd.connections.registry import ConsumerFacts
 from streamd.connections.stream.context import (

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from streamd.auth.users import Right
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
 from streamd.broker.steps import in_turns
 from streamd.broker.tier.reports import (
     UPLOAD_SECONDS,

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 
+from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeType
 from streamd.broker.routing.binding_index import BindingIndex
-from streamd.broker.routing.matching import NO_HEADERS, Binding, ExchangeType
 from streamd.broker.routing.topics import TopicPattern, is_literal, words_of
 from streamd.broker.steps import Steps, Stepwise
 

@@ -16,8 +16,8 @@ import trio
 from segments.store.cluster import decode_cluster
 from segments.store.manifest import decode_manifest, encode_manifest
 from segments.store.object_names import CATALOG_FOLDER, CLUSTER
-from streamd.broker.standing_selectors import parse_standing
-from streamd.broker.tier.follower import LIST_SECONDS, POLL_SECONDS
+from streamd.broker.declared.standing_selectors import parse_standing
+from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from tests.broker.tier.support import SEGMENT_BYTES, opening, tiered

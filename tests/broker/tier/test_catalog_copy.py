@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from segments.store.object_names import CATALOG_FOLDER
-from streamd.broker.catalog import Catalog
+from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.tier.catalog_copy import CatalogCopies, compact_copy
 from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity

@@ -10,7 +10,7 @@ from streamd.broker import searches
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import must
-from tests.broker.test_truncate import all_of, fill, truncate
+from tests.broker.streams.test_truncate import all_of, fill, truncate
 from tests.connections.stream.test_consuming import at, since
 from tests.connections.stream.test_finding import find, order, words
 from tests.support.cold import make_stream_cold

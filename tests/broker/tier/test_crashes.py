@@ -18,7 +18,7 @@ import trio
 
 from segments import at_offset
 from segments.disk import OsDisk
-from streamd.broker.stream import Stream
+from streamd.broker.streams.stream import Stream
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from segments.store import stores
-from streamd.broker.names import as_sent
+from streamd.broker.declared.names import as_sent
 from streamd.config import Config
 from streamd.server import open_server
 from streamd.wire.stream import commands as c

@@ -15,7 +15,7 @@ from segments.errors import StorageError
 from segments.journal import tracking_in
 from segments.segment import KEYS_SUFFIX
 from segments.store.object_store import ConflictError, DeniedError, TierError
-from streamd.broker.key_worker import KeyWorker
+from streamd.broker.streams.key_worker import KeyWorker
 from streamd.broker.tier.reports import TierState
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (

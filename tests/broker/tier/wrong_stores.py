@@ -26,7 +26,7 @@ from trio.testing import MockClock
 from segments.store.cluster import decode_cluster
 from segments.store.object_names import CLUSTER, MANIFEST_NAME, parse_object
 from segments.store.object_store import DeniedError
-from streamd.broker.tier.fetcher import AGAIN_SECONDS, LOST_SECONDS
+from streamd.broker.streams.fetcher import AGAIN_SECONDS, LOST_SECONDS
 from streamd.broker.tier.reports import TierState
 from streamd.server import StartError
 from streamd.wire.stream import commands as c

@@ -10,7 +10,7 @@ from segments import StorageError
 from segments.message import Message
 from segments.search import Steps
 from streamd.broker import searches
-from streamd.broker.catalog_rows import PermissionRow
+from streamd.broker.declared.rows import PermissionRow
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.server import OK, Harness, Peer, harness

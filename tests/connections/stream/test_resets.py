@@ -1,7 +1,7 @@
 """A connection breaks at each step of what it has asked for: nothing of it is left.
 
-Changes of the catalog, cancelled at each step, are in tests/broker/test_changes.py; this is about
-what connections hold.
+Changes of the catalog, cancelled at each step, are in tests/broker/catalog/test_changes.py; this is
+about what connections hold.
 """
 
 import itertools
@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import pytest
 import trio
 
-from streamd.broker.standing_selectors import parse_standing
+from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
-from tests.broker.test_changes import state
+from tests.broker.catalog.test_changes import state
 from tests.support.server import FIRST, OK, Harness, Peer
 
 GROUP = (Pair("single-active-consumer", "true"), Pair("name", "g"))

@@ -27,7 +27,7 @@ from segments.selector import (
 from segments.spark.options import values_text
 from segments.spark.scanning import scan
 from segments.spark.tuning import tune
-from streamd.broker.filter_contract import FilterContract
+from streamd.broker.declared.filter_contract import FilterContract
 from streamd.cli.filter_property import FilterProperty
 from tests.segments.spark.test_decoding import rows
 from tests.segments.spark.test_tuning import histories, sets_of

@@ -23,7 +23,7 @@ from segments.spark.recommend import Prices, best, candidate
 from segments.spark.replay import Replay, Row, Workload, rescaled
 from segments.spark.report import as_json, frames, write_report
 from segments.spark.tuning import NothingToTune, tune
-from streamd.broker.standing_selectors import TOKEN_PREFIX as SERVERS_PREFIX
+from streamd.broker.declared.standing_selectors import TOKEN_PREFIX as SERVERS_PREFIX
 from streamd.cli import main
 from streamd.cli.tune import print_tuning
 from tests.support.logs import append, entry

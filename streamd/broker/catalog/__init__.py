@@ -1,0 +1,1 @@
+"""The catalog: what is declared, kept in one SQLite file."""

@@ -1,0 +1,109 @@
+"""The one way to change the catalog while the server runs.
+
+A change has a turn of its own, in the order in which the changes asked for one. In its turn it
+
+1. checks whether it may and can be done: nothing that it finds can change before it is complete;
+2. commits its rows, all or none;
+3. carries out in memory and on the disk what follows from them.
+
+Cancelling the task that asked for the change has an effect while it waits for its turn, and after
+its turn, not within: the catalog, the memory and the folders are as before the change or as after
+it, even when the connection that asked is reset meanwhile. So a turn must not wait for anything
+that depends on a peer.
+
+The commit is the only step that waits for the device. Should it be worthwhile, changes that
+depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
+each; `Turn.commit` would then return when the commit is made that holds the change.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import trio
+
+from segments import StorageError
+from streamd.broker import threads
+from streamd.broker.catalog.catalog import Catalog, CatalogError, Change
+from streamd.broker.errors import Reason, Refused
+from streamd.broker.read_only import ReadOnlyError
+
+# Raises Refused unless whoever asks for a change may still make it.
+Check: TypeAlias = Callable[[], None]
+
+
+def permitted() -> None:
+    """A `Check` for changes that nobody asks for: the server makes them."""
+
+
+class Turn:
+    """The turn of one change; see the module."""
+
+    def __init__(
+        self, catalog: Catalog, committed: Callable[[], None], *, is_read_only: bool = False
+    ) -> None:
+        self._catalog = catalog
+        self._committed = committed
+        self._is_read_only = is_read_only
+
+    def check_writable(self) -> None:
+        """Raise Refused where nothing can be changed; `commit` does, too."""
+        if self._is_read_only:
+            raise ReadOnlyError
+
+    async def commit(self, *changes: Change) -> None:
+        """Write all of it; on return it is on the disk.
+
+        Raises:
+            Refused: the catalog cannot be written; nothing is changed in it.
+        """
+        self.check_writable()
+        try:
+            await threads.in_thread(self._catalog.apply, *changes)
+        except (CatalogError, StorageError) as error:
+            raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+        self._committed()
+
+
+class CatalogWriter:
+    """Gives turns.
+
+    Args:
+        catalog: nobody else changes it.
+        is_read_only: every change is refused.
+    """
+
+    def __init__(self, catalog: Catalog, *, is_read_only: bool = False) -> None:
+        self._catalog = catalog
+        self._is_read_only = is_read_only
+        self._told: list[Callable[[], None]] = []
+        self._lock = trio.Lock()  # first come, first served
+
+    @asynccontextmanager
+    async def turn(self, check: Check = permitted) -> AsyncIterator[Turn]:
+        """Wait for a turn; the change is made in this block, which cannot be cancelled.
+
+        Args:
+            check: called before the wait and again in the turn: the changes that came before
+                may have taken a right away.
+
+        Raises:
+            Refused: by `check`.
+        """
+        check()
+        async with self._lock:
+            with trio.CancelScope(shield=True):
+                check()
+                yield Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """From now on, call `told` whenever something was committed."""
+        self._told.append(told)
+
+    def _committed(self) -> None:
+        for told in self._told:
+            told()
+
+    def close(self) -> None:
+        """Release the catalog."""
+        self._catalog.close()

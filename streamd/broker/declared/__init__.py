@@ -1,0 +1,1 @@
+"""What is declared, as plain values: names, arguments, bindings, filters, standing selectors."""

@@ -1,0 +1,52 @@
+"""The rows of the catalog, as the rest of the server sees them."""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+from streamd.broker.declared.arguments import Arguments
+from streamd.broker.declared.names import Name
+
+
+class StreamRow(NamedTuple):
+    """One stream in the catalog.
+
+    Attributes:
+        virtual_host: where it is.
+        name: unique in its virtual host.
+        arguments: as declared; declaring it again requires the same ones.
+        settings: arguments changed since then; an empty string is the default.
+        has_files: its folder was made; until then nothing can have been stored.
+    """
+
+    virtual_host: Name
+    name: Name
+    arguments: Arguments
+    settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # immutable
+    has_files: bool = False
+
+    @property
+    def effective(self) -> Arguments:
+        """The arguments in force now."""
+        together = {**self.arguments, **self.settings}
+        return {name: value for name, value in together.items() if value != ""}
+
+
+class UserRow(NamedTuple):
+    """One user; with an empty hash no password is accepted."""
+
+    name: Name
+    password_hash: str
+    tags: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"UserRow({self.name!r}, <secret>, {self.tags})"
+
+
+class PermissionRow(NamedTuple):
+    """The rights of a user in a virtual host: patterns on the names of streams."""
+
+    user: Name
+    virtual_host: Name
+    configure: str
+    write: str
+    read: str

@@ -1,0 +1,405 @@
+"""From published messages to chunks in a log, in the order of their arrival.
+
+Theory of operation. Everything that was published while the last chunks were written makes the next
+ones (group commit). Appends go to the page cache and are made on the event loop: a hop to a thread
+costs more than the write, and with Python's lock a busy loop would make it wait.
+
+Three counters say how far things are; they count what was published and the stored offsets, and
+always num_settled <= num_written <= num_asked:
+
+    num_asked     was given to the writer
+    num_written   is in the log, or was refused
+    num_settled   is as safe as the setting `flush` promises, and its publishers know
+
+With `flush = always` the log holds back what is appended until it is flushed; the writer is paused
+meanwhile, as a flush covers what was written before it, and only that may be confirmed then.
+Otherwise a turn writes and settles at once.
+
+The states, and what each makes of the four things that happen to a writer:
+
+    state     publish           a turn                   a shortage             refused otherwise
+    WRITING   queued            written                  -> WAITING             -> FAILED
+    WAITING   queued, slowly    tried again              stays                  -> FAILED
+    FAILED    refused           nothing                  -                      -
+    STOPPED   queued            nothing: the folder may be another stream's by now
+
+WAITING -> WRITING when a turn succeeds. A shortage is that of room on the disk, of descriptors, of
+memory, or of threads; a flush that could not be completed for one is tried again, too. Every state
+-> STOPPED by `stop`, when the stream is being deleted; `remove` then refuses what is queued. A
+paused writer takes no turn in any state.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+import trio
+
+from segments import Log, StorageError
+from segments.entries import ID_SIZE, has_filter_values, split
+from segments.errors import FULL_DISK
+from segments.policy import LogPolicy, RecordLimit
+from segments.selector import Budget
+from streamd.broker.declared.standing_selectors import MARK_UNITS, StandingSelectors
+from streamd.broker.errors import Reason
+from streamd.broker.streams.chunk_assembly import ChunkAssembly
+from streamd.broker.streams.publication import PendingEntries, Publisher, queued_size
+from streamd.broker.streams.waiters import Waiters
+from streamd.broker.traffic import Histogram
+from streamd.config import QUEUE_BYTES
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS = 1_000  # without a chunk: the next one is remembered, so that lag can be told in seconds
+_PAUSES_KEPT = 4
+
+
+class WriterState(Enum):
+    """See the table above."""
+
+    WRITING = "writing"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class LogWriter:
+    """Writes what is published to one stream.
+
+    Args:
+        name: of the stream, for messages to people.
+        log: where to.
+        now_ms: the wall clock, in ms since 1970.
+        standing: selectors that are evaluated for each chunk.
+        waiters: woken by what is committed.
+        confirm_seconds: gets the time that messages wait for their confirm.
+
+    Attributes:
+        state: see the table above.
+        failure: why it accepts nothing more; None while it does.
+        shortage: what it waits for; empty while it does not.
+        has_rolled: a new segment has begun since `take_rolled`.
+        num_asked: see above.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        now_ms: Callable[[], int],
+        standing: StandingSelectors,
+        waiters: Waiters,
+        confirm_seconds: Histogram,
+    ) -> None:
+        self.state = WriterState.WRITING
+        self.failure: str | None = None
+        self.shortage = ""
+        self.has_rolled = False
+        self._name = name
+        self._log = log
+        self._now_ms = now_ms
+        self._standing = standing
+        self._waiters = waiters
+        self._confirm_seconds = confirm_seconds
+        # When the first message of those that are queued came, and of those that are not confirmed;
+        # 0 where there is none, or where that is not measured.
+        self._queued_at = self._written_at = 0.0
+        self._measures, self._measured_ms, self._unmeasured = True, 0, 0
+        self._pauses: list[tuple[int, int]] = []
+        self._is_paused = False
+        self._queue: deque[PendingEntries] = deque()
+        self._queued_bytes = 0
+        self.num_asked = self._num_written = self._num_settled = 0
+        self._told_offset = log.committed_offset
+        self._last_write_ms = log.last_timestamp_ms or 0
+        self._newest = log.segments[-1]
+        self._settled = trio.lowlevel.ParkingLot()
+        self._limit = RecordLimit(log.policy.chunk_max_records)
+        self._confirms: dict[Publisher, list[bytes]] = {}
+
+    def set_policy(self, policy: LogPolicy) -> None:
+        """Apply other limits from the next chunk on."""
+        self._log.policy = policy
+        self._limit = RecordLimit(policy.chunk_max_records)
+
+    # -- input
+
+    def publish(self, pending: PendingEntries) -> bool:
+        """Queue entries for the next turn; False when they are refused."""
+        publisher, entries = pending
+        if self.failure is not None:
+            self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
+            return False
+        self.num_asked += 1
+        if self._measures and not self._queue:
+            self._queued_at = time.monotonic()
+        has_values = has_filter_values(entries)
+        max_records = self._limit.current(has_filter_values=has_values)
+        for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
+            self._queue.append(PendingEntries(publisher, part))
+            self._queued_bytes += queued_size(part)
+        return True
+
+    def store_offset(self, reference: bytes, offset: int) -> None:
+        """Remember a consumer's offset: visible at once, written with the next turn.
+
+        Raises:
+            ValueError: the reference cannot be stored.
+        """
+        self._log.store_offset(reference, offset)
+        self.num_asked += 1
+
+    @property
+    def num_queued(self) -> int:
+        """Groups of entries that wait for a turn."""
+        return len(self._queue)
+
+    def written_ms(self, offset: int) -> int:
+        """When a message was written at the earliest, in ms since 1970; 0 when nobody knows.
+
+        The last pauses are known: what comes after one is not older than its end.
+        """
+        return max((at_ms for first, at_ms in self._pauses if first <= offset), default=0)
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything that came is stored or refused, and nothing waits for a turn."""
+        return not self._queue and self._num_settled == self.num_asked and not self._is_paused
+
+    @property
+    def is_waiting(self) -> bool:
+        """There is a shortage, and what was published waits."""
+        return self.state is WriterState.WAITING
+
+    @property
+    def awaits_mark(self) -> bool:
+        """Something is queued that cannot be written before `LogMaintenance.mark`."""
+        return bool(self._queue) and self._log.awaits_mark
+
+    @property
+    def is_crowded(self) -> bool:
+        """More must not be queued, see `room`."""
+        return self._queued_bytes > (0 if self.is_waiting else QUEUE_BYTES)
+
+    async def room(self) -> None:
+        """Return when more may be queued: at once unless the disk is slow or full."""
+        while self.is_crowded:
+            await self._settled.park()
+
+    async def settled(self) -> None:
+        """Return when all input so far is stored or refused, or cannot be stored for now."""
+        asked = self.num_asked
+        while self._num_settled < asked and not (self.is_waiting or self.failure):
+            await self._settled.park()
+
+    # -- a turn
+
+    def write(self) -> bool:
+        """Write everything that is queued; settle it, unless it has to be flushed first.
+
+        Returns:
+            Whether something was added to the log.
+        """
+        if self._is_paused or self.awaits_mark or self.state is WriterState.STOPPED:
+            return False
+        before = self._log.next_offset
+        has_written = False
+        try:
+            if self.failure is None:
+                has_offsets, asked = self._log.tracking.has_pending, self.num_asked
+                self._append_all(has_offsets=has_offsets)
+                if not self._log.tracking.has_pending:  # else the journal is being rewritten
+                    self._num_written = asked
+                has_written = has_offsets
+            if self._log.commits_on_flush and not self._log.is_flushed:
+                self._settled.unpark_all()  # there is room in the queue
+            else:
+                self.settle()
+        except Exception as error:  # a bug: it stays in this stream
+            logger.exception("stream %s failed", self._name)
+            self.fail(str(error))
+        return has_written or self._log.next_offset != before
+
+    def _append_all(self, *, has_offsets: bool) -> None:
+        try:
+            self._log.check_obstacle()
+            self._write_queue()
+            if has_offsets:
+                self._log.write_tracking()
+        except StorageError as error:
+            if error.is_temporary:
+                self.wait_for(error)
+            else:
+                self.fail(str(error))
+        else:
+            if self.state is WriterState.WAITING:
+                over = (
+                    "there is room on the disk again" if self.shortage == FULL_DISK else "goes on"
+                )
+                logger.info("stream %s: %s", self._name, over)
+                self.state, self.shortage = WriterState.WRITING, ""
+
+    def _write_queue(self) -> None:
+        """Append everything queued; what is in the log leaves the queue, nothing else does.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        if not self._queue:
+            return
+        chunks = self._assemble()
+        log = self._log
+        first = chunk_end = log.next_offset
+        self._written_at, self._queued_at = self._written_at or self._queued_at, 0.0
+        try:
+            builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
+            budget = Budget(MARK_UNITS)
+            for builder in builders:
+                self._standing.mark(builder, budget)
+                # A consumer may come to wait while this is being flushed.
+                if self._waiters.by_key or self._log.commits_on_flush:
+                    self._waiters.note(builder.keys)
+            now_ms = self._now_ms()
+            if now_ms != self._last_write_ms:
+                self._next_millisecond(now_ms, first)
+            log.append(builders, now_ms)
+        finally:
+            for chunk in chunks:
+                chunk_end += chunk.builder.num_records
+                if chunk_end > log.next_offset:
+                    break
+                self._take_off_queue(chunk)
+
+    def _assemble(self) -> list[ChunkAssembly]:
+        sequences: dict[bytes, int] = {}
+        chunk = ChunkAssembly(self._log, self._limit, sequences)
+        chunks = [chunk]
+        for pending in self._queue:
+            if not chunk.take(pending):
+                self._limit.chunk_was_full()
+                chunk = ChunkAssembly(self._log, self._limit, sequences)
+                chunks.append(chunk)
+                chunk.take(pending)
+        self._limit.backlog_is_gone(chunk.builder.num_records)
+        return chunks
+
+    def _take_off_queue(self, chunk: ChunkAssembly) -> None:
+        for publisher, entries in chunk.taken:
+            self._queue.popleft()
+            self._queued_bytes -= queued_size(entries)
+            self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
+
+    def wait_for(self, error: StorageError) -> None:
+        """Nothing can be written or flushed before a shortage is over."""
+        if self.shortage != error.shortage:
+            logger.error("stream %s: %s; its publishers wait", self._name, error)
+        if self.state is WriterState.WRITING:
+            self.state = WriterState.WAITING
+        self.shortage = error.shortage
+
+    # -- the outcome
+
+    def pause(self) -> None:
+        """A flush runs: what it does not cover must not be written before it has ended."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """The flush has ended."""
+        self._is_paused = False
+
+    def settle(self) -> None:
+        """What was written is as safe as promised: confirm it, and wake its consumers."""
+        confirms, self._confirms = self._confirms, {}
+        size = 0
+        for publisher, ids in confirms.items():
+            joined = b"".join(ids)
+            size += len(joined)
+            try:
+                publisher.confirm(joined)
+            except Exception:  # a bug of its connection: it stays there
+                logger.exception("stream %s: a publisher cannot be confirmed to", self._name)
+        self._unmeasured += size
+        if self._written_at and size:
+            self._measure()
+        log = self._log
+        if log.committed_offset != self._told_offset:
+            self._told_offset = log.committed_offset
+            self._waiters.wake()
+        if log.segments[-1] is not self._newest:
+            self._newest = log.segments[-1]
+            self.has_rolled = True
+        self._num_settled = self._num_written
+        if self._settled:
+            self._settled.unpark_all()
+
+    def followed(self) -> None:
+        """The log is written elsewhere, and has more, or less, than before."""
+        self._told_offset, self._newest = self._log.committed_offset, self._log.segments[-1]
+        self._waiters.wake_all()
+
+    def _next_millisecond(self, now_ms: int, first: int) -> None:
+        """It is the first turn of a millisecond that writes; `first` is its first offset."""
+        if now_ms - self._last_write_ms > _PAUSE_MS:
+            self._pauses.append((first, now_ms))
+            del self._pauses[:-_PAUSES_KEPT]
+        self._last_write_ms, self._measures = now_ms, True
+
+    def _measure(self) -> None:
+        """Note how long messages have waited for their confirm.
+
+        Of many turns in a millisecond a few are measured, for the others as well: it costs as much
+        as writing a message.
+        """
+        seconds, self._written_at = time.monotonic() - self._written_at, 0.0
+        self._confirm_seconds.observe(seconds, self._unmeasured // ID_SIZE)
+        self._unmeasured = 0
+        self._measures = self._measured_ms != self._last_write_ms
+        self._measured_ms = self._last_write_ms
+
+    def take_rolled(self) -> bool:
+        """Whether a new segment has begun since this was asked last."""
+        has_rolled, self.has_rolled = self.has_rolled, False
+        return has_rolled
+
+    def _refuse(self, publisher: Publisher, ids: bytes, reason: Reason) -> None:
+        try:
+            publisher.refuse(ids, reason)
+        except Exception:  # as above
+            logger.exception("stream %s: a refusal to a publisher failed", self._name)
+
+    def fail(self, reason: str) -> None:
+        """Accept nothing more: queued messages are refused, committed ones can still be read."""
+        reason = f"{reason}; look at the disk, then restart the server"
+        logger.error("stream %s accepts no more messages: %s", self._name, reason)
+        self.failure = reason
+        if self.state is not WriterState.STOPPED:
+            self.state = WriterState.FAILED
+        if self._log.failed is not None:
+            self.refuse_written(Reason.NOT_AVAILABLE)
+        self._refuse_queue(Reason.NOT_AVAILABLE)
+
+    def refuse_written(self, reason: Reason) -> None:
+        """What was written will not be flushed any more."""
+        confirms, self._confirms = self._confirms, {}
+        self._written_at = 0.0
+        for publisher, ids in confirms.items():
+            self._refuse(publisher, b"".join(ids), reason)
+
+    def _refuse_queue(self, reason: Reason) -> None:
+        queue, self._queue = self._queue, deque()
+        self._queued_bytes = 0
+        for publisher, entries in queue:
+            self._refuse(publisher, entries.publishing_ids, reason)
+        self._settled.unpark_all()
+
+    def stop(self) -> None:
+        """Write nothing any more: the folder may be another stream's soon."""
+        self.state = WriterState.STOPPED
+
+    def remove(self) -> None:
+        """The stream is deleted: nobody waits for it any longer."""
+        self.state, self.failure = WriterState.STOPPED, "it was deleted"
+        self.refuse_written(Reason.NOT_FOUND)
+        self._refuse_queue(Reason.NOT_FOUND)

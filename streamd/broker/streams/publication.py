@@ -1,0 +1,58 @@
+"""What connections hand to streams: entries, and the publisher that learns their outcome."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+from segments.entries import Entries
+from streamd.broker.declared.filter_contract import VALUE_BYTES
+from streamd.broker.errors import Reason
+from streamd.config import PUBLICATION_BYTES
+
+_SHORT_VALUE_BYTES = 64  # counted for the filter value of a message: longer ones are in the frame
+
+
+class Publisher(Protocol):
+    """A publisher, whatever protocol its connection speaks.
+
+    Attributes:
+        reference: a durable name as bytes, empty for none; with one, messages that are sent twice
+            are stored once.
+    """
+
+    @property
+    def reference(self) -> bytes:
+        """See above; always the same."""
+
+    def confirm(self, publishing_ids: bytes) -> None:
+        """These messages are stored, or were before; 8 bytes each, as they were given."""
+
+    def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
+        """These messages are not taken."""
+
+
+class PendingEntries(NamedTuple):
+    """Entries on their way into a stream, and their publisher."""
+
+    publisher: Publisher
+    entries: Entries
+
+
+def queued_size(entries: Entries) -> int:
+    """The bytes that are counted for entries while they wait to be written."""
+    size, values = len(entries.data) + PUBLICATION_BYTES, entries.filter_values
+    if type(values) is Counter:  # those of a sub-batch were unpacked
+        size += _unpacked_size(values)
+    elif values is not None:
+        size += _SHORT_VALUE_BYTES * len(values)
+    if entries.marks:
+        keys = entries.property_keys
+        if isinstance(keys, Counter):
+            size += _unpacked_size(keys)
+        else:
+            size += _SHORT_VALUE_BYTES * sum(map(len, keys))
+    return size
+
+
+def _unpacked_size(values: Collection[bytes]) -> int:
+    return sum(map(len, values)) + VALUE_BYTES * len(values)

@@ -1,0 +1,58 @@
+"""The offsets that consumers have stored in a stream, and how far behind they are."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from segments import Log, StorageError, at_offset
+from segments.chunk_search import Place, time_of
+from segments.store.cache import ColdError
+from streamd.broker.steps import in_turns
+from streamd.broker.streams.stream import Stream
+
+_A_TURN = 20  # offsets whose chunks are looked up in the index
+
+
+class StoredOffset(NamedTuple):
+    """An offset that a consumer has stored.
+
+    Attributes:
+        reference: the consumer's name.
+        offset: that it has stored.
+        messages_behind: that follow it.
+        seconds_behind: since the first of those was written, None where that cannot be read.
+    """
+
+    reference: str
+    offset: int
+    messages_behind: int
+    seconds_behind: float | None
+
+
+async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[StoredOffset]:
+    """The stored offsets of a stream that is held open, by reference; others have their turns.
+
+    Args:
+        stream: the stream.
+        now_ms: the wall clock, in ms since 1970.
+    """
+    await stream.settled()  # what is answered is as safe as a confirmed message
+    found: list[StoredOffset] = []
+    async for reference, offset in in_turns(sorted(stream.log.tracking.offsets().items()), _A_TURN):
+        if not stream.is_open:
+            break  # deleted meanwhile
+        log = stream.log
+        behind = log.gaps.num_between(max(offset + 1, log.first_offset), log.committed_offset)
+        seconds = _seconds_behind(log, offset + 1, now_ms()) if behind else 0.0
+        name = reference.decode("utf-8", "backslashreplace")
+        found.append(StoredOffset(name, offset, behind, seconds))
+    return found
+
+
+def _seconds_behind(log: Log, offset: int, now_ms: int) -> float | None:
+    """Since the chunk with `offset`, or the first after it, was written."""
+    try:
+        segment, position, chunk_id = log.find(at_offset(offset))
+        written_ms = time_of(segment, Place(position, chunk_id))
+    except (StorageError, ColdError):
+        return None
+    return None if written_ms is None else max(0, now_ms - written_ms) / 1000
