@@ -10,13 +10,19 @@ from typing import NamedTuple
 
 import click
 
-from segments import codec
 from segments.codec import CHUNK_HEADER_SIZE, Block, ChunkHeader
 from segments.disk import Disk, OsDisk, holder_of
 from segments.errors import SegmentsError
 from segments.filter_stats import FilterStats, read_blocks
-from segments.format_constants import FILTER_VALUE, OFFSET, SEQUENCE, USER
-from segments.layout import CHUNK_HEADER
+from segments.format_constants import (
+    CHUNK_MAGIC,
+    FILTER_VALUE,
+    MMH3_SCHEME,
+    OFFSET,
+    OSIRIS_SCHEME,
+    SEQUENCE,
+    USER,
+)
 from segments.property_keys import told
 from segments.recovery import recovery
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
@@ -25,6 +31,8 @@ from segments.view import View
 
 _SHOWN_VALUES = 6
 _FILTER_VALUES = "filter_values"
+_CHUNK_TYPES = {USER: "user", 1: "tracking_delta", 2: "tracking_snapshot"}
+_SCHEMES = {OSIRIS_SCHEME: "osiris", MMH3_SCHEME: "mmh3"}
 _KINDS = {SEQUENCE: "sequences", OFFSET: "offsets", FILTER_VALUE: _FILTER_VALUES}
 
 _folder_argument = click.argument(
@@ -175,10 +183,10 @@ def _shown(values: dict[bytes, int]) -> dict[str, int]:
 def _json_line(
     segment: Segment, position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
 ) -> str:
-    declared = CHUNK_HEADER.parse(codec.encode_chunk_header(header))
-    fields = {name: declared[name] for name in declared if not name.startswith("_")}
-    fields |= {name: str(fields[name]) for name in ("chunk_type", "filter_scheme")}
     recorded = _recorded(blocks)
+    fields = {"magic": CHUNK_MAGIC} | header._asdict()
+    fields["chunk_type"] = _CHUNK_TYPES.get(header.chunk_type, str(header.chunk_type))
+    fields["filter_scheme"] = _SCHEMES.get(header.filter_scheme, str(header.filter_scheme))
     fields |= {"filter": filter_bytes.hex()} | recorded.words
     if recorded.properties:
         fields["filter_properties"] = recorded.properties

@@ -293,7 +293,7 @@ def test_what_commands_start_without(words: str, unused: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found = result.stdout.rpartition("loaded:")[2].split()
     assert "streamd.cli" in found
-    assert set(found) & {*unused.split(), "rich", "numpy", "pyspark", "h2", "construct"} == set()
+    assert set(found) & {*unused.split(), "rich", "numpy", "pyspark", "h2"} == set()
 
 
 def test_the_server_starts_without_the_client_library() -> None:
@@ -304,8 +304,3 @@ def test_the_server_starts_without_the_client_library() -> None:
 def test_the_client_library_loads_nothing_that_only_a_server_needs() -> None:
     of_servers = "trio outcome hypercorn h11 starlette click rich sqlite3 streamd.server"
     assert loaded("clients", of_servers) == set()
-
-
-def test_neither_server_nor_client_loads_the_declarations_of_the_formats() -> None:
-    check = "import sys, streamd.server, clients; sys.exit('construct' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

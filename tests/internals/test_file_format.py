@@ -10,7 +10,7 @@ from pathlib import Path
 import mmh3
 import pytest
 
-from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_constants, layout
+from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_constants
 from segments.codec import Damage, encode_damage
 from segments.derived import filter_files
 from segments.message import MessageView
@@ -18,6 +18,7 @@ from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.schema import VERSION
 from tests.internals import page_reader, tables
 from tests.releases.contents import FOLDERS, KINDS
+from tests.segments import layout
 from tests.support.logs import append, entry, sub_batch
 from tests.support.rulers import ruler
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from segments import codec, format_constants, layout
+from segments import codec, format_constants
 from segments.codec import Block, Checkpoint, ChunkHeader, Damage, IndexRecord, JournalRecord
 from segments.errors import FormatError
+from tests.segments import layout
 from tests.support.logs import entry, sub_batch
 
 VECTORS = Path(__file__).parents[1] / "vectors"

@@ -13,8 +13,8 @@ from segments.derived.filter_files import load, load_or_build, save, scan, shape
 from segments.disk import File
 from segments.errors import FormatError
 from segments.filter_index import FilterFile, FilterIndex, fingerprint
-from segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
 from segments.segment import FILTER_SUFFIX, Segment
+from tests.segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
 from tests.support.disk import FaultyDisk
 
 LONG = b"x" * 300

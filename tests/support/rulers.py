@@ -1,4 +1,4 @@
-"""Byte rulers: what a declaration of `segments.layout` looks like, drawn four bytes a row.
+"""Byte rulers: what a declaration of `tests.segments.layout` looks like, drawn four bytes a row.
 
 The documentation shows them, and a test draws them again from the declarations.
 """

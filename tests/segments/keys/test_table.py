@@ -5,10 +5,10 @@ from array import array
 import pytest
 from hypothesis import example, given, strategies as st
 
-from segments import layout
 from segments.errors import FormatError
 from segments.format_constants import KEY_BLOCK_SIZE
 from segments.keys.table import ORDINAL_BITS, KeyTable, TableHead, write_table
+from tests.segments import layout
 from tests.support.disk import FaultyDisk
 
 PATH = "t"

@@ -1,8 +1,7 @@
-"""The on-disk formats, declared once.
+"""The on-disk formats, declared a second time, in `construct`: names, widths and order.
 
-This module is the source of truth for names, widths and order: `dump` and the property tests read
-it. The hot path uses the `struct` twins in `codec.py`, which a property test compares with these
-declarations byte for byte. Only `python -m segments` and tests import this.
+A property test compares the `struct` twins in `segments/codec.py` with these declarations byte for
+byte, and the drawings in docs/internals/file-format.md are made from them.
 
 All integers are big-endian; sizes are bytes; timestamps are signed milliseconds since 1970 (UTC).
 
