@@ -184,10 +184,10 @@ def _json_line(
     segment: Segment, position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
 ) -> str:
     recorded = _recorded(blocks)
-    fields = {"magic": CHUNK_MAGIC} | header._asdict()
+    fields: dict[str, object] = {"magic": CHUNK_MAGIC, **header._asdict()}
     fields["chunk_type"] = _CHUNK_TYPES.get(header.chunk_type, str(header.chunk_type))
     fields["filter_scheme"] = _SCHEMES.get(header.filter_scheme, str(header.filter_scheme))
-    fields |= {"filter": filter_bytes.hex()} | recorded.words
+    fields |= {"filter": filter_bytes.hex(), **recorded.words}
     if recorded.properties:
         fields["filter_properties"] = recorded.properties
     return json.dumps({"segment": segment.path(), "position": position} | fields)
