@@ -144,14 +144,14 @@ class Broker:
     def _epoch(self) -> int | None:
         tier = self._resources.tier
         if tier is not None:
-            return tier.identity.epoch
+            return tier.ownership.identity.epoch
         return None if self._identity is None else self._identity.epoch
 
     async def open(self, contents: Contents) -> None:
         """Take what the catalog knows, and begin; logs are opened when they are wanted."""
         tier = self._resources.tier
         if tier is not None:
-            await tier.open()
+            await tier.removals.open()
         trash = await threads.in_thread(_clean_up, self.data, contents.streams)
         await threads.in_thread(self.fetcher.cache.clear)
         for name in contents.virtual_hosts:

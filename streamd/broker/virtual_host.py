@@ -172,11 +172,11 @@ class VirtualHost:
             if tier is None:
                 raise
             key = StreamKey(self.name, row.name, error.creation)
-            await tier.fetch_copy(key, self.folder(row.name), error)
+            await tier.lost_copies.fetch_copy(key, self.folder(row.name), error)
         except UnrestoredError as error:
             if tier is None:
                 raise
-            await tier.restore_again(self.name, row.name, error)
+            await tier.lost_copies.restore_again(self.name, row.name, error)
         return await threads.in_thread(self._open_existing, row, stream)
 
     def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
@@ -486,16 +486,17 @@ class VirtualHost:
         if tier is None:
             yield
             return
-        deletion = await tier.will_delete({name: self.folder(name) for name in names}, self.name)
+        folders = {name: self.folder(name) for name in names}
+        deletion = await tier.removals.will_delete(folders, self.name)
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
                 gone = [name for name in names if name not in self._streams]
                 if gone:
-                    await tier.is_deleted(deletion, self.name, gone)
+                    await tier.removals.deleted(deletion, self.name, gone)
                 else:
-                    await tier.is_kept(deletion)
+                    await tier.removals.withdraw_deletion(deletion)
 
     async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""

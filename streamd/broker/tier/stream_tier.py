@@ -33,11 +33,11 @@ taking messages, which would get offsets that others have in the tier.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import trio
 
@@ -68,8 +68,9 @@ from streamd.broker.declared.names import Name
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.errors import Refused
 from streamd.broker.streams.stream import Stream, StreamState
-from streamd.broker.tier.identity import Identity, random_name
+from streamd.broker.tier.identity import random_name
 from streamd.broker.tier.line import Line
+from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.reports import StreamTier
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.upload_requests import UploadRequest
@@ -86,47 +87,30 @@ _MOST_OVER = 1
 _KEPT_TRACKING_BYTES = 16 << 10  # in memory; larger ones are read from the store
 
 
-class TierParts(Protocol):
-    """What streams need of the tier."""
+class TierParts(NamedTuple):
+    """What streams need of the tier.
 
-    @property
-    def store(self) -> ObjectStore:
-        """The store; it is there once the tier was taken."""
+    Attributes:
+        ownership: gives the store, and knows whose it is.
+        line: to the store.
+        now_ms: the wall clock.
+        roll_ms: age at which a segment is sealed.
+        delay_ms: that a segment stays on the disk after it was stored.
+        wants: a stream has something to do.
+        wants_at: it will have something to do in so many seconds.
+        delete_later: no manifest names these objects any more.
+        note_open: its log was opened, or is closed.
+    """
 
-    @property
-    def identity(self) -> Identity:
-        """Who this server is, with the epoch with which it has taken the tier."""
-
-    @property
-    def fence(self) -> str:
-        """Why nothing may be written any more; empty while this server has the tier."""
-
+    ownership: Ownership
     line: Line
     now_ms: Callable[[], int]
     roll_ms: int
     delay_ms: int
-
-    def wants(self, stream: "TieredStream") -> None:
-        """A stream has something to do."""
-
-    def wants_at(self, stream: "TieredStream", seconds: float) -> None:
-        """A stream will have something to do in a while."""
-
-    async def is_overtaken(self) -> None:
-        """A manifest is another's: ask the store whose the tier is."""
-
-    @property
-    def since(self) -> int:
-        """Manifests of earlier epochs do not count."""
-
-    async def check(self) -> None:
-        """See that the tier is still this server's, or raise TierError where that is not known."""
-
-    async def delete_later(self, keys: set[str]) -> None:
-        """No manifest names these objects any more."""
-
-    def note_open(self, stream: "TieredStream", *, is_open: bool) -> None:
-        """Its log was opened, or is closed."""
+    wants: Callable[["TieredStream"], None]
+    wants_at: Callable[["TieredStream", float], None]
+    delete_later: Callable[[set[str]], Awaitable[None]]
+    note_open: Callable[["TieredStream", bool], None]
 
 
 @dataclass
@@ -241,7 +225,7 @@ class TieredStream:
         for request in self._requests:
             if request.end is None:
                 request.end = log.committed_offset
-        self._parts.note_open(self, is_open=True)
+        self._parts.note_open(self, True)
         self._parts.wants(self)
 
     def log_closes(self) -> None:
@@ -257,7 +241,7 @@ class TieredStream:
         if due_ms is not None:
             self._parts.wants_at(self, max(0, due_ms - self._parts.now_ms()) / 1_000)
         self._log, self._asked = None, None
-        self._parts.note_open(self, is_open=False)
+        self._parts.note_open(self, False)
 
     def changed(self) -> None:
         """A segment was sealed, or some were dropped."""
@@ -325,12 +309,12 @@ class TieredStream:
         """Why it takes no messages; empty while it does."""
         if not self.is_on:
             return ""
-        return self._parts.fence or (self.fault if self._is_split else "")
+        return self._parts.ownership.fence or (self.fault if self._is_split else "")
 
     @property
     def is_fenced(self) -> bool:
         """Another server has the tier."""
-        return bool(self._parts.fence)
+        return bool(self._parts.ownership.fence)
 
     @property
     def is_gone(self) -> bool:
@@ -375,7 +359,7 @@ class TieredStream:
             SegmentsError: what could not be done; to be tried again.
         """
         stream = self._stream
-        if stream is None or self.is_gone or self._parts.fence:
+        if stream is None or self.is_gone or self._parts.ownership.fence:
             return None
         try:
             async with stream.opened() as log:
@@ -411,7 +395,7 @@ class TieredStream:
         return min((one for one in found if one is not None), default=None)
 
     def _is_over(self, log: Log) -> bool:
-        return self.is_gone or log.is_closed or bool(self._parts.fence)
+        return self.is_gone or log.is_closed or bool(self._parts.ownership.fence)
 
     # -- meet
 
@@ -428,7 +412,7 @@ class TieredStream:
         if self._attempt is not None:
             return await self._try_again(stream, log)
         known = log.manifest
-        found = await ask(look_up, self._parts.store, known.stream, known.segments)
+        found = await ask(look_up, self._parts.ownership.store, known.stream, known.segments)
         return await self._take(stream, log, found)
 
     async def _begin(self, stream: Stream, log: Log) -> bool:
@@ -442,7 +426,7 @@ class TieredStream:
         known = log.manifest
         assert known is not None  # noqa: S101 - see `_meet`
         if found is not None and self._is_overtaken_by(found.manifest):
-            await self._parts.is_overtaken()
+            await self._parts.ownership.check_ownership()
             return self._refuse("another server has written its manifest")
         reason = self._doubt(log, known, found)
         if reason:
@@ -462,19 +446,19 @@ class TieredStream:
         return True
 
     def _is_overtaken_by(self, found: Manifest) -> bool:
-        return self._parts.identity.is_overtaken_by(found.writer, found.epoch)
+        return self._parts.ownership.identity.is_overtaken_by(found.writer, found.epoch)
 
     def _doubt(self, log: Log, known: Manifest, found: KeptManifest | None) -> str:
         """Why what the store has cannot be gone on from, and is asked for again; else empty."""
         if found is None:
-            is_new = not known.revision or known.epoch < self._parts.since
+            is_new = not known.revision or known.epoch < self._parts.ownership.since
             if is_new and all(segment.cold is None for segment in log.segments):
                 return ""
             return "the tier has no manifest of it: is it the right store, and is all of it there?"
         if found.manifest.is_deleted:
             return "it is deleted in the tier"
         try:
-            check_not_older(self._parts.store, known, found.manifest)
+            check_not_older(self._parts.ownership.store, known, found.manifest)
         except TierError as error:
             return str(error)
         return ""
@@ -498,7 +482,7 @@ class TieredStream:
     def _next_manifest(
         self, before: Manifest | None, key: StreamKey, segments: tuple[Any, ...]
     ) -> Manifest:
-        mine, stream = self._parts.identity, self._stream
+        mine, stream = self._parts.ownership.identity, self._stream
         assert stream is not None  # noqa: S101 - its log is open
         if before is None:
             before = Manifest(stream=key, revision=0, epoch=mine.epoch, writer=mine.name)
@@ -522,14 +506,14 @@ class TieredStream:
         """Write a manifest, and its copy; whether it is the one in the store."""
         self._attempt = _Attempt(before, wanted)
         try:
-            kept, gone = await ask(_replace, self._parts.store, before, wanted)
+            kept, gone = await ask(_replace, self._parts.ownership.store, before, wanted)
         except OvertakenError:
             self._attempt, self._has_met = None, False  # look at it anew
-            await self._parts.is_overtaken()
+            await self._parts.ownership.check_ownership()
             raise
         if before is None:
-            await self._parts.check()
-            if self._parts.fence:
+            await self._parts.ownership.check()
+            if self._parts.ownership.fence:
                 return False  # whoever has taken the tier over may not have seen it
         self._attempt, self._kept, self._has_met = None, kept, True
         if self._upload is not None and self._is_in(wanted, self._upload):
@@ -587,7 +571,7 @@ class TieredStream:
         if self._waits_for_index or not self._has_keys(log, segment):
             return _SOON_SECONDS
         if self._upload is None:  # or something would be stored where nobody looks for it
-            await self._parts.check()
+            await self._parts.ownership.check()
         upload = await self._packed(log, segment)
         if upload is None or not await self._put_all(log, upload):
             await self._drop_upload()
@@ -619,7 +603,7 @@ class TieredStream:
         return trio.current_time() - since[1] >= _KEYS_SECONDS
 
     async def _packed(self, log: Log, segment: Segment) -> _Upload | None:
-        known, mine = self._upload, self._parts.identity
+        known, mine = self._upload, self._parts.ownership.identity
         if known is not None:
             if known.segment is segment and known.packed.stored.epoch == mine.epoch:
                 return known
@@ -652,7 +636,7 @@ class TieredStream:
         try:
             if self._tracking is not None and self._tracking[0] == at.uid:
                 return tracking_in(self._tracking[1], at.next_offset)
-            found = await ask(self._parts.store.get, manifest.tracking_key)
+            found = await ask(self._parts.ownership.store.get, manifest.tracking_key)
             if crc32(found.content) == at.file.crc:
                 return tracking_in(found.content, at.next_offset)
             reason = "its checksum is wrong"
@@ -676,8 +660,8 @@ class TieredStream:
             return
         content, uid = journal_of(now, at), random_name()
         file = StoredFile(len(content), crc32(content))
-        tracking = StoredTracking(at, self._parts.identity.epoch, uid, file)
-        await ask(self._parts.store.put, self._tracking_key(log, tracking), content)
+        tracking = StoredTracking(at, self._parts.ownership.identity.epoch, uid, file)
+        await ask(self._parts.ownership.store.put, self._tracking_key(log, tracking), content)
         manifest = self._next_manifest(kept.manifest, kept.manifest.stream, kept.manifest.segments)
         await self._write(stream, log, kept, replace(manifest, tracking=tracking))
 
@@ -695,7 +679,7 @@ class TieredStream:
             raise
 
     async def _put_files(self, log: Log, upload: _Upload, at_once: int) -> bool:
-        store, packed = self._parts.store, upload.packed
+        store, packed = self._parts.ownership.store, upload.packed
 
         def go_on(_size: int) -> None:  # in a thread: no list that may change meanwhile
             if self._is_over(log) or log.kept_from > upload.segment.base_offset:
@@ -796,10 +780,10 @@ class TieredStream:
         for segment in going:
             assert segment.stored is not None  # noqa: S101 - it may go
             try:
-                if await ask(is_there, self._parts.store, kept, segment.stored):
+                if await ask(is_there, self._parts.ownership.store, kept, segment.stored):
                     there.append(segment)
                     continue
-                await self._parts.check()
+                await self._parts.ownership.check()
             except TierError:
                 self._has_met = False  # the manifest may be another one by now: look at it anew
                 if there:
@@ -897,7 +881,9 @@ class TieredStream:
             bytes_waiting=numbers.bytes_waiting,
             segments_waiting=numbers.segments_waiting,
             oldest_waiting_seconds=waits,
-            sentence=(self._parts.fence if self.is_on else "") or self.fault or self._failure,
+            sentence=(self._parts.ownership.fence if self.is_on else "")
+            or self.fault
+            or self._failure,
         )
 
     @property

@@ -7,7 +7,6 @@ waiting. While the store itself is away nobody has a turn: `may_work` says so.
 import heapq
 import itertools
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 
@@ -16,24 +15,14 @@ import trio
 from segments import SegmentsError
 from segments.store.object_store import TierError
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.pauses import FIRST_PAUSE, LONGEST_PAUSE, next_pause, shortened
 from streamd.broker.tier.stream_tier import TieredStream
 from streamd.net.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4  # streams
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds
 UPLOADING = "uploading to the tier"
-
-
-def next_pause(pause: float) -> float:
-    """Seconds to wait after another failure; 0 before the first."""
-    return min(2 * pause, LONGEST_PAUSE) if pause else FIRST_PAUSE
-
-
-def shortened(pause: float) -> float:
-    """A pause of which a part is left to chance, so that not all come back at once."""
-    return pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
 
 
 class Uploader:

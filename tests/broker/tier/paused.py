@@ -188,7 +188,7 @@ async def _beside(old: Harness, new: Harness, pause: Pause, store: FakeStore) ->
     await passes(3)
     pause.goes_on.set()
     await passes(75)
-    assert tier_of(old).state is TierState.FENCED
+    assert tier_of(old).ownership.state is TierState.FENCED
     counting = _counting(store)
     for name in new.host.names():
         async with new.host.find(name).opened() as log:

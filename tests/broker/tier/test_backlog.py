@@ -80,7 +80,7 @@ async def test_the_state_and_the_log_say_it_and_when_it_is_over(
             status = await mine.status()
             assert status.state is TierState.BEHIND
             assert "nothing was stored for 1" in status.sentence
-            assert mine.may_write
+            assert mine.ownership.may_write
             await passes(3_000)
             assert await publishers.are_stored(store)
             assert (await mine.status()).state is TierState.OK

@@ -228,12 +228,12 @@ class TestEpochs:
         store = FakeStore()
         async with tiered(tmp_path, store) as server:
             await passes(1)
-            name = tier_of(server).identity.name
+            name = tier_of(server).ownership.identity.name
         wanted = Cluster(revision=9, epoch=70, writer=name, start="x")
         store.replace(CLUSTER, encode_cluster(wanted), store.objects[CLUSTER].etag)
         async with tiered(tmp_path, store) as server:
             await passes(1)
-            assert tier_of(server).identity.epoch == 71
+            assert tier_of(server).ownership.identity.epoch == 71
             peer = await server.peer()
             await peer.create("s")
             await peer.declare("s")

@@ -49,7 +49,7 @@ async def _work(server: Harness, peer: Peer) -> None:
     await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
     await server.host.expire()
     await passes(2)
-    if tier_of(server).state is TierState.OK:
+    if tier_of(server).ownership.state is TierState.OK:
         await peer.code(c.Delete, "s")
     await passes(2)
 
@@ -94,7 +94,7 @@ async def _overtaken_at(number: int, folder: Path, *, is_after: bool) -> None:
         await passes(100)
         if not taken:
             return
-        assert tier_of(server).state is TierState.FENCED, number
+        assert tier_of(server).ownership.state is TierState.FENCED, number
         left = [m for m in manifests(store) if m.writer == B.name]
         assert [encode_manifest(one) for one in left if not one.is_deleted] == taken[:-1], number
         for manifest in left:

@@ -163,7 +163,7 @@ class TestDeletion:
             await passes(5)
             host = server.host
             names = {name: host.folder(name) for name in host.names()}
-            assert await tier_of(server).will_delete(names, host.name) is not None
+            assert await tier_of(server).removals.will_delete(names, host.name) is not None
         before = of_streams(store)
         async with tiered(tmp_path, store) as server:
             await passes(10)
@@ -180,7 +180,7 @@ class TestOrphans:
             await publish(await a_stream(server), 0, 30)
             await passes(5)
             tier = tier_of(server)
-            assert tier.identity.epoch == 2
+            assert tier.ownership.identity.epoch == 2
             whole = set(store.objects)
             stream = manifest_of(store, "s").stream
             now_ms = tier.now_ms()

@@ -184,7 +184,7 @@ async def test_another_server_has_the_tier(tmp_path: Path) -> None:
     async with tiered(tmp_path, store) as server:
         with pytest.raises(Refused, match="cannot be done: another server"):
             await server.host.find("s").ready()
-        assert tier_of(server).state is TierState.FENCED
+        assert tier_of(server).ownership.state is TierState.FENCED
     assert not copy.exists()
 
 

@@ -48,7 +48,7 @@ async def test_at_most_four_requests_of_uploads_at_once_and_each_stream_has_its_
             most = 0
             for _ in range(400):
                 await passes(0.5)
-                most = max(most, len(tier_of(server)._uploader.streams))
+                most = max(most, len(tier_of(server).uploader.streams))
             assert most == 4
             for name in "abcdefgh":
                 has_all(store, name, 3 * SEGMENT)

@@ -56,7 +56,7 @@ async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) 
         async with tiered(tmp_path / "new", store, restore=True):
             await passes(5)
         await _goes_on(peer)
-        assert tier_of(old).state is TierState.FENCED
+        assert tier_of(old).ownership.state is TierState.FENCED
         log = old.host.find("s").log
         assert all(segment.cold is None for segment in log.segments)
         assert not any(segment.stored for segment in log.segments)
@@ -110,12 +110,12 @@ async def test_what_it_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
         await passes(5)
         async with tiered(tmp_path / "new", store, restore=True) as new:
             await passes(5)
-            check = tier_of(old).check
+            check = tier_of(old).ownership.check
 
             async def has_asked() -> None:
-                monkeypatch.setattr(tier_of(old), "check", check)
+                monkeypatch.setattr(tier_of(old).ownership, "check", check)
 
-            monkeypatch.setattr(tier_of(old), "check", has_asked)
+            monkeypatch.setattr(tier_of(old).ownership, "check", has_asked)
             await _goes_on(late)
             assert manifests(store)
             await tier_of(new).collect(dry_run=False)
@@ -191,14 +191,14 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
             await passes(5)
             line.is_cut = False
             await passes(100)
-            assert tier_of(old).state is TierState.FENCED
+            assert tier_of(old).ownership.state is TierState.FENCED
             mine = bodies(0, end)
             assert await _all_bodies(old, "s") == mine
             assert await _all_bodies(new, "s") == mine[:stored] + theirs
         before = dict(store.objects)
     async with tiered(tmp_path / "old", store) as old:
         await passes(100)
-        assert tier_of(old).state is TierState.FENCED
+        assert tier_of(old).ownership.state is TierState.FENCED
         assert await _all_bodies(old, "s") == mine
     assert store.objects == before
     async with tiered(tmp_path / "third", store, restore=True) as third:

@@ -188,7 +188,7 @@ async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str
         await publish(await a_stream(server), 0, 30)
         await passes(1_200)
         has_all(store, "s", 5 * SEGMENT)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
 
 
 async def test_a_store_that_is_away_for_hours(
@@ -228,7 +228,7 @@ async def test_a_store_that_goes_away_later(
         store.fail(times=-1)
         await publish(peer, 10 * A_FRAME, 20)
         await passes(3_700)
-        assert tier_of(server).state is TierState.AWAY
+        assert tier_of(server).ownership.state is TierState.AWAY
         assert len([m for m in caplog.messages if "tier" in m]) <= 2
         store.heal()
         await passes(60)
@@ -280,7 +280,7 @@ async def test_a_store_that_cannot_compare_and_set(
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 30)
         await passes(600)
-        assert tier_of(server).state is TierState.NO_COMPARE_AND_SET
+        assert tier_of(server).ownership.state is TierState.NO_COMPARE_AND_SET
         assert len([m for m in caplog.messages if "compare-and-set" in m]) == 1
         assert not manifests(store)
 
@@ -398,7 +398,7 @@ class TestFenced:
             take_over(store)
             after = dict(store.objects)
             await passes(70)
-            assert tier_of(server).state is TierState.FENCED
+            assert tier_of(server).ownership.state is TierState.FENCED
             await peer.publish([b"late"], 1_000)
             refused = await peer.expect(c.PublishError)
             assert {fault.code for fault in refused.faults} == {ResponseCode.STREAM_NOT_AVAILABLE}

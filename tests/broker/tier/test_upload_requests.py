@@ -312,7 +312,7 @@ async def test_a_fenced_server(tmp_path: Path) -> None:
         take_over(store)
         says = await reason(server)  # everything was stored, by somebody who has lost the tier
         assert says.startswith("another server, epoch ")
-        assert tier_of(server).state is TierState.FENCED
+        assert tier_of(server).ownership.state is TierState.FENCED
         assert await reason(server, "s") == says
         assert is_left_alone(server)
 
@@ -341,7 +341,7 @@ async def test_it_is_fenced_meanwhile(tmp_path: Path, name: str) -> None:
 async def test_a_store_that_cannot_compare_and_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamd.broker.tier.tier.probe", lambda _store: "it cannot")
+    monkeypatch.setattr("streamd.broker.tier.ownership.probe", lambda _store: "it cannot")
     async with tiered(tmp_path, FakeStore()) as server:
         with pytest.raises(TierError, match="it cannot; nothing is uploaded"):
             await upload(server)
@@ -396,7 +396,7 @@ async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
         await publish(await a_stream(server), 0, 3)
         await passes(5)
         store.fail(times=-1)
-        tier_of(server)._look.set()
+        tier_of(server).ownership._look.set()
         await passes(5)
         with trio.move_on_after(30) as limit:
             await upload(server, seconds=3_600)
@@ -404,7 +404,7 @@ async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
         assert is_left_alone(server)
         store.heal()
         await passes(300)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
         assert not manifests(store)
         async with server.host.find("s").opened() as log:
             assert len(log.segments) == 1

@@ -9,8 +9,8 @@ import trio
 from segments.store.cluster import decode_cluster
 from segments.store.object_names import CLUSTER
 from streamd.broker.tier.identity import IDENTITY_FILE
+from streamd.broker.tier.ownership import BEGIN_FILE
 from streamd.broker.tier.reports import TierState
-from streamd.broker.tier.tier import BEGIN_FILE
 from streamd.server import StartError
 from tests.broker.tier.support import (
     A_FRAME,
@@ -67,9 +67,12 @@ async def test_an_empty_store_is_waited_on_and_never_taken(
         await peer.declare("s", reference="p")
         end = await publish(peer, _END, 20)  # publishing goes on
         await passes(300)
-        assert tier_of(server).state is TierState.AWAY
-        assert f"is empty, expected the tier {tier} of this server" in tier_of(server).sentence
-        assert str(tmp_path / BEGIN_FILE) in tier_of(server).sentence
+        assert tier_of(server).ownership.state is TierState.AWAY
+        assert (
+            f"is empty, expected the tier {tier} of this server"
+            in tier_of(server).ownership.sentence
+        )
+        assert str(tmp_path / BEGIN_FILE) in tier_of(server).ownership.sentence
         assert caplog.text.count("expected the tier") == 1
         assert not store.objects
         log = server.host.find("s").log
@@ -77,7 +80,7 @@ async def test_an_empty_store_is_waited_on_and_never_taken(
         store.objects = dict(right)
         assert await reader.bodies(end) == bodies(0, end)
         await passes(90)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
         assert manifest_of(store, "s").next_offset > _END
 
 
@@ -96,7 +99,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
     (tmp_path / BEGIN_FILE).touch()
     async with tiered(tmp_path, store) as server:
         await passes(60)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
         assert not (tmp_path / BEGIN_FILE).exists()
         tier = decode_cluster(store.objects[CLUSTER].content).tier
         assert tier != decode_cluster(old[CLUSTER].content).tier
@@ -110,7 +113,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
         assert limit.cancelled_caught
         store.objects = dict(old)
         await passes(90)
-        assert "is another one" in tier_of(server).sentence
+        assert "is another one" in tier_of(server).ownership.sentence
         assert store.objects == old
 
 
@@ -121,14 +124,14 @@ async def test_another_tier_fences_nobody(tmp_path: Path) -> None:
     store.objects = dict(another)
     async with tiered(tmp_path / "a", store) as server:
         await passes(100)
-        assert "is another one" in tier_of(server).sentence
+        assert "is another one" in tier_of(server).ownership.sentence
         store.objects = dict(right)
         await passes(90)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
         await _reads_all(server)
         store.objects = dict(another)
         await passes(100)
-        assert tier_of(server).state is TierState.AWAY
+        assert tier_of(server).ownership.state is TierState.AWAY
         store.objects = dict(right)
         assert store.objects == right
         assert other.objects == another
@@ -144,11 +147,11 @@ async def test_a_data_folder_of_an_earlier_version(tmp_path: Path) -> None:
     right, store.objects = store.objects, {}
     async with tiered(tmp_path, store) as server:
         await passes(100)
-        assert "is empty, expected the tier unknown" in tier_of(server).sentence
+        assert "is empty, expected the tier unknown" in tier_of(server).ownership.sentence
         assert not store.objects
         store.objects = right
         await passes(90)
-        assert tier_of(server).state is TierState.OK
+        assert tier_of(server).ownership.state is TierState.OK
         await _reads_all(server)
     assert json.loads(path.read_text())["tier"] == known["tier"]
 
@@ -160,7 +163,7 @@ async def test_a_new_server_does_not_begin_among_streams_of_others(tmp_path: Pat
     before = dict(store.objects)
     async with tiered(tmp_path / "b", store) as server:
         await passes(100)
-        assert "and has streams: not all of it is there" in tier_of(server).sentence
+        assert "and has streams: not all of it is there" in tier_of(server).ownership.sentence
         assert store.objects == before
 
 
@@ -215,7 +218,7 @@ async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None
             store.is_another({})
 
     async with tiered(tmp_path, store) as server:
-        await tier_of(server).taken()
+        await tier_of(server).ownership.taken()
         store.before = changes
         peer = await server.peer()
         await peer.create("s", stream_max_segment_size_bytes="2000")

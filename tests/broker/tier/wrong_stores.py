@@ -264,7 +264,7 @@ class Run:
                 nursery.cancel_scope.cancel()
             for one in (reader, *followers):
                 one.check(self._end, is_all=one is reader and not wrong.loses, loses=wrong.loses)
-        assert tier_of(server).state is TierState.OK, tier_of(server).sentence
+        assert tier_of(server).ownership.state is TierState.OK, tier_of(server).ownership.sentence
         self._check_disk(server, wrong)
         await self._check_all(server)
         return server

@@ -1,0 +1,260 @@
+"""Whose the tier is: this server's, as far as the store has said.
+
+Theory of operation. The server starts whether the store answers or not. A task takes the tier when
+the store does: it opens the store, tries whether it can compare-and-set, and claims it (claims.py);
+until then nothing is written. From then on it looks now and then whether the tier is still ours,
+and at once when a request has failed:
+
+    state                leaves it
+    AWAY                 the right store answers: OK, FENCED, NO_COMPARE_AND_SET
+    OK                   a look fails, or the store is not the right one: AWAY; another server is
+                         named: FENCED
+    NO_COMPARE_AND_SET   the store can, when it is tried again after a while
+    FENCED               never: another server has it
+"""
+
+import logging
+from contextlib import suppress
+from functools import partial
+from pathlib import PurePath
+from typing import Protocol
+
+import trio
+
+from segments import StorageError
+from segments.disk import Disk
+from segments.store import stores
+from segments.store.object_store import TierError
+from segments.store.stores import probe
+from streamd.broker import threads
+from streamd.broker.tier import claims
+from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
+from streamd.broker.tier.identity import Identity, keep_epoch
+from streamd.broker.tier.pauses import next_pause, shortened
+from streamd.broker.tier.reports import TierState
+from streamd.broker.tier.requests import CountedStore, ask
+from streamd.config import Config
+
+logger = logging.getLogger(__name__)
+
+_BUSY_SECONDS, _IDLE_SECONDS = 10.0, 60.0  # between two looks at whose the tier is
+_UNFIT_SECONDS = 600.0  # until a store that cannot compare-and-set is tried again
+BEGIN_FILE = "begin-tier"  # of the data folder: a tier is begun where there is none, see claims.py
+
+
+class OwnershipUse(Protocol):
+    """Hears of the store, and of whose the tier is."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is uploaded: look more often."""
+
+    def store_opened(self, store: CountedStore) -> None:
+        """The store can be asked."""
+
+    def store_is_wrong(self) -> None:
+        """It is another one: what was written last may be there."""
+
+    def ownership_changed(self) -> None:
+        """The state may be another one."""
+
+
+class Ownership:
+    """Takes the tier, and knows whose it is.
+
+    Args:
+        config: settings of the server.
+        identity: who it is.
+        disk: where the data folder is.
+        use: hears of what changes.
+
+    Attributes:
+        identity: see above; its epoch is higher once the store has seen that one.
+        state: see the table above.
+        sentence: what is wrong and what to do; empty when nothing is.
+        fence: why nothing may be written any more; empty while this server has the tier.
+    """
+
+    def __init__(self, config: Config, identity: Identity, disk: Disk, use: OwnershipUse) -> None:
+        self.identity = identity
+        self.state, self.sentence = TierState.AWAY, ""
+        self.fence = ""
+        self._use = use
+        self._data, self._disk = config.data, disk
+        self._begins = str(PurePath(config.data, BEGIN_FILE))
+        self._open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
+        self._store: CountedStore | None = None
+        self._held: Held | None = None
+        self._is_fit = False
+        self._look = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @property
+    def store(self) -> CountedStore:
+        """The store, once it could be opened.
+
+        Raises:
+            TierError: it could not yet.
+        """
+        if self._store is None:
+            raise TierError(self.sentence or "the tier was not reached yet")
+        return self._store
+
+    @property
+    def counted(self) -> CountedStore | None:
+        """The store, with what has gone to it and come from it; None before it could be opened."""
+        return self._store
+
+    @property
+    def may_write(self) -> bool:
+        """This server has the tier, as far as is known."""
+        return self.state is TierState.OK and self._held is not None
+
+    @property
+    def since(self) -> int:
+        """Manifests of earlier epochs do not count: they are of an earlier tier, or server."""
+        return 0 if self._held is None else self._held.cluster.since
+
+    @property
+    def is_able(self) -> bool:
+        """It has the tier, or may have it before long."""
+        return self.state not in (TierState.FENCED, TierState.NO_COMPARE_AND_SET)
+
+    async def taken(self) -> None:
+        """Return when this server has the tier."""
+        while not self.may_write:
+            await self._changed.park()
+
+    async def check(self) -> None:
+        """Ask the store whose the tier is, after something that another one may have done.
+
+        Raises:
+            TierError: the store did not answer, or is not the right one.
+        """
+        if not self.fence and self._held is not None:
+            try:
+                await self._check()
+            except TierError as error:
+                self._lost_sight(error)
+                self._look.set()
+                raise
+
+    async def check_ownership(self) -> None:
+        """A manifest is another's: ask the store whose the tier is."""
+        with suppress(TierError):  # then it is looked at later
+            await self.check()
+
+    async def confirmed(self) -> None:
+        """Return when the store has said that the tier is this server's, or another's."""
+        pause = 0.0
+        while True:
+            with suppress(TierError):
+                return await self.check()
+            pause = next_pause(pause)
+            await trio.sleep(shortened(pause))
+
+    def look_again(self, _error: TierError) -> None:
+        """A stream's request has failed: is it the store, or that stream alone?"""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Take the tier, and look whether it is still ours."""
+        pause = 0.0
+        while not self.fence:
+            try:
+                await self._look_once()
+                pause = 0.0
+            except TierError as error:
+                self._lost_sight(error)
+                pause = next_pause(pause)
+            seconds = shortened(pause) if pause else self._seconds_to_look()
+            self._look = trio.Event()
+            with trio.move_on_after(seconds):
+                await self._look.wait()
+                if pause:
+                    await trio.sleep(shortened(pause))
+
+    def _seconds_to_look(self) -> float:
+        if self.state is TierState.NO_COMPARE_AND_SET:
+            return _UNFIT_SECONDS
+        return _BUSY_SECONDS if self._use.is_busy else _IDLE_SECONDS
+
+    async def _look_once(self) -> None:
+        if self._store is None:
+            self._store = CountedStore(await ask(self._open_store))
+            self._use.store_opened(self._store)
+        if self._held is not None:
+            await self._check()
+            return
+        try:
+            found = await ask(claims.examine, self._store, self.identity, self._begins)
+            if not self._is_fit:  # only now: nothing is written into another store
+                told = await ask(probe, self._store)
+                if told:
+                    sentence = f"{told}; nothing is uploaded"
+                    self._set_state(TierState.NO_COMPARE_AND_SET, sentence)
+                    return
+                self._is_fit = True
+            await self._take(await ask(claims.take, self._store, self.identity, found))
+        except FencedError as error:
+            self.give_up(error)
+
+    async def _take(self, held: Held) -> None:
+        """The tier is this server's from now on."""
+        cluster = held.cluster
+        epoch, revision = cluster.epoch, cluster.revision
+        await self._keep(
+            self.identity._replace(epoch=epoch, tier=cluster.tier, claimed=epoch, revision=revision)
+        )
+        await threads.in_thread(self._disk.remove, self._begins)
+        self._held = held
+        self._set_state(TierState.OK, "")
+
+    async def _keep(self, wanted: Identity) -> None:
+        """Write down who this server is, and what it knows of its tier."""
+        if wanted != self.identity:
+            await threads.in_thread(keep_epoch, self._data, wanted, self._disk)
+            self.identity = wanted
+
+    async def note_revision(self, held: Held) -> None:
+        """The store has a newer copy of the catalog."""
+        with suppress(StorageError):  # the next time, then
+            await self._keep(self.identity._replace(revision=held.cluster.revision))
+
+    async def _check(self) -> None:
+        try:
+            self._held = await ask(claims.check, self.store, self.identity, self._held)
+        except FencedError as error:
+            self.give_up(error)
+            return
+        self._set_state(TierState.OK, "")
+
+    def give_up(self, error: FencedError) -> None:
+        """Another server has the tier: nothing is written any more."""
+        epoch = error.cluster.epoch
+        self.fence = (
+            f"another server, epoch {epoch}, has taken over the tier; this one, epoch "
+            f"{self.identity.epoch}, takes no more messages for streams in it: read what is on its "
+            "disk alone, then stop it"
+        )
+        self._set_state(TierState.FENCED, self.fence)
+
+    def _lost_sight(self, error: TierError) -> None:
+        if isinstance(error, WrongStoreError):
+            self._use.store_is_wrong()
+        self._set_state(TierState.AWAY, str(error))
+
+    def _set_state(self, state: TierState, sentence: str) -> None:
+        if self.state is TierState.FENCED:
+            return  # an answer from before that was late
+        before, self.state = self.state, state
+        has_news = state is not before or sentence != self.sentence
+        self.sentence = sentence
+        if state is TierState.OK:
+            if before is not TierState.OK:
+                logger.info("the tier %s is used, epoch %s", self._store, self.identity.epoch)
+        elif has_news:
+            level = logging.ERROR if state is TierState.FENCED else logging.WARNING
+            logger.log(level, "tier: %s", sentence)
+        self._use.ownership_changed()
+        self._changed.unpark_all()
