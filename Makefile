@@ -31,7 +31,7 @@ help:
 	@echo "make format     format the code with ruff"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make screenshots  pictures of the console, in docs/images; needs Chromium"
-	@echo "make dist       build wheel and sdist in dist/, and try them out; the steps of the Containerfile, too"
+	@echo "make dist       build wheels of server and client and an sdist in dist/, and try them out; the steps of the Containerfile, too"
 	@echo "make bench      measure the server on this machine"
 	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
 	@echo "make clean      remove the virtual environment and caches"
@@ -138,6 +138,7 @@ screenshots: $(VENV)/.test
 dist: $(VENV)/.dist
 	rm -rf dist build
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python wheels.py dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.distribution dist
 	$(BIN)/python -m tests.containerfile

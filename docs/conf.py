@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from streamd import __version__
+from streamd.version import __version__
 
 project = "streamd"
 author = "streamd contributors"

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Message, Properties, connect
+from streamd import Message, Properties, connect
 
 
 async def main() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Message, ReceivedMessage, connect
+from streamd import Message, ReceivedMessage, connect
 
 
 def carrier(message: Message | ReceivedMessage) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Client, connect
+from streamd import Client, connect
 
 ORDERS = [b"tea", b"milk", b"sugar"]
 

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Message, connect
+from streamd import Message, connect
 
 ORDERS = [("EU", 90), ("EU", 5), ("US", 70), (None, 80)]
 DERIVED = {"stream-filter-property": "region", "stream-filter-derive": "true"}

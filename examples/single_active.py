@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Client, connect
+from streamd import Client, connect
 
 
 async def work(client: Client, worker: str, enough: int, is_there: asyncio.Event) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from clients import Client, Message, ReceivedMessage, connect
+from streamd import Client, Message, ReceivedMessage, connect
 
 
 def customer(message: Message | ReceivedMessage) -> str:

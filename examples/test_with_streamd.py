@@ -10,7 +10,7 @@ import asyncio
 import pika
 import trio
 
-from clients import connect
+from streamd import connect
 from streamd.testing import StreamdServer
 
 

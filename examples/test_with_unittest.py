@@ -9,7 +9,7 @@ import unittest
 from contextlib import ExitStack
 from pathlib import Path
 
-from clients import connect
+from streamd import connect
 from streamd.testing import StreamdServer, run_server
 
 

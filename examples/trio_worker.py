@@ -7,7 +7,7 @@ import sys
 
 import trio
 
-from clients import Message, connect
+from streamd import Message, connect
 
 
 async def main() -> None:

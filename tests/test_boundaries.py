@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from wheels import CLIENT
+
 ROOT = Path(__file__).parent.parent
 EVENT_LOOPS = ("trio", "anyio", "asyncio")
 SOCKETS = ("socket", "ssl", "selectors")
@@ -20,7 +22,7 @@ SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "segments.spark")
 # Every file of the product is in one of these layers; it may import what is below, and its own.
 # A folder stands for all of its files but those of a layer that names a folder inside it.
 LAYERS = (
-    ("segments", "streamd/config.py", "streamd/__init__.py"),
+    ("segments", "streamd/config.py", "streamd/version.py"),
     ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
     ("streamd/net",),
     ("streamd/broker",),
@@ -32,6 +34,7 @@ LAYERS = (
     ("streamd/console",),
     ("streamd/server.py", "streamd/service_manager.py"),
     ("clients",),  # imports of the server only its wire, see below
+    ("streamd/__init__.py",),  # has the names of the client library
     ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py", "streamd/testing.py"),
 )
 # Rooms on one floor that know nothing of each other.
@@ -59,7 +62,6 @@ RULES = (
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),
 )
-ONLY_THE_WIRE = "streamd.wire.stream"
 
 
 class Import(NamedTuple):
@@ -246,15 +248,17 @@ def test_only_one_file_needs_the_extra_of_the_tier() -> None:
     assert users == {"segments/store/remote_store.py"}
 
 
-def test_the_client_library_shares_only_the_wire_with_the_server() -> None:
-    of_the_server = [item for item in imports("clients") if within(item.module, "streamd")]
-    assert of_the_server, "or this test looks at the wrong place"
-    assert [item for item in of_the_server if not within(item.module, ONLY_THE_WIRE)] == []
+def test_the_wheel_of_the_client_has_all_that_it_imports() -> None:
+    """Of the server that is the wire of the stream protocol."""
+    found = [(file, target) for file, target, _ in edges() if file.startswith(CLIENT)]
+    assert found, "or this test looks at the wrong place"
+    assert [pair for pair in found if not pair[1].startswith(CLIENT)] == []
 
 
 def test_only_the_command_line_uses_the_client_library() -> None:
     users = {item.file for item in imports("streamd") if within(item.module, "clients")}
     assert users, "or this test looks at the wrong place"
+    users -= {"streamd/__init__.py"}  # for who imports it from there
     assert {file for file in users if not file.startswith("streamd/cli/")} == set()
 
 
@@ -297,7 +301,7 @@ def test_what_commands_start_without(words: str, unused: str) -> None:
 
 
 def test_the_server_starts_without_the_client_library() -> None:
-    check = "import sys, streamd.server; sys.exit('clients' in sys.modules)"
+    check = "import sys; from streamd import server; sys.exit('clients' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import trio
 
-from streamd import __version__
 from streamd.cli.common import count, load_to_stay, log
 from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
@@ -34,6 +33,7 @@ from streamd.config import (
 )
 from streamd.server import Server, StartError, serve as serve_streams
 from streamd.service_manager import ServiceManager
+from streamd.version import __version__
 
 logger = logging.getLogger("streamd")
 

@@ -8,9 +8,9 @@ from segments.format_constants import (
     FILTER_INDEX_VERSION,
     KEY_TABLE_VERSION,
 )
-from streamd import __version__
 from streamd.broker.catalog.schema import VERSION as CATALOG_VERSION
 from streamd.connections.stream.login import COMPATIBLE_VERSION
+from streamd.version import __version__
 
 
 def versions() -> str:

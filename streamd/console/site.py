@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd import __version__
 from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.errors import Refused
@@ -23,6 +22,7 @@ from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
 from streamd.console.sessions import Session, Sessions
 from streamd.http_api.caller import Caller, caller_of
 from streamd.http_api.service import Service
+from streamd.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd import __version__
 from streamd.http_api.description import Operation, Schema, described, operation_of
 from streamd.http_api.messages import json_answer
 from streamd.http_api.schemas import ANYTHING, NUMBER, SCHEMAS, TEXT, about, ref, some
+from streamd.version import __version__
 
 PATH = "/api/openapi.json"
 _LOGIN = "login"

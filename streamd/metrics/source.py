@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from streamd import __version__
 from streamd.broker import threads
 from streamd.broker.broker import Broker
 from streamd.connections.registry import AMQP091, STREAM_PROTOCOL, ConnectionRegistry
+from streamd.version import __version__
 
 PROTOCOLS = (STREAM_PROTOCOL, AMQP091)
 MAX_NAMES = 20_000  # of consumers in an answer; others count for their streams alone

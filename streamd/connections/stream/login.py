@@ -7,7 +7,6 @@ import platform
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from streamd import __version__
 from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
@@ -19,6 +18,7 @@ from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
+from streamd.version import __version__
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
