@@ -15,7 +15,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias, Union
 
 import mmh3
@@ -32,6 +33,7 @@ UNFILTERED = b""  # the key of "some message has no filter value"
 MAX_POSTINGS = 4 << 20
 MAX_KEYS = 100_000
 _MAX_LOOKUPS = 64  # of keys at once, where a filter has several clauses; some 50 µs
+_POSTINGS_AT_ONCE = 32 << 10
 _FIELDS = struct.Struct(">QQIIIIII")  # see layout.FILTER_INDEX
 _CRC = struct.Struct(">I")
 _CRC_AT = FILE_HEADER_SIZE + _FIELDS.size
@@ -110,6 +112,10 @@ class FilterIndex:
             best = _first_gap(self.postings.get(mark, ()), ordinal, best)
         return best
 
+    def holding(self, key: bytes, chunks: range) -> Iterable[int]:
+        """Ordinals of those of some chunks that hold a key."""
+        return _within(self.postings.get(key, ()), chunks)
+
     def extend(self, later: "FilterIndex") -> None:
         """Add all chunks of an index that goes on where this one ends."""
         base = len(self.positions)
@@ -186,7 +192,7 @@ class FilterFile:
         shape: of the segment.
 
     Attributes:
-        positions, chunk_ids, bare: as of a FilterIndex.
+        positions, chunk_ids, bare, uncertain: as of a FilterIndex.
         num_bytes: that it takes.
 
     Raises:
@@ -216,27 +222,32 @@ class FilterFile:
             columns.append(_numbers(view[: count * width], kind))
             view = view[count * width :]
         self.chunk_ids, self._prints, self.positions = columns[:3]
-        self._starts, self._ordinals, self.bare, self._uncertain = columns[3:]
+        self._starts, self._ordinals, self.bare, self.uncertain = columns[3:]
 
     def next_match(self, keys: Iterable[bytes], ordinal: int, mark: bytes | None = None) -> int:
         """See FilterIndex."""
-        best = _first(self._uncertain, ordinal, len(self.positions))
-        prints, starts = self._prints, self._starts
+        best = _first(self.uncertain, ordinal, len(self.positions))
         for key in keys:
-            wanted = fingerprint(key)
-            at = bisect_left(prints, wanted)
-            while at < len(prints) and prints[at] == wanted:
-                found = bisect_left(self._ordinals, ordinal, starts[at], starts[at + 1])
-                if found < starts[at + 1]:
+            for start, stop in self._ends(key):
+                found = bisect_left(self._ordinals, ordinal, start, stop)
+                if found < stop:
                     best = min(best, self._ordinals[found])
-                at += 1
         if mark is not None:
-            wanted = fingerprint(mark)
-            at = bisect_left(prints, wanted)
-            has_it = at < len(prints) and prints[at] == wanted
-            ends = (starts[at], starts[at + 1]) if has_it else (0, 0)
-            best = _first_gap(self._ordinals, ordinal, best, *ends)
+            best = _first_gap(self._ordinals, ordinal, best, *next(self._ends(mark), (0, 0)))
         return best
+
+    def holding(self, key: bytes, chunks: range) -> Iterable[int]:
+        """See FilterIndex."""
+        ordinals = self._ordinals
+        return chain.from_iterable(_within(ordinals, chunks, *ends) for ends in self._ends(key))
+
+    def _ends(self, key: bytes) -> Iterator[tuple[int, int]]:
+        """Between which places the ordinals of a key stand; several keys may have its print."""
+        prints, wanted = self._prints, fingerprint(key)
+        at = bisect_left(prints, wanted)
+        while at < len(prints) and prints[at] == wanted:
+            yield self._starts[at], self._starts[at + 1]
+            at += 1
 
 
 Index: TypeAlias = Union[FilterIndex, FilterFile]  # noqa: UP007 - one name for both
@@ -249,13 +260,31 @@ def next_match(index: Index, matcher: ChunkMatcher, ordinal: int) -> int:
     return next_of_all(index, matcher.clauses, ordinal)
 
 
-def first_match(index: Index, matcher: ChunkMatcher, ordinal: int) -> int:
-    """The same, however long it takes to find."""
-    while (target := next_match(index, matcher, ordinal)) != ordinal:
-        if matcher.is_simple or target == len(index.positions):
-            return target
-        ordinal = target
-    return ordinal
+def matching(index: Index, matcher: ChunkMatcher, chunks: range) -> list[int]:
+    """Those of some chunks that may match, in order.
+
+    It takes as long as those chunks have postings of what is asked for, whatever follows them.
+
+    Args:
+        index: of the segment.
+        matcher: what is asked for.
+        chunks: see `chunks_at_once`.
+    """
+    found = set(chunks)
+    for clause in matcher.clauses:
+        may = set(_within(index.uncertain, chunks))
+        for key in clause.keys:
+            may.update(index.holding(key, chunks))
+        if clause.mark is not None:
+            may.update(found.difference(index.holding(clause.mark, chunks)))
+        found &= may
+    return sorted(found)
+
+
+def chunks_at_once(matchers: Iterable[ChunkMatcher]) -> int:
+    """How many chunks `matching` takes at most a millisecond or two for."""
+    keys = sum(len(clause.keys) + 1 for matcher in matchers for clause in matcher.clauses)
+    return max(1, _POSTINGS_AT_ONCE // (keys + 1))
 
 
 def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:
@@ -287,6 +316,13 @@ def fingerprint(key: bytes) -> int:
     if not key:
         return _UNFILTERED_PRINT
     return mmh3.hash64(key, seed=0, x64arch=True, signed=False)[0] or 1
+
+
+def _within(ordinals: Numbers, chunks: range, start: int = 0, stop: int | None = None) -> Numbers:
+    """Those of ordinals, sorted between `start` and `stop`, that are among some chunks."""
+    stop = len(ordinals) if stop is None else stop
+    start = bisect_left(ordinals, chunks.start, start, stop)
+    return ordinals[start : bisect_left(ordinals, chunks.stop, start, stop)]
 
 
 def _first(ordinals: Numbers, ordinal: int, otherwise: int) -> int:

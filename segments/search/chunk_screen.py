@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from segments.bloom import ChunkMatcher
-from segments.filter_index import Index, first_match
+from segments.filter_index import Index, chunks_at_once, matching
 from segments.format_constants import MMH3_SCHEME
 from segments.keys.forms import KEYS, TEXT, forms_of_key
 from segments.pushed_down import matcher_of
@@ -53,17 +53,17 @@ class ChunkTest:
     def _add(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
         self.matchers.append(ChunkMatcher(values, match_unfiltered=match_unfiltered))
 
+    @property
+    def num_at_once(self) -> int:
+        """How many chunks `choose` may be asked about in one go."""
+        return chunks_at_once(self.matchers)
+
     def choose(self, filters: Index, ordinals: Sequence[int]) -> Sequence[int]:
         """Those of some chunks, by number and in order, that may match."""
         for matcher in self.matchers:
-            chosen = []
-            following = -1  # the next chunk that may match
-            for ordinal in ordinals:
-                if following < ordinal:
-                    following = first_match(filters, matcher, ordinal)
-                if following == ordinal:
-                    chosen.append(ordinal)
-            ordinals = chosen
+            if ordinals:
+                may = set(matching(filters, matcher, range(ordinals[0], ordinals[-1] + 1)))
+                ordinals = [ordinal for ordinal in ordinals if ordinal in may]
         return ordinals
 
     def matches(self, scheme: int, size: int, filter_bytes: bytes) -> bool:

@@ -29,7 +29,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from segments import codec, compression
@@ -509,15 +509,18 @@ class Search:
     def _blocks(
         self, first: int, last: int, index: KeyIndex | None, held: dict[int, int] | None
     ) -> Sequence[Sequence[int]]:
-        """Numbers of chunks that may hold a key, in pieces."""
-        end = first
+        """Numbers of chunks that may hold a key, in pieces that `_choose` can be asked about."""
+        end, width = first, self._chunk_test.num_at_once
+        size = min(_BLOCK, width)
         blocks: list[Sequence[int]] = []
         if index is not None and held is not None:
             end = min(last, index.num_chunks)
             self.looked_at.chunks_skipped_by_keys += end - first - len(held)
-            found = sorted(held)
-            blocks += [found[at : at + _BLOCK] for at in range(0, len(found), _BLOCK)] or [()]
-        blocks += [range(at, min(last, at + _BLOCK)) for at in range(end, last, _BLOCK)]
+            for _, near in groupby(sorted(held), key=lambda ordinal: ordinal // width):
+                found = list(near)
+                blocks += [found[at : at + size] for at in range(0, len(found), size)]
+            blocks = blocks or [()]
+        blocks += [range(at, min(last, at + size)) for at in range(end, last, size)]
         return blocks
 
     def _may_hold(self, span: range, held: dict[int, int] | None) -> bool:

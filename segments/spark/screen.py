@@ -13,7 +13,7 @@ import numpy as np
 from segments import bloom, codec
 from segments.bloom import ChunkMatcher
 from segments.codec import CHECKED_HEADER_SIZE, CHUNK_HEADER_SIZE
-from segments.filter_index import FilterFile, first_match
+from segments.filter_index import FilterFile, matching
 from segments.format_constants import MMH3_SCHEME
 from segments.spark import headers as columns
 from segments.spark.files import SegmentFile, SegmentGone, Window
@@ -33,10 +33,7 @@ def by_index(index: FilterFile) -> Screen:
 
     def screen(rows: Numbers, matcher: ChunkMatcher) -> Mask:
         found = np.zeros(len(index.positions), np.bool_)
-        ordinal = first_match(index, matcher, 0)
-        while ordinal < len(found):
-            found[ordinal] = True
-            ordinal = first_match(index, matcher, ordinal + 1)
+        found[matching(index, matcher, range(len(found)))] = True
         some: Mask = found[rows]
         return some
 

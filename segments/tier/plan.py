@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from segments.bloom import ChunkMatcher
 from segments.codec import FILE_HEADER_SIZE
-from segments.filter_index import Index, first_match
+from segments.filter_index import Index, chunks_at_once, matching
 from segments.segment import FILTER_SUFFIX, Segment
 from segments.store.cache import CachedSegment, ColdError, Range
 
@@ -35,6 +35,8 @@ _CACHE_SHARE = 4  # a window is at most this part of the cache
 # Chunks are merged over a gap that is at most as long, and at most this part of what is wanted
 # beside it; over a short one always: a request costs more.
 MOST_GAP, _SHORT_GAP, _GAP_SHARE = 256 << 10, 16 << 10, 4
+_CHUNKS_A_LOOK = 256  # a filter index is asked about together
+_MOST_LOOKS = 16  # for one request, each of a millisecond or two at most
 
 
 class Request(NamedTuple):
@@ -205,19 +207,22 @@ class _Cursor:
         return self._segment is None
 
     def next(self) -> Request | None:
-        """The next request; None where there is none, or a file is awaited."""
-        while (segment := self._segment) is not None:
-            if segment.cold is None:
+        """The next request; None where there is none, a file is awaited, or nothing is near."""
+        for _ in range(_MOST_LOOKS):
+            segment = self._segment
+            if segment is None or segment.cold is None:
                 self._segment = None
-            elif self._position >= segment.size:
+                break
+            if self._position >= segment.size:
                 self._enter_next(segment)
-            else:
-                try:
-                    return self._next_in(segment, segment.cold)
-                except ColdError as error:
-                    return self._wait_for(segment, error.suffix)
-                except _NoMore:
-                    self._position = segment.size
+                continue
+            try:
+                where = self._next_in(segment, segment.cold)
+            except ColdError as error:
+                return self._wait_for(segment, error.suffix)
+            if where is not None:
+                self._position = where.end
+                return Request(segment.cold, where)
         return None
 
     def _enter_next(self, segment: Segment) -> None:
@@ -232,38 +237,37 @@ class _Cursor:
         self._waits_for = segment, suffix
         return Request(segment.cold, suffix=suffix)
 
-    def _next_in(self, segment: Segment, cold: CachedSegment) -> Request:
+    def _next_in(self, segment: Segment, cold: CachedSegment) -> Range | None:
         if self.wants_all(segment, self._position):
-            where = aligned(segment, Range(self._position, _block_end(self._position)))
-        else:
-            if segment.filters is None:
-                raise ColdError(cold, suffix=FILTER_SUFFIX)
-            where = self._next_matching(segment, segment.filters)
-        self._position = where.end
-        return Request(cold, where)
+            return aligned(segment, Range(self._position, _block_end(self._position)))
+        if segment.filters is None:
+            raise ColdError(cold, suffix=FILTER_SUFFIX)
+        return self._next_matching(segment, segment.filters)
 
-    def _next_matching(self, segment: Segment, filters: Index) -> Range:
-        """The next chunks that match, as far as they are worth one request."""
+    def _next_matching(self, segment: Segment, filters: Index) -> Range | None:
+        """The next chunks that match, as far as they are worth one request.
+
+        Where it takes long to find any, None, and the next look begins behind what was looked at.
+        """
         matcher, positions = self._matcher, filters.positions
         assert matcher is not None  # noqa: S101 - or all would be wanted
         found: Range | None = None
         useful = 0
-        ordinal = bisect_left(positions, self._position)
-        while (ordinal := first_match(filters, matcher, ordinal)) < len(positions):
-            end = positions[ordinal + 1] if ordinal + 1 < len(positions) else segment.size
-            one = Range(positions[ordinal], end)
-            if found is not None and not _is_worth(found, one, useful):
-                break
-            found = one if found is None else Range(found.start, end)
-            useful += end - one.start
-            ordinal += 1
-        if found is None:
-            raise _NoMore
+        most = chunks_at_once((matcher,))
+        first = bisect_left(positions, self._position)
+        last = min(first + most, len(positions))
+        for start in range(first, last, _CHUNKS_A_LOOK):
+            for ordinal in matching(
+                filters, matcher, range(start, min(start + _CHUNKS_A_LOOK, last))
+            ):
+                end = positions[ordinal + 1] if ordinal + 1 < len(positions) else segment.size
+                one = Range(positions[ordinal], end)
+                if found is not None and not _is_worth(found, one, useful):
+                    return found
+                found = one if found is None else Range(found.start, end)
+                useful += end - one.start
+        self._position = positions[last] if last < len(positions) else segment.size
         return found
-
-
-class _NoMore(Exception):
-    """Nothing of the segment is wanted any more."""
 
 
 def _block_end(position: int) -> int:

@@ -129,6 +129,9 @@ def test_a_file_says_what_the_memory_said(tmp_path: Path) -> None:
         keys = filter_keys(values)
         for ordinal in range(len(CHUNKS_OF_ONE) + 1):
             assert file.next_match(keys, ordinal) == index.next_match(keys, ordinal)
+            for key in keys:
+                for chunks in (range(ordinal), range(ordinal, len(CHUNKS_OF_ONE))):
+                    assert [*file.holding(key, chunks)] == [*index.holding(key, chunks)]
     assert list(file.positions) == list(index.positions)
     assert list(file.bare) == list(index.bare) == [1, 4]
     log.close()

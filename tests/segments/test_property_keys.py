@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
 from segments.derived.filter_files import save, scan
-from segments.filter_index import FilterIndex, first_match, next_of_all
+from segments.filter_index import FilterIndex, matching, next_match, next_of_all
 from segments.property_keys import (
     PREFIX,
     PropertyFilter,
@@ -20,6 +20,9 @@ from segments.property_keys import (
     plain_key,
     told,
 )
+from segments.search import SearchRequest
+from segments.search.chunk_screen import ChunkTest
+from segments.selector import parse_sql
 from tests.support.disk import FaultyDisk
 
 NAMES = st.sampled_from(("k", "kind", "properties.subject", "[", "é"))
@@ -190,11 +193,12 @@ def test_what_is_found_together_is_what_each_finds(
     matcher = matcher_of(wanted)
     clauses = matcher.clauses
     every = range(len(chunks))
-    matching = [n for n in every if all(index.next_match(c.keys, n, c.mark) == n for c in clauses)]
+    held = [n for n in every if all(index.next_match(c.keys, n, c.mark) == n for c in clauses)]
     for ordinal in range(len(chunks) + 1):
-        at = bisect_left(matching, ordinal)
-        first = matching[at] if at < len(matching) else len(chunks)
-        assert first_match(index, matcher, ordinal) == first
+        at = bisect_left(held, ordinal)
+        assert matching(index, matcher, range(ordinal, len(chunks))) == held[at:]
+        assert matching(index, matcher, range(ordinal)) == held[:at]
+        assert ordinal <= next_match(index, matcher, ordinal) <= min([*held[at:], len(chunks)])
 
 
 def test_a_long_search_is_done_in_parts() -> None:
@@ -212,6 +216,38 @@ def test_a_long_search_is_done_in_parts() -> None:
         found, rounds = next_of_all(index, clauses, found), rounds + 1
     assert found == 1000
     assert 20 < rounds < 200
+
+
+class CountingIndex(FilterIndex):
+    """Counts the postings that are looked at."""
+
+    looked_at = 0
+
+    def holding(self, key: bytes, chunks: range) -> list[int]:
+        found = list(super().holding(key, chunks))
+        self.looked_at += len(found) + 1
+        return found
+
+    def next_match(self, keys: Iterable[bytes], ordinal: int, mark: bytes | None = None) -> int:
+        self.looked_at += 1
+        return super().next_match(keys, ordinal, mark)
+
+
+def test_two_properties_that_never_meet_cost_what_their_chunks_cost() -> None:
+    """To know of each chunk whether it is wanted, its postings are looked at once."""
+    index = CountingIndex()
+    sides = [builder([message]).keys for message in ((b"", b"a", b""), (b"", b"", b"b"))]
+    for number in range(4000):
+        index.add(number, number, sides[number % 2])
+    test = ChunkTest(
+        SearchRequest(selector=parse_sql("k = 'a' AND m = 'b'"), filter_properties=("f", "k", "m"))
+    )
+    (matcher,) = test.matchers
+    assert test.num_at_once >= 100
+    assert len(matcher.clauses) == 2
+    for at in range(0, 4000, 100):
+        assert not test.choose(index, range(at, at + 100))
+    assert index.looked_at < 5 * 4000
 
 
 @given(CHUNKS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segments import FIRST, LAST, ChunkMatcher, Log, OffsetSpec, Reader, at_offset
+from segments import FIRST, LAST, ChunkMatcher, Log, OffsetSpec, Reader, at_offset, filter_index
 from segments.offset_lookup import Position
 from segments.offsets import Start
 from segments.policy import LogPolicy
@@ -134,6 +134,17 @@ def test_from_everywhere(tmp_path: Path, cache_bytes: int, restored: bool) -> No
         for spec in _SPECS:
             wanted = world.read(world.local, spec, matcher)
             assert world.read(world.log, spec, matcher) == wanted, (name, spec)
+
+
+def test_with_short_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that ends before anything was found is no end of what there is."""
+    monkeypatch.setattr(plan, "_CHUNKS_A_LOOK", 2)
+    monkeypatch.setattr(plan, "_MOST_LOOKS", 3)
+    monkeypatch.setattr(filter_index, "_POSTINGS_AT_ONCE", 12)
+    world = World(tmp_path, 1 << 30)
+    for name, matcher in _MATCHERS.items():
+        wanted = world.read(world.local, FIRST, matcher)
+        assert world.read(world.log, FIRST, matcher) == wanted, name
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
