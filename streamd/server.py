@@ -20,14 +20,11 @@ import trio
 from segments import SegmentsError
 from segments.store import stores
 from segments.store.object_store import TierError
-from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker import threads
 from streamd.broker.broker import Broker, wall_clock_ms
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog.writer import CatalogWriter
-from streamd.broker.declared.names import as_sent
-from streamd.broker.errors import Refused
 from streamd.broker.follower import Follower
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
@@ -51,12 +48,15 @@ from streamd.config import (
     Config,
 )
 from streamd.connections.amqp091 import connection as amqp091
-from streamd.connections.registry import ConnectionRegistry
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
+from streamd.engine import open_engine
+from streamd.engine.registry import ConnectionRegistry
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
+from streamd.operations.errors import Refused
+from streamd.operations.names import as_sent
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -131,6 +131,7 @@ class Server:
         addresses: where it listens, by protocol: "stream", "stream/ssl", "amqp", "http", ...
         certificates: for TLS; None without.
         connections: those that are open.
+        engine: carries out operations.
         handshakes: TLS handshakes in progress.
     """
 
@@ -144,7 +145,8 @@ class Server:
         self._config = config
         self._started = time.monotonic()
         self._max_connections = _connection_budget(config)
-        self._services = Services(config, broker, directory, self.connections)
+        self.engine = open_engine(broker, directory, self.connections)
+        self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
 
@@ -237,7 +239,7 @@ class Server:
             self.broker,
             self.directory,
             self.connections,
-            Administration(self.broker, self.directory),
+            self.engine,
             lambda: list(self.addresses.items()),
         )
 

@@ -26,7 +26,6 @@ from streamd.broker.declared.checks import MAX_PARTITIONS
 from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
 from streamd.broker.streams import fetcher as tier_fetcher, history, log_writer
-from streamd.broker.tier import reports
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
 from streamd.connections.amqp091 import (
@@ -50,6 +49,7 @@ from streamd.metrics import scrape, source
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
+from streamd.operations import tier_reports as reports
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
 from streamd.wire.stream import ResponseCode, codec, commands as c

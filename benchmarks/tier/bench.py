@@ -17,7 +17,7 @@ from benchmarks.tier.stores import Place, Store
 from segments.disk import OsDisk
 from segments.store.local_copy import read_copy
 from segments.store.manifest import Manifest
-from streamd.broker.tier.reports import StreamTier, TierState, TierStatus, from_row
+from streamd.operations.tier_reports import StreamTier, TierState, TierStatus, from_row
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 

@@ -6,8 +6,8 @@ The stream protocol's Manage command and the HTTP API both come here.
 from streamd.auth.users import MAX_NAME_BYTES, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.writer import Check, permitted
-from streamd.broker.declared.names import Name, check_new
 from streamd.broker.declared.rows import PermissionRow
+from streamd.operations.names import Name, check_new
 
 _EVERYTHING = (".*", ".*", ".*")
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from streamd.auth.users import LOOPBACK_ONLY, Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
+from streamd.operations.names import Name, as_sent
 
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
 _SHOWN = 64  # characters, in the log

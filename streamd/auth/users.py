@@ -13,7 +13,6 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
 from typing import NamedTuple
 
 import trio
@@ -24,25 +23,16 @@ from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
-from streamd.broker.declared.names import Name, check_new
 from streamd.broker.declared.rows import PermissionRow, UserRow
-from streamd.broker.errors import NoSuch, Reason, Refused
+from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name, check_new
+from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
 
 logger = logging.getLogger(__name__)
 
-ADMINISTRATOR = "administrator"
-MONITORING = "monitoring"
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
-
-
-class Right(IntEnum):
-    """What can be allowed."""
-
-    CONFIGURE = 0
-    WRITE = 1
-    READ = 2
 
 
 class Account:

@@ -17,9 +17,7 @@ from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change, Contents
 from streamd.broker.catalog.writer import CatalogWriter, Turn
 from streamd.broker.declared.matching import Binding, ExchangeRow
-from streamd.broker.declared.names import Name, stream_folder
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.errors import NoSuch
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
 from streamd.broker.searches import Searches
@@ -33,13 +31,15 @@ from streamd.broker.streams.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.index_files import IndexFiles
-from streamd.broker.tier.reports import TierReports
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
+from streamd.operations.errors import NoSuch
+from streamd.operations.names import Name, stream_folder
+from streamd.operations.tier_reports import TierReports
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,6 @@ from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError, Contents
-from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.read_only import ReadOnlyError
 from streamd.broker.steps import in_turns
@@ -67,14 +66,6 @@ from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
 from streamd.broker.tier.patience import each, patiently
-from streamd.broker.tier.reports import (
-    Collected,
-    StreamTier,
-    TierState,
-    TierStatus,
-    Uploaded,
-    Verification,
-)
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
     SCRATCH,
@@ -89,6 +80,15 @@ from streamd.broker.tier.restore import (
     row_with,
     tracking_of,
     usable_catalog,
+)
+from streamd.operations.names import Name, as_sent
+from streamd.operations.tier_reports import (
+    Collected,
+    StreamTier,
+    TierState,
+    TierStatus,
+    Uploaded,
+    Verification,
 )
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ Every change that somebody asks for is refused in one of three places, all with 
 of the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
 """
 
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 
 READ_ONLY = (
     "this server is read-only: it serves what another server has stored in the tier; "

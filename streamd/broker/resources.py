@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from streamd.broker.catalog.writer import CatalogWriter
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.indexer import Indexer
@@ -15,6 +13,8 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 
 class StreamQuota:

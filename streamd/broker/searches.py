@@ -51,12 +51,12 @@ from streamd.broker.declared.arguments import (
     Value,
     filter_properties,
 )
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.fetcher import AwayError, Demand, NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.rounds import Rounds
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 

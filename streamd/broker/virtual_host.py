@@ -26,11 +26,9 @@ from streamd.broker.catalog.writer import Check, Turn, permitted
 from streamd.broker.declared.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.declared.checks import check_stream_name
 from streamd.broker.declared.filter_contract import contract_of
-from streamd.broker.declared.names import Name, stream_folder
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
@@ -43,6 +41,8 @@ from streamd.broker.streams.indexer import Indexer
 from streamd.broker.streams.stream import Stream, StreamServices, StreamState
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, stream_folder
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ import click
 
 from segments.times import whole_ms
 from streamd.broker.declared.arguments import read_arguments
-from streamd.broker.errors import Refused
-from streamd.broker.tier.reports import StreamTier, from_row, plain
 from streamd.cli.common import (
     Dependent,
     json_option,
@@ -22,6 +20,8 @@ from streamd.cli.common import (
 )
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
+from streamd.operations.errors import Refused
+from streamd.operations.tier_reports import StreamTier, from_row, plain
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from streamd.broker.tier.reports import (
+from streamd.cli.common import WholeNumber, count, json_option, run_client, size, uri_option
+from streamd.cli.terminal import Failed, note, show_table, shown, write_json
+from streamd.operations.tier_reports import (
     MOST_SECONDS,
     UPLOAD_SECONDS,
     Collected,
@@ -20,8 +22,6 @@ from streamd.broker.tier.reports import (
     from_row,
     plain,
 )
-from streamd.cli.common import WholeNumber, count, json_option, run_client, size, uri_option
-from streamd.cli.terminal import Failed, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client

@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from segments import filter_demand
-from streamd.broker.declared.names import stream_folder
 from streamd.cli.common import Number, json_option, run_client, size, uri_option
 from streamd.cli.terminal import (
     Failed,
@@ -29,6 +28,7 @@ from streamd.cli.terminal import (
     write_json,
 )
 from streamd.config import Config
+from streamd.operations.names import stream_folder
 
 if TYPE_CHECKING:
     from clients import Client

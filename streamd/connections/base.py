@@ -21,7 +21,7 @@ import trio
 
 from streamd.auth.authentication import AuthenticationFailed
 from streamd.config import ARRIVED_SECONDS, FAREWELL_SECONDS
-from streamd.connections.registry import (
+from streamd.engine.registry import (
     ConnectionRegistry,
     ConsumerFacts,
     LoggedIn,

@@ -6,7 +6,8 @@ from streamd.auth.authentication import Authenticator, Peer
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.config import Config
-from streamd.connections.registry import ConnectionRegistry
+from streamd.engine import Engine
+from streamd.engine.registry import ConnectionRegistry
 from streamd.net.transport import Transport
 
 
@@ -34,12 +35,14 @@ class Services(NamedTuple):
         broker: the virtual hosts.
         directory: the users.
         registry: lists a connection while it is open.
+        engine: carries out operations.
     """
 
     config: Config
     broker: Broker
     directory: UserDirectory
     registry: ConnectionRegistry
+    engine: Engine
 
     def authenticator(self, transport: Transport) -> Authenticator:
         """The authenticator for the peer of a connection."""

@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.broker.routing.rules import ReservedName
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest
+from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name
 
 BAD_REQUEST = 400
 
 
 def gone(what: str, name: str) -> NoSuch:
     """What a page says of something that is not there, or no more."""
-    return NoSuch(f"there is no {what} {name}: somebody may have deleted it meanwhile")
+    return NoSuch(f"there is no {what} {name}")
 
 
 def problem_of(error: Refused | BadRequest) -> str:

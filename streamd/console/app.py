@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamd.broker.errors import NoSuch, Reason, Refused
 from streamd.console.connections import ConnectionPages
 from streamd.console.definitions import DefinitionPages
 from streamd.console.exchanges import ExchangePages
@@ -32,8 +31,11 @@ from streamd.console.virtual_hosts import VirtualHostPages
 from streamd.http_api.caller import client_host, note_entered
 from streamd.http_api.messages import BadRequest, NotFound
 from streamd.http_api.service import Service
+from streamd.operations.errors import NoSuch, Reason, Refused
 
 logger = logging.getLogger(__name__)
+
+_MEANWHILE = ": somebody may have deleted it meanwhile"
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -166,7 +168,9 @@ class Console:
 
     async def _no_such(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, NoSuch)  # noqa: S101 - by registration
-        return await self._say(request, _NOT_FOUND, "Not found", error.details)
+        says_why = ": " in error.details
+        reason = error.details if says_why else f"{error.details}{_MEANWHILE}"
+        return await self._say(request, _NOT_FOUND, "Not found", reason)
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
         reason = "there is no such page, or what it shows was deleted"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-from streamd.connections.registry import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.engine.registry import ConsumerFacts, LiveConnection, PublisherFacts
 
 SHORTEST_MS = 4_000  # between two looks
 LONGEST_MS = 60_000  # a rate over a longer time says nothing about now

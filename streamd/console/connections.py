@@ -6,18 +6,17 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.errors import NoSuch
 from streamd.broker.steps import in_turns
-from streamd.connections.registry import (
+from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRates, Rates
+from streamd.console.forms import Form
+from streamd.console.listing import Column, list_items
+from streamd.console.site import NavigationItem, Site, is_poll
+from streamd.engine.registry import (
     STREAM_PROTOCOL,
     ConsumerFacts,
     LiveConnection,
     PublisherFacts,
 )
-from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRates, Rates
-from streamd.console.forms import Form
-from streamd.console.listing import Column, list_items
-from streamd.console.site import NavigationItem, Site, is_poll
 from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import (
     MAX_REASON,
@@ -27,6 +26,7 @@ from streamd.http_api.connections import (
     sees_connection,
 )
 from streamd.http_api.messages import part
+from streamd.operations.errors import NoSuch
 
 _CONNECTIONS_A_TURN = 10
 _MOST_ROWS = 200

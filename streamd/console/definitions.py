@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.declared.names import as_sent
 from streamd.console.administering import BAD_REQUEST, host_named
 from streamd.console.forms import Form
 from streamd.console.site import NavigationItem, Site
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.definitions import (
     Taken,
     all_definitions,
@@ -22,6 +22,7 @@ from streamd.http_api.messages import (
     json_object,
     large_answer,
 )
+from streamd.operations.names import as_sent
 
 _MOST_ROWS = 200
 _FORM_BYTES = 64 << 10  # around the file
@@ -75,7 +76,7 @@ class DefinitionPages:
             host = host_named(self._hosts, caller_of(request), chosen)
             document = await definitions_of(host)
         else:
-            document = await all_definitions(self._service)
+            document = await all_definitions(self._service, caller_of(request))
         answer = await large_answer(document)
         day = datetime.fromtimestamp(self._service.broker.now_ms() / 1000, UTC).date().isoformat()
         file = f"streamd-definitions-{day}.json"

@@ -7,10 +7,8 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.errors import Refused
 from streamd.broker.routing.rules import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
@@ -38,6 +36,9 @@ from streamd.http_api.exchanges import (
 )
 from streamd.http_api.messages import BadRequest, NotFound, Row
 from streamd.http_api.queues import host_of
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 
 _ONE = "/exchanges/{vhost}/{name}"
 _EXCHANGES_A_TURN = 50

@@ -12,8 +12,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from streamd.broker.declared.names import Name, as_sent
 from streamd.http_api.messages import BadRequest, read_bytes
+from streamd.operations.names import Name, as_sent
 
 CSRF = "csrf"
 MAX_FORM_BYTES = 64 << 10

@@ -29,12 +29,9 @@ from segments.message import MessageView
 from segments.message_json import plain_value
 from segments.search import FoundMessage, Page, SearchRequest
 from segments.segment import MAX_OFFSET, read_header
-from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.arguments import filter_properties
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.searches import Busy
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
@@ -61,6 +58,9 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.entitled import read_while
 from streamd.http_api.found_messages import Unsent, while_there
 from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

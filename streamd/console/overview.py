@@ -12,15 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamd.broker.broker import Broker
-from streamd.broker.declared.names import Name
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console import words
 from streamd.console.charts import Chart, make_chart
 from streamd.console.people import consumer_name
 from streamd.console.site import NavigationItem, Site
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.overview import shown_trouble
+from streamd.operations.names import Name
 
 _STREAMS_A_TURN, _CONNECTIONS_A_TURN = 100, 10
 _MOST_TROUBLES = 20

@@ -1,6 +1,6 @@
 """What consumers are called."""
 
-from streamd.connections.registry import ConsumerFacts, LiveConnection
+from streamd.engine.registry import ConsumerFacts, LiveConnection
 
 
 def consumer_name(connection: LiveConnection, facts: ConsumerFacts) -> str:

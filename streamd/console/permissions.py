@@ -1,21 +1,24 @@
 """Permissions: who may configure, write and read what; trying them, setting and clearing them."""
 
 import json
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import Right, Rights
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.declared.rows import PermissionRow
-from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.console.administering import BAD_REQUEST, gone, problem_of
+from streamd.console.administering import BAD_REQUEST, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.console.users import permissions_of
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import part
+from streamd.operations import users as u, virtual_hosts as v
+from streamd.operations.declaration import Operation
+from streamd.operations.errors import NoSuch, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 
 _ONE = "/permissions/{vhost}/{user}"
 _SEE_OTHER = 303
@@ -29,9 +32,7 @@ class PermissionPages:
     """
 
     def __init__(self, site: Site) -> None:
-        self._site, self._service = site, site.service
-        self._directory = site.service.directory
-        self._hosts = site.service.broker.virtual_hosts
+        self._site, self._ask_engine = site, site.service.ask
         needs = Caller.require_administrator
         site.navigation.append(NavigationItem("Permissions", "/permissions"))
         self.routes = [
@@ -45,51 +46,48 @@ class PermissionPages:
     async def _list(self, request: Request) -> Response:
         caller = caller_of(request)
         whose = None if caller.is_administrator else caller.name
-        rows = permissions_of(self._directory.permissions(), user=whose)
-        columns: list[Column[PermissionRow]] = [
-            Column("user", "User", lambda row: (row.user, row.virtual_host)),
-            Column("vhost", "Virtual host", lambda row: (row.virtual_host, row.user)),
+        rows = await self._ask_engine(request, u.ListPermissions(user=whose))
+        columns: list[Column[u.Permission]] = [
+            Column("user", "User", lambda row: (row.user, row.vhost)),
+            Column("vhost", "Virtual host", lambda row: (row.vhost, row.user)),
         ]
-        listing = await list_items(
-            request, rows, columns, lambda row: f"{row.user} {row.virtual_host}"
-        )
+        listing = await list_items(request, rows, columns, lambda row: f"{row.user} {row.vhost}")
         return await self._site.show(
             request,
             "permissions.html",
             listing=listing,
             is_administrator=caller.is_administrator,
-            hosts=sorted(self._hosts)
+            hosts=await self._host_names(request)
             if caller.is_administrator
-            else [r.virtual_host for r in rows],
+            else [row.vhost for row in rows],
             asked={key: request.query_params.get(key, "") for key in ("user", "vhost", "name")},
-            answer=self._tried(request, caller) if "name" in request.query_params else None,
+            answer=await self._tried(request, caller) if "name" in request.query_params else None,
         )
 
-    def _tried(self, request: Request, caller: Caller) -> dict[str, object]:
+    async def _host_names(self, request: Request) -> list[Name]:
+        return [host.name for host in await self._ask_engine(request, v.ListVirtualHosts())]
+
+    async def _tried(self, request: Request, caller: Caller) -> dict[str, object]:
         """What a user may do with a name; others than administrators may ask for themselves."""
         user = request.query_params.get("user", "") if caller.is_administrator else caller.name
         host, name = (as_sent(request.query_params.get(key, "")) for key in ("vhost", "name"))
-        account = self._directory.account(as_sent(user))
-        if account is None:
-            return {"problem": f"there is no user {user}"}
-        rights = Rights(self._directory, account, host)
-        return {
-            "problem": "",
-            "user": user,
-            "vhost": host,
-            "name": name,
-            "may_enter": rights.may_enter,
-            "allowed": [_verb(right) for right in Right if rights.allows(right, name)],
-            "refused": [_verb(right) for right in Right if not rights.allows(right, name)],
-        }
+        try:
+            asked = u.TryPermission(user=as_sent(user), vhost=host, name=name)
+            trial = await self._ask_engine(request, asked)
+        except NoSuch as error:
+            return {"problem": error.details}
+        shown = {"problem": "", "user": user, "vhost": host, "name": name}
+        return shown | msgspec.structs.asdict(trial)
 
     async def _choose(self, request: Request) -> Response:
         """Which permissions are to be set; if that is said already, the page that sets them."""
         user, host = (as_sent(request.query_params.get(key, "")) for key in ("user", "vhost"))
         problem = ""
-        if user and self._directory.find_user(user) is None:
+        users = [row.name for row in await self._ask_engine(request, u.ListUsers())]
+        hosts = await self._host_names(request)
+        if user and user not in users:
             problem = f"there is no user {user}"
-        elif host and host not in self._hosts:
+        elif host and host not in hosts:
             problem = f"there is no virtual host {host}"
         elif user and host:
             address = self._site.url("permissions", host, user)
@@ -100,25 +98,12 @@ class PermissionPages:
             BAD_REQUEST if problem else 200,
             user=user,
             vhost=host,
-            users=[row.name for row in self._directory.users()],
-            hosts=sorted(self._hosts),
+            users=users,
+            hosts=hosts,
             problem=problem,
         )
 
     # -- one
-
-    def _find(self, request: Request) -> tuple[Name, Name]:
-        """User and virtual host in the path.
-
-        Raises:
-            Refused: one of them does not exist.
-        """
-        user, host = part(request, "user"), part(request, "vhost")
-        if self._directory.find_user(user) is None:
-            raise gone("user", user)
-        if host not in self._hosts:
-            raise gone("virtual host", host)
-        return user, host
 
     async def _one(self, request: Request) -> Response:
         return await self._show(request)
@@ -126,8 +111,9 @@ class PermissionPages:
     async def _show(
         self, request: Request, typed: dict[str, str] | None = None, problem: str = ""
     ) -> Response:
-        user, host = self._find(request)
-        row = self._directory.permission(user, host)
+        user, host = part(request, "user"), part(request, "vhost")
+        rows = await self._ask_engine(request, u.ListPermissions(user=user, vhost=host))
+        row = rows[0] if rows else None
         return await self._site.show(
             request,
             "permission.html",
@@ -135,62 +121,43 @@ class PermissionPages:
             user=user,
             vhost=host,
             row=row,
-            was=_state(row),
-            values=typed if typed is not None else row._asdict() if row is not None else {},
+            was=json.dumps(row.patterns if row is not None else ()),
+            values=typed if typed is not None else msgspec.structs.asdict(row) if row else {},
             problem=problem,
         )
 
-    def _check_same(self, request: Request, user: Name, host: Name, form: Form) -> None:
-        """Raise Refused when somebody has changed the permissions since the form was shown."""
-        caller_of(request).require_administrator()
-        row = self._directory.permission(user, host)
-        if self._directory.find_user(user) is not None and _state(row) != form.raw("was"):
-            raise Refused(
-                Reason.PRECONDITION_FAILED,
-                f"somebody else has changed what {user} may do in {host} meanwhile, to "
-                f"{_shown(row)}: nothing was changed",
-            )
-
     async def _set(self, request: Request, form: Form) -> Response:
-        user, host = self._find(request)
-        row = PermissionRow(user, host, *(form.text(_verb(right)) for right in Right))
-        try:
-            await self._service.administration.put_permission(
-                row, lambda: self._check_same(request, user, host, form)
-            )
-        except NoSuch:
-            self._find(request)  # says which of them
-            raise
-        except Refused as error:
-            return await self._show(request, form.values(), problem_of(error))
-        notice = f"The permissions of {user} in {host} are set."
-        return self._site.go(request, self._site.url("users", user), notice)
+        patterns = {_verb(right): form.text(_verb(right)) for right in Right}
+        notice = "The permissions of {} in {} are set."
+        return await self._change(request, u.PutPermission, form, notice, **patterns)
 
     async def _clear(self, request: Request, form: Form) -> Response:
-        user, host = self._find(request)
+        notice = "The user {} may do nothing in {} any more."
+        return await self._change(request, u.ClearPermission, form, notice)
+
+    async def _change(
+        self,
+        request: Request,
+        kind: type[u.PutPermission] | type[u.ClearPermission],
+        form: Form,
+        notice: str,
+        **patterns: str,
+    ) -> Response:
+        """Change what the form has shown, unless somebody else has changed it since."""
+        user, host = part(request, "user"), part(request, "vhost")
         try:
-            await self._directory.remove_permission(
-                user, host, lambda: self._check_same(request, user, host, form)
-            )
+            was = msgspec.json.decode(form.raw("was"), type=tuple[str, ...])
+        except msgspec.DecodeError:
+            was = ("",)  # no permission is like that
+        try:
+            asked: Operation[Any] = kind(user=user, vhost=host, was=was, **patterns)
+            await self._ask_engine(request, asked)
         except NoSuch:
-            self._find(request)
             raise
         except Refused as error:
-            return await self._show(request, None, problem_of(error))
-        notice = f"The user {user} may do nothing in {host} any more."
-        return self._site.go(request, self._site.url("users", user), notice)
+            return await self._show(request, form.values() if patterns else None, problem_of(error))
+        return self._site.go(request, self._site.url("users", user), notice.format(user, host))
 
 
 def _verb(right: Right) -> str:
     return right.name.lower()
-
-
-def _state(row: PermissionRow | None) -> str:
-    """Permissions as a form brings them back, to see whether they are still the same."""
-    return json.dumps(row[2:]) if row is not None else ""
-
-
-def _shown(row: PermissionRow | None) -> str:
-    if row is None:
-        return "nothing at all"
-    return ", ".join(f"{_verb(right)} {row[2 + right]!r}" for right in Right)

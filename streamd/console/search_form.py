@@ -10,9 +10,9 @@ from segments.search.request import SearchRequest
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect, SelectorError, parse_selector
 from streamd.broker.declared.arguments import Value
-from streamd.broker.errors import Refused
 from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
+from streamd.operations.errors import Refused
 
 FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"
 STARTS = (FIRST, NEWEST, OFFSET, TIME)

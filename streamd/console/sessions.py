@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import trio
 
 from streamd.auth.users import UserDirectory
-from streamd.http_api.caller import Caller, has_a_tag, may_come_from
+from streamd.engine import Caller
+from streamd.http_api.caller import may_come_from
 
 IDLE_SECONDS = 3_600
 SECONDS = 12 * 3_600
@@ -102,7 +103,7 @@ class Sessions:
             not session.has_ended
             and now - session.used_at < IDLE_SECONDS
             and now - session.began_at < SECONDS
-            and has_a_tag(self._directory, session.caller.account)
+            and session.caller.may_use_http
         )
 
     def end(self, session: Session) -> None:

@@ -12,16 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Right
 from streamd.broker import threads
-from streamd.broker.errors import Refused
 from streamd.broker.steps import in_turns
 from streamd.console import words
 from streamd.console.assets import Assets
 from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
 from streamd.console.sessions import Session, Sessions
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.service import Service
+from streamd.operations.errors import Refused
+from streamd.operations.rights import Right
 from streamd.version import __version__
 
 if TYPE_CHECKING:

@@ -10,26 +10,28 @@ from starlette.responses import Response
 from segments import Log, SegmentsError
 from segments.filter_stats import newest
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker import threads
 from streamd.broker.declared import arguments as a
 from streamd.broker.declared.argument_meanings import MEANINGS
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.stored_offsets import StoredOffset, stored_offsets
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
-from streamd.connections.registry import ConsumerFacts, LiveConnection, PublisherFacts
 from streamd.console.charts import Chart, make_chart
 from streamd.console.people import consumer_name
 from streamd.console.segment_map import SegmentMap, segment_map
 from streamd.console.site import Site
 from streamd.console.stream_arguments import TITLES, as_text
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.engine.registry import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import pairs_of
 from streamd.http_api.messages import NotFound, part
 from streamd.http_api.overview import shown_trouble
 from streamd.http_api.queues import host_of, tier_row
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 logger = logging.getLogger(__name__)
 Facts = TypeVar("Facts", PublisherFacts, ConsumerFacts)

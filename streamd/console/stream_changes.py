@@ -9,12 +9,9 @@ from starlette.responses import Response
 from segments import OffsetSpec, at_offset, at_time
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect
-from streamd.auth.users import Right
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared import arguments as a
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.standing_selectors import parse_standing
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
@@ -22,6 +19,9 @@ from streamd.console.stream import ONE, find_name
 from streamd.console.stream_arguments import as_text, groups
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, NotFound
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 _BAD_REQUEST = 400
 _WAS = "was-"  # before the name of an argument: what the form showed

@@ -7,9 +7,6 @@ from typing import NamedTuple, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import Right
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.history import History, StreamMoment
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
@@ -22,6 +19,9 @@ from streamd.http_api.connections import pairs_of
 from streamd.http_api.messages import NotFound
 from streamd.http_api.overview import shown_trouble
 from streamd.http_api.queues import know_all
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 _BAD_REQUEST = 400
 Readers: TypeAlias = Counter[tuple[str, str]]  # by virtual host and stream

@@ -5,11 +5,8 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import Right
 from streamd.broker.declared.checks import MAX_PARTITIONS
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.partitions import SuperStreamRow, partitions_of
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
@@ -30,6 +27,9 @@ from streamd.console.words import plural
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, Row, part
 from streamd.http_api.queues import create_super_stream, delete_super_stream, host_of, know_all
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 _ONE = "/super-streams/{vhost}/{name}"
 _SUPER_STREAMS_A_TURN = 5

@@ -1,22 +1,22 @@
 """Users: their tags, passwords and permissions."""
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import ADMINISTRATOR, LOOPBACK_ONLY, MONITORING
-from streamd.broker.declared.names import Name
-from streamd.broker.declared.rows import PermissionRow, UserRow
-from streamd.broker.errors import NoSuch, Reason, Refused
-from streamd.console.administering import BAD_REQUEST, Deletion, gone, problem_of
+from streamd.auth.users import LOOPBACK_ONLY
+from streamd.console.administering import BAD_REQUEST, Deletion, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.http_api.caller import MANAGEMENT, POLICYMAKER, Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, part, texts
+from streamd.operations import users as u, virtual_hosts as v
+from streamd.operations.errors import NoSuch, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
 
 _ONE = "/users/{user}"
 MOST_PERMISSIONS = 100  # on the page of a user or a virtual host
@@ -30,20 +30,6 @@ TAGS = (
 _KNOWN_TAGS = tuple(tag for tag, _ in TAGS)
 
 
-class Item(NamedTuple):
-    """A user in the list.
-
-    Attributes:
-        row: the user.
-        num_hosts: virtual hosts that it may enter.
-        num_connections: that it has open.
-    """
-
-    row: UserRow
-    num_hosts: int
-    num_connections: int
-
-
 class UserPages:
     """Users.
 
@@ -52,8 +38,7 @@ class UserPages:
     """
 
     def __init__(self, site: Site) -> None:
-        self._site, self._service = site, site.service
-        self._directory = site.service.directory
+        self._site, self._ask_engine = site, site.service.ask
         needs = Caller.require_administrator
         site.navigation.append(NavigationItem("Users", "/users", needs))
         self.routes = [
@@ -68,19 +53,15 @@ class UserPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        hosts = Counter(row.user for row in self._directory.permissions())
-        connections = Counter(connection.user for connection in self._service.connections)
-        items = [
-            Item(row, hosts[row.name], connections[row.name]) for row in self._directory.users()
+        users = await self._ask_engine(request, u.ListUsers())
+        columns: list[Column[u.User]] = [
+            Column("name", "Name", lambda user: user.name),
+            Column("tags", "Tags", lambda user: (user.tags, user.name)),
+            Column("login", "Password", lambda user: bool(user.password_hash)),
+            Column("hosts", "Virtual hosts", lambda user: user.hosts, is_number=True),
+            Column("connections", "Connections", lambda user: user.connections, is_number=True),
         ]
-        columns: list[Column[Item]] = [
-            Column("name", "Name", lambda item: item.row.name),
-            Column("tags", "Tags", lambda item: (item.row.tags, item.row.name)),
-            Column("login", "Password", lambda item: bool(item.row.password_hash)),
-            Column("hosts", "Virtual hosts", lambda item: item.num_hosts, is_number=True),
-            Column("connections", "Connections", lambda i: i.num_connections, is_number=True),
-        ]
-        listing = await list_items(request, items, columns, lambda item: item.row.name)
+        listing = await list_items(request, users, columns, lambda user: user.name)
         return await self._site.show(request, "users.html", listing=listing)
 
     # -- creating
@@ -102,15 +83,10 @@ class UserPages:
         )
 
     async def _create(self, request: Request, form: Form) -> Response:
-        caller, name = caller_of(request), form.name("name")
+        name = form.name("name")
         try:
-            await self._directory.put_user(
-                name,
-                _password(form),
-                _tags(form),
-                check=caller.require_administrator,
-                is_new=True,
-            )
+            user = u.PutUser(name=name, password=_password(form), tags=_tags(form), is_new=True)
+            await self._ask_engine(request, user)
         except (Refused, BadRequest) as error:
             problem = problem_of(error)
             return await self._show_form(request, form.values(), form.texts("tag"), problem)
@@ -119,20 +95,14 @@ class UserPages:
 
     # -- one
 
-    def _find(self, request: Request) -> UserRow:
-        name = part(request, "user")
-        row = self._directory.find_user(name)
-        if row is None:
-            raise gone("user", name)
-        return row
-
     async def _one(self, request: Request) -> Response:
-        return await self._show(request, self._find(request))
+        return await self._show(request)
 
-    async def _show(self, request: Request, row: UserRow, problem: str = "") -> Response:
-        hosts = sorted(self._service.broker.virtual_hosts)
-        permissions = permissions_of(self._directory.permissions(), user=row.name)
-        entered = {permission.virtual_host for permission in permissions}
+    async def _show(self, request: Request, problem: str = "") -> Response:
+        row = await self._ask_engine(request, u.GetUser(name=part(request, "user")))
+        hosts = await self._ask_engine(request, v.ListVirtualHosts())
+        permissions = await self._ask_engine(request, u.ListPermissions(user=row.name))
+        entered = {permission.vhost for permission in permissions}
         return await self._site.show(
             request,
             "user.html",
@@ -143,8 +113,7 @@ class UserPages:
             others=", ".join(tag for tag in row.tags if tag not in _KNOWN_TAGS),
             permissions=permissions[:MOST_PERMISSIONS],
             num_more=max(0, len(permissions) - MOST_PERMISSIONS),
-            hosts_without=[name for name in hosts if name not in entered],
-            num_connections=sum(c.user == row.name for c in self._service.connections),
+            hosts_without=[host.name for host in hosts if host.name not in entered],
             is_self=caller_of(request).name == row.name,
             is_local_only=row.name == LOOPBACK_ONLY,
         )
@@ -156,46 +125,34 @@ class UserPages:
         return self._site.go(request, address, notice)
 
     async def _set_tags(self, request: Request, form: Form) -> Response:
-        row, check = self._find(request), caller_of(request).require_administrator
+        name, tags = part(request, "user"), _tags(form)
         shown = tuple(form.texts("was"))
-
-        def check_same() -> None:
-            check()
-            now = self._directory.find_user(row.name)
-            if now is not None and now.tags != shown:
-                raise Refused(
-                    Reason.PRECONDITION_FAILED,
-                    f"somebody else has changed the tags meanwhile, to {_listed(now.tags)}: "
-                    "nothing was changed",
-                )
-
         try:
-            tags = _tags(form)
-            await self._directory.put_user(row.name, tags=tags, check=check_same, is_new=False)
+            user = u.PutUser(name=name, tags=tags, is_new=False, was=shown)
+            await self._ask_engine(request, user)
         except NoSuch:
-            raise gone("user", row.name) from None
-        except (Refused, BadRequest) as error:
-            problem = problem_of(error)
-            return await self._show(request, self._find(request), problem)
-        notice = f"The tags of {row.name} are {_listed(tags)} now."
-        return self._after(request, row.name, notice)
+            raise
+        except Refused as error:
+            return await self._show(request, problem_of(error))
+        return self._after(request, name, f"The tags of {name} are {_listed(tags)} now.")
 
     async def _set_password(self, request: Request, form: Form) -> Response:
-        row, check = self._find(request), caller_of(request).require_administrator
+        name = part(request, "user")
         try:
             password = _password(form)
-            await self._directory.put_user(row.name, password, check=check, is_new=False)
+            user = u.PutUser(name=name, password=password, is_new=False)
+            await self._ask_engine(request, user)
         except NoSuch:
-            raise gone("user", row.name) from None
+            raise
         except (Refused, BadRequest) as error:
-            return await self._show(request, self._find(request), problem_of(error))
-        notice = f"The password of {row.name} was changed." if password else _NO_PASSWORD
-        return self._after(request, row.name, notice.format(row.name))
+            return await self._show(request, problem_of(error))
+        notice = f"The password of {name} was changed." if password else _NO_PASSWORD
+        return self._after(request, name, notice.format(name))
 
     # -- deleting
 
-    def _deletion(self, request: Request) -> Deletion:
-        row = self._find(request)
+    async def _deletion(self, request: Request) -> Deletion:
+        row = await self._ask_engine(request, u.GetUser(name=part(request, "user")))
         consequences = ["Its permissions go with it, and its connections are closed."]
         if caller_of(request).name == row.name:
             consequences.insert(0, "This is you: you will be logged out.")
@@ -204,37 +161,25 @@ class UserPages:
         return Deletion("user", row.name, consequences, here, back, url("users"))
 
     async def _ask_delete(self, request: Request) -> Response:
-        return await self._deletion(request).ask(self._site, request)
+        return await (await self._deletion(request)).ask(self._site, request)
 
     async def _delete(self, request: Request, form: Form) -> Response:
-        deletion, name = self._deletion(request), part(request, "user")
+        deletion, name = await self._deletion(request), part(request, "user")
         if not deletion.is_meant(form):
             return await deletion.ask(self._site, request, is_again=True)
-        try:
-            await self._directory.remove_user(name, caller_of(request).require_administrator)
-        except NoSuch:
-            raise gone("user", name) from None
+        await self._ask_engine(request, u.DeleteUser(name=name))
         return deletion.done(self._site, request)
 
 
 _NO_PASSWORD = "{} has no password now: nobody can log in as this user with one."  # noqa: S105
 
 
-def permissions_of(
-    rows: Iterable[PermissionRow], user: str | None = None, virtual_host: str | None = None
-) -> list[PermissionRow]:
-    """The permissions of a user, in a virtual host, or of all."""
-    return [
-        row for row in rows if user in (None, row.user) and virtual_host in (None, row.virtual_host)
-    ]
-
-
 def _listed(tags: Iterable[str]) -> str:
     return ", ".join(sorted(tags)) or "none"
 
 
-def _tags(form: Form) -> list[str]:
-    return sorted({*form.texts("tag"), *texts({"tags": form.text("others")}, "tags")})
+def _tags(form: Form) -> tuple[str, ...]:
+    return tuple(sorted({*form.texts("tag"), *texts({"tags": form.text("others")}, "tags")}))
 
 
 def _password(form: Form) -> bytes:

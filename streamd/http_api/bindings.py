@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.matching import Binding, arguments_text
 from streamd.broker.steps import in_turns
@@ -37,6 +37,7 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
+from streamd.operations.rights import Right
 
 _BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _KINDS = {"q": False, "e": True}  # the letter before a destination: whether it is an exchange

@@ -8,19 +8,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
-from streamd.connections.registry import (
+from streamd.engine import Caller
+from streamd.engine.registry import (
     STREAM_PROTOCOL,
     ConsumerFacts,
     LiveConnection,
     PublisherFacts,
 )
-from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.caller import caller_of
 from streamd.http_api.description import DONE, Operation, described
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.broker.declared.matching import NO_HEADERS, Binding
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
+from streamd.engine import Caller
 from streamd.http_api.bindings import bind, declared_binding
-from streamd.http_api.caller import Caller, caller_of
+from streamd.http_api.caller import caller_of
 from streamd.http_api.description import ADMINISTRATOR, Operation, described
 from streamd.http_api.exchanges import create_exchange, exchange_row, is_built_in
 from streamd.http_api.messages import (
@@ -40,11 +39,14 @@ from streamd.http_api.queues import STREAM, TYPE, create_stream, host_of, shown_
 from streamd.http_api.service import NODE, Service
 from streamd.http_api.users import (
     permission_row,
-    put_host,
+    put_permission,
     put_user,
-    read_permission,
     user_row,
 )
+from streamd.operations import users as u, virtual_hosts as v
+from streamd.operations.declaration import Created, Operation as Asked
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 _ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
@@ -74,7 +76,7 @@ class DefinitionPaths:
     async def _export(self, request: Request) -> Response:
         """Everything durable that was declared: export."""
         caller_of(request).require_administrator()
-        return await large_answer(await all_definitions(self._service))
+        return await large_answer(await all_definitions(self._service, caller_of(request)))
 
     @described(Operation(answer="HostDefinitions", needs=ADMINISTRATOR))
     async def _export_host(self, request: Request) -> Response:
@@ -123,16 +125,17 @@ class DefinitionPaths:
         return await large_answer({"left_out": taken.left_out}) if taken.left_out else done()
 
 
-async def all_definitions(service: Service) -> Row:
-    """Everything durable that was declared."""
+async def all_definitions(service: Service, caller: Caller) -> Row:
+    """Everything durable that was declared, for an administrator."""
+    ask = service.engine.ask
     hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
     document: Row = {
         **PRODUCT_FIELDS,
         "rabbitmq_definition_format": "cluster",
         "original_cluster_name": NODE,
-        "users": [user_row(user) for user in service.directory.users()],
+        "users": [user_row(user) for user in await ask(caller, u.ListUsers())],
         "vhosts": [{"name": host.name} for host in hosts],
-        "permissions": [permission_row(row) for row in service.directory.permissions()],
+        "permissions": [permission_row(row) for row in await ask(caller, u.ListPermissions())],
         **{name: [] for name in _LEFT_OUT},
         "queues": [],
         "exchanges": [],
@@ -241,14 +244,16 @@ class _Takers:
             (taken.new if is_new else taken.known)[kind] += 1
 
     async def _take_host(self, row: Row) -> bool:
-        return await put_host(self._service, self._caller, name_in(row, "name"))
+        return await self._ask(v.AddVirtualHost(name=name_in(row, "name")))
 
     async def _take_user(self, row: Row) -> bool:
-        return await put_user(self._service, self._caller, name_in(row, "name"), row)
+        return await self._ask(put_user(name_in(row, "name"), row))
 
     async def _take_permission(self, row: Row) -> bool:
-        permission = read_permission(name_in(row, "user"), name_in(row, "vhost"), row)
-        return await self._service.administration.put_permission(permission, self._check)
+        return await self._ask(put_permission(name_in(row, "user"), name_in(row, "vhost"), row))
+
+    async def _ask(self, operation: Asked[Created]) -> bool:
+        return (await self._service.engine.ask(self._caller, operation)).is_new
 
     async def _take_queue(self, row: Row) -> bool:
         name, host = name_in(row, "name"), self._host(row)

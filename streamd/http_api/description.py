@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from streamd.operations.declaration import Operation as Asked
+
 Schema: TypeAlias = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -28,7 +30,8 @@ class Operation:
         statuses: of answers without a body, and what they mean.
         query: parameters behind the path, and what they do.
         failures: statuses of failures that are answers of their own, with the name of a schema.
-        needs: what a user needs besides a tag.
+        needs: what a user needs besides a tag, where `asks` does not say it.
+        asks: the operation that the engine is asked for.
         is_open: no login is needed.
     """
 
@@ -40,7 +43,14 @@ class Operation:
     query: Mapping[str, Schema] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     needs: str = ""
+    asks: type[Asked[Any]] | None = None
     is_open: bool = False
+
+    @property
+    def needed(self) -> str:
+        """What a user needs besides a tag; empty for nothing."""
+        need = self.asks.NEEDS if self.asks is not None else None
+        return self.needs or str(need or "")
 
 
 DONE = {204: "Done."}

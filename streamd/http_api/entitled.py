@@ -1,6 +1,6 @@
 """What a request reads, it gets as long as its user may have it: also while it is answered.
 
-A request that changes something checks its right in the turn of the change (catalog/writer.py). One
+A request that changes something checks its right in the turn of the change (catalog_writer.py). One
 that only reads may take long: rows are made in turns, and a peer may take its answer slowly. When
 the tags or permissions of its user change meanwhile, or its login counts no more, it is begun anew
 as if it came now; where a part of its answer is out already, the connection is cut off. What is
@@ -10,8 +10,7 @@ Nothing is cancelled inside `send`: the server below would take an answer for se
 never look for the next request. A part that is being sent ends first.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import trio
 from starlette.requests import HTTPConnection
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
 from streamd.broker.catalog.writer import Check
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Refused
 
 _READS = ("GET", "HEAD")
 _READING = "streamd.reading"  # in the scope of a request
@@ -134,32 +133,3 @@ def read_while(check: Check, conn: HTTPConnection) -> None:
     reading: _Reading | None = conn.scope.get(_READING)
     if reading is not None:
         reading.check = check
-
-
-@contextmanager
-def as_long_as(check: Check, account: Account, scope: Scope) -> Iterator[None]:
-    """A block of a request that ends as soon as one right is gone, whatever else changes.
-
-    Args:
-        check: raises Refused when it is.
-        account: who asks.
-        scope: of the request.
-
-    Raises:
-        Refused: the right is gone.
-    """
-
-    def look() -> None:
-        try:
-            check()
-        except Refused:
-            limit.cancel()
-
-    check()
-    reading: _Reading | None = scope.get(_READING)
-    if reading is not None:
-        reading.leave()
-    with trio.CancelScope() as limit, account.told(look):
-        yield
-    if limit.cancelled_caught:
-        raise Refused(Reason.ACCESS_REFUSED, f"{account.name} has lost the right to this meanwhile")

@@ -11,11 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.matching import ExchangeRow, ExchangeType
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Refused
 from streamd.broker.routing.rules import (
     ALTERNATE,
     DEFAULT_EXCHANGE,
@@ -43,6 +41,9 @@ from streamd.http_api.messages import (
 from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.schemas import FLAG, about
 from streamd.http_api.service import Service
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"

@@ -16,10 +16,7 @@ from segments.message_json import message_json
 from segments.search import FoundMessage, Page
 from segments.search.request import MAX_LIMIT
 from segments.selector import Dialect
-from streamd.auth.users import Right
 from streamd.broker import threads
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Refused
 from streamd.broker.searches import Busy, Searches
 from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of
@@ -36,6 +33,9 @@ from streamd.http_api.messages import (
 from streamd.http_api.queues import host_of
 from streamd.http_api.schemas import FLAG, NUMBER, TEXT, about, text
 from streamd.http_api.service import Service
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 
 SECONDS = 10.0  # for a page
 _PATH = "/api/stream/{vhost}/{name}/messages"

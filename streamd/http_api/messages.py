@@ -12,10 +12,10 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.http_api.large_json import read_large
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
 
 Row: TypeAlias = dict[str, Any]
 Item = TypeVar("Item")

@@ -16,7 +16,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streamd.broker.errors import Refused
 from streamd.http_api.app import not_authenticated
 from streamd.http_api.browsers import BrowserGuard
 from streamd.http_api.caller import BasicAuthentication, caller_of
@@ -36,6 +35,7 @@ from streamd.metrics.scrape import (
     TooLarge,
 )
 from streamd.metrics.server_metrics import AGGREGATED, PER_OBJECT
+from streamd.operations.errors import Refused
 
 logger = logging.getLogger(__name__)
 

@@ -119,7 +119,7 @@ def methods(routes: Iterable[Route]) -> Iterator[tuple[str, Route]]:
 def _operation(method: str, route: Route) -> Schema:
     what = operation_of(route.endpoint)
     summary, _, rest = inspect.cleandoc(route.endpoint.__doc__ or "").partition("\n")
-    needs = f"Needs {what.needs}." if what.needs else "Needs no login." if what.is_open else ""
+    needs = f"Needs {what.needed}." if what.needed else "Needs no login." if what.is_open else ""
     description = " ".join(filter(None, [" ".join(rest.split()), needs]))
     found: Schema = {
         "operationId": "-".join(

@@ -13,7 +13,8 @@ from streamd.broker.declared.matching import ExchangeType
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.description import ENTER, MONITORING, Operation, described
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.schemas import TEXT, about, row, some

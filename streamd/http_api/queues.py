@@ -11,18 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from segments.derived.key_schedule import KeyFigures
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.arguments import Arguments, plain_arguments
 from streamd.broker.declared.checks import MAX_PARTITIONS
-from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.declared.partitions import SuperStreamRow
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.stream import Stream
-from streamd.broker.tier.reports import TierReports, plain
 from streamd.broker.virtual_host import VirtualHost
-from streamd.http_api.caller import Caller, caller_of
+from streamd.engine import Caller
+from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import amqp_consumer_row, pairs_of
 from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
 from streamd.http_api.messages import (
@@ -40,6 +38,10 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import message_counts, shown_trouble
 from streamd.http_api.service import NODE, Service
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
+from streamd.operations.tier_reports import TierReports, plain
 
 TYPE = "x-queue-type"
 STREAM = "stream"

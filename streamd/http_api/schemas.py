@@ -3,14 +3,14 @@
 The fields are RabbitMQ's where it has them. Tests compare them with the rows that a server sends.
 """
 
-from streamd.broker.tier.reports import (
+from streamd.http_api.description import Schema
+from streamd.operations.tier_reports import (
     MOST_SECONDS,
     MOST_TOLD,
     UPLOAD_SECONDS,
     Kind,
     TierState,
 )
-from streamd.http_api.description import Schema
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "integer"}

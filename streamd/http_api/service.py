@@ -1,14 +1,19 @@
 """The parts of a server that the HTTP API works on."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from streamd.auth.administration import Administration
+from starlette.requests import Request
+
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
-from streamd.connections.registry import ConnectionRegistry
+from streamd.engine import Engine
+from streamd.engine.registry import ConnectionRegistry
+from streamd.http_api.caller import caller_of
 from streamd.net.transport import Address
+from streamd.operations.declaration import Operation
 
+Answer = TypeVar("Answer")
 NODE = "streamd@localhost"  # the only one; clients expect a name
 
 
@@ -19,12 +24,20 @@ class Service(NamedTuple):
         broker: the virtual hosts.
         directory: the users.
         connections: the open connections.
-        administration: changes to users and virtual hosts.
+        engine: carries out operations.
         listeners: gives protocol and address of every open port.
     """
 
     broker: Broker
     directory: UserDirectory
     connections: ConnectionRegistry
-    administration: Administration
+    engine: Engine
     listeners: Callable[[], list[tuple[str, Address]]]
+
+    async def ask(self, request: Request, operation: Operation[Answer]) -> Answer:
+        """Have an operation carried out for the user behind a request.
+
+        Raises:
+            Refused: see Engine.ask.
+        """
+        return await self.engine.ask(caller_of(request), operation)

@@ -20,7 +20,6 @@ import trio
 
 from segments import StorageError
 from streamd.broker.steps import in_turns
-from streamd.broker.tier.reports import TierStatus, status_of
 from streamd.metrics.families import SUMMARY, Family, Sample, escaped, lines
 from streamd.metrics.server_metrics import (
     AGGREGATED,
@@ -49,6 +48,7 @@ from streamd.metrics.stream_metrics import (
     Table,
     standing_matches,
 )
+from streamd.operations.tier_reports import TierStatus, status_of
 
 MAX_WAITING = 16
 MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are

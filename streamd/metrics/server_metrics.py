@@ -12,13 +12,13 @@ deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from streamd.broker.tier.reports import Kind, TierState, TierStatus
 from streamd.broker.traffic import ProtocolTraffic
-from streamd.connections.registry import AMQP091, STREAM_PROTOCOL
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.connections.stream.response_codes import ERROR_NAMES
+from streamd.engine.registry import AMQP091, STREAM_PROTOCOL
 from streamd.metrics.families import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import PROTOCOLS, Process, Source
+from streamd.operations.tier_reports import Kind, TierState, TierStatus
 
 STREAM_QUEUE = "rabbit_stream_queue"
 AGGREGATED, PER_OBJECT, DETAILED = "aggregated", "per-object", "detailed"

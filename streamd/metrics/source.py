@@ -13,7 +13,7 @@ import trio
 
 from streamd.broker import threads
 from streamd.broker.broker import Broker
-from streamd.connections.registry import AMQP091, STREAM_PROTOCOL, ConnectionRegistry
+from streamd.engine.registry import AMQP091, STREAM_PROTOCOL, ConnectionRegistry
 from streamd.version import __version__
 
 PROTOCOLS = (STREAM_PROTOCOL, AMQP091)

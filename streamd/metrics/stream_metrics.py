@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from segments import Log
 from segments.errors import FULL_DISK
-from streamd.broker.declared.names import Name
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.streams.stream import Stream, StreamState
 from streamd.broker.traffic import Flow, StreamTraffic, Traffic
 from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import NOBODY, Clients, ReadersOf
+from streamd.operations.names import Name
 
 QUEUE, STREAM = ("vhost", "queue"), ("vhost", "stream")
 OWN_GROUP, CONSUMER_GROUP = "streamd_stream", "streamd_consumer"

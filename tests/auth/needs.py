@@ -13,7 +13,7 @@ host has things whose names contain "secret".
 from typing import Any, NamedTuple
 
 from segments.selector import Dialect
-from streamd.auth.users import Right
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
@@ -118,7 +118,7 @@ MANAGE: dict[str, Case] = {
     "user.tags": _managed(None, name="bob", tags="management"),
     "user.passwd": _managed(None, name="bob", password="p"),
     "vhost.add": _managed(None, name="new"),
-    "vhost.list": _managed(None),
+    "vhost.list": _managed(()),  # shows what the caller may see
     "vhost.delete": _managed(None, name="hidden"),
     "permission.set": _managed(None, user="bob", vhost="/", **EVERYTHING),
     "permission.list": _managed(None),

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from streamd.auth import patterns
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.declared.rows import PermissionRow
-from streamd.broker.errors import Refused
+from streamd.operations.errors import Refused
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth.test_users import manage

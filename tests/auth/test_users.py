@@ -354,8 +354,8 @@ class TestManaging:
         [
             ("user.add", {"name": "guest", "password": "x"}, "a user guest already"),
             ("user.add", {"name": "ada"}, "password is missing"),
-            ("user.add", {"name": "a\nb", "password": "x"}, "name is missing, too long or not"),
-            ("user.add", {"name": "x" * 256, "password": "x"}, "name is missing, too long"),
+            ("user.add", {"name": "a\nb", "password": "x"}, "has the character U+000A"),
+            ("user.add", {"name": "x" * 256, "password": "x"}, "256 bytes, expected 1 to 255"),
             ("user.delete", {"name": "ada"}, "no user ada"),
             ("user.delete", {"name": "guest"}, "the last administrator"),
             ("user.passwd", {"name": "ada", "password": "x"}, "no user ada"),
@@ -366,7 +366,8 @@ class TestManaging:
             ("permission.set", {"user": "guest", "vhost": "none"}, "no virtual host none"),
             ("permission.set", {"user": "ada", "vhost": "/"}, "no user ada"),
             ("permission.set", {"user": "guest", "vhost": "/", "read": "("}, "is not a regular"),
-            ("permission.clear", {"user": "ada", "vhost": "/"}, "ada has no permissions in /"),
+            ("permission.clear", {"user": "ada", "vhost": "/"}, "there is no user ada"),
+            ("permission.clear", {"user": "guest", "vhost": "x"}, "no virtual host x"),
             ("server.explode", {}, "there is no operation 'server.explode'"),
         ],
     )

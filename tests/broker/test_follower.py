@@ -17,9 +17,9 @@ from streamd.auth.administration import Administration
 from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import StandingSelector
-from streamd.broker.errors import Refused
 from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS, Follower
 from streamd.broker.read_only import ReadOnlyError
+from streamd.operations.errors import Refused
 from streamd.server import StartError
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER

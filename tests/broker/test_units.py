@@ -17,7 +17,6 @@ from streamd.broker.declared.arguments import (
     policy_of,
     read_arguments,
 )
-from streamd.broker.declared.names import folder_name
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.traffic import ProtocolTraffic
@@ -25,6 +24,7 @@ from streamd.config import Config, ConfigError
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
+from streamd.operations.names import folder_name
 from streamd.wire.stream.publish import (
     Outgoing,
     decode_entries,

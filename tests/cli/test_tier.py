@@ -5,8 +5,8 @@ import json
 import pytest
 
 from segments.store.object_store import TierError
-from streamd.broker.tier.reports import Fault, Orphan, StreamTier, TierState, TierStatus, plain
 from streamd.cli.tier import stream_text
+from streamd.operations.tier_reports import Fault, Orphan, StreamTier, TierState, TierStatus, plain
 from tests.support.command_line import CommandLine
 from tests.support.tier import STATUS, FakeTier
 

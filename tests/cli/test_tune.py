@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from segments import Log, LogPolicy
-from streamd.broker.declared.names import stream_folder
 from streamd.cli import main, tune as command
+from streamd.operations.names import stream_folder
 from tests.support.logs import append
 
 

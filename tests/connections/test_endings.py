@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker.declared.names import as_sent
 from streamd.config import ARRIVED_SECONDS, DRAIN_SECONDS, FAREWELL_SECONDS
+from streamd.operations.names import as_sent
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair

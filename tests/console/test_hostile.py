@@ -21,7 +21,7 @@ from streamd.console import message_view
 from streamd.console.downloads import csv_row, json_line
 from streamd.console.forms import read_form
 from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
-from streamd.http_api.caller import Caller
+from streamd.engine import Caller
 from streamd.http_api.messages import BadRequest
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user

@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from streamd.auth.users import Account
-from streamd.broker.declared.names import Name
 from streamd.console.sessions import IDLE_SECONDS, MAX_OF_A_USER, MAX_SESSIONS, SECONDS, Sessions
-from streamd.http_api.caller import Caller
+from streamd.engine import Caller
+from streamd.operations.names import Name
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness, harness

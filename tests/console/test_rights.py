@@ -11,12 +11,12 @@ import pytest
 from bs4 import BeautifulSoup
 from starlette.routing import Route
 
-from streamd.broker.declared.names import as_sent
 from streamd.broker.declared.rows import PermissionRow
-from streamd.connections.registry import STREAM_PROTOCOL, LiveConnection
 from streamd.console.app import Console
 from streamd.console.site import Site
+from streamd.engine.registry import STREAM_PROTOCOL, LiveConnection
 from streamd.net.transport import Address
+from streamd.operations.names import as_sent
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness

@@ -43,7 +43,7 @@ from segments.store.lookup import by_stream, counts_since, newest_manifest, stre
 from segments.store.manifest import Manifest
 from segments.store.object_store import ObjectStore
 from segments.store.stores import open_store
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from tests.crash.tier_ledger import NUM_KINDS, Life, Sent, WrongError, last_missing, read
 from tests.support.process import ServerProcess
 from tests.support.stores import KINDS, StoreServer

@@ -7,10 +7,10 @@ import pytest
 
 from segments import LogPolicy
 from streamd.broker.declared.arguments import READERS, SETTINGS, policy_of, read_arguments
-from streamd.broker.errors import Refused
 from streamd.cli.streams import create, set_arguments
 from streamd.connections.amqp091 import consumer_arguments
 from streamd.connections.amqp091.queue_arguments import Declaration
+from streamd.operations.errors import Refused
 from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE
 from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import subscribe_properties

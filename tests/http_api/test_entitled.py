@@ -9,9 +9,9 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
-from streamd.http_api.entitled import Entitled, as_long_as, note_reader, read_while
+from streamd.http_api.entitled import Entitled, note_reader, read_while
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 START = {"type": "http.response.start", "status": 200}
 
@@ -130,28 +130,3 @@ async def test_what_changes_something_asks_by_itself() -> None:
     asked = Asked(work)
     await asked("POST")
     assert (asked.times, len(asked.sent)) == (1, 2)
-
-
-@pytest.mark.parametrize("goes", [False, True])
-async def test_a_block_ends_with_one_right_alone(goes: bool) -> None:
-    account, may = Account(Name("ada")), True
-
-    def check() -> None:
-        if not may:
-            raise Refused(Reason.ACCESS_REFUSED)
-
-    async def work() -> bool:
-        nonlocal may
-        with as_long_as(check, account, {}):
-            may = not goes
-            account.tell()
-            await trio.lowlevel.checkpoint()
-            return True
-
-    if goes:
-        with pytest.raises(Refused, match="lost the right"):
-            await work()
-        with pytest.raises(Refused):
-            await work()
-    else:
-        assert await work()

@@ -110,7 +110,8 @@ async def test_what_is_not_allowed(server: Harness, http: Http, method: str, pat
     await server.host.create_super_stream("i", [("0", "i-0")], [])
     await add_user(server, "ada", "management", patterns="")
     before = await http.get("definitions")
-    assert await http.code(method, path, {"partitions": 1, "tags": ""}, user="ada") == 401
+    sent = {"partitions": 1, "tags": "", "configure": "", "write": "", "read": ""}
+    assert await http.code(method, path, sent, user="ada") == 401
     assert await http.get("definitions") == before
     if (method, path) in MONITORS:
         await server.server.directory.put_user("ada", tags=["monitoring"])

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from segments.store.object_store import TierError
-from streamd.broker.tier.reports import Fault, TierState, TierStatus, plain
+from streamd.operations.tier_reports import Fault, TierState, TierStatus, plain
 from tests.support.http import Http, add_user
 from tests.support.server import Harness
 from tests.support.tier import STATUS, FakeTier
@@ -80,7 +80,7 @@ async def test_gc(http: Http, tier: FakeTier) -> None:
             "orphans": [{"key": "v1/x/0.segment", "size": 12}],
         }
     assert await http.reason("POST", "tier/gc", {"dry_run": "yes"}) == (
-        "dry_run is neither true nor false"
+        "dry_run: expected `bool`, got `str`"
     )
     assert tier.asked == [("collect", True), ("collect", False), ("collect", False)]
 
@@ -103,12 +103,11 @@ async def test_upload(http: Http, tier: FakeTier) -> None:
     assert reason == "outside is not uploaded to the tier: its argument stream-tier is false"
     for seconds in (True, 1.5, "5", None):
         body = {"timeout_seconds": seconds}
-        assert await http.reason("POST", "tier/upload", body) == (
-            "timeout_seconds is not a whole number"
-        )
+        reason = await http.reason("POST", "tier/upload", body)
+        assert reason.startswith("timeout_seconds: expected `int`, got ")
     for number in (0, -1, 604_801):
         says = await http.reason("POST", "tier/upload", {"timeout_seconds": number})
-        assert says == f"{number} is not a number of seconds from 1 to 604800"
+        assert says.startswith("timeout_seconds: expected `int` ")
 
 
 async def test_an_upload_ends_with_the_connection(http: Http, tier: FakeTier) -> None:

@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
@@ -19,6 +18,7 @@ from streamd.http_api import metrics as paths
 from streamd.metrics import scrape as scrapes_module, server_metrics, stream_metrics
 from streamd.metrics.families import bound, lines
 from streamd.metrics.scrape import MAX_PATTERN_BYTES, MAX_WAITING, Query, Scrapes
+from streamd.operations.names import Name
 from streamd.wire.stream import commands as c
 from tests.support.http import add_user
 from tests.support.metrics import Metrics, Scraped

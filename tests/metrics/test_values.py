@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams import log_writer
-from streamd.broker.tier.reports import TierState, TierStatus
 from streamd.metrics import source
 from streamd.metrics.source import Clients
 from streamd.metrics.stream_metrics import COLUMNS, Table
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import TierState, TierStatus
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer

@@ -16,9 +16,9 @@ import trio
 from clients import connection as client_connection
 from clients.errors import ConnectionLost
 from clients.uri import Endpoint
-from streamd.broker.tier.reports import TierReports
 from streamd.cli import main
 from streamd.connections.stream import connection
+from streamd.operations.tier_reports import TierReports
 from tests.support.server import Harness, harness
 
 

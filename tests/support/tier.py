@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 import trio
 
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
-from streamd.broker.tier.reports import (
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import (
     Collected,
     Fault,
     Orphan,
@@ -38,7 +38,7 @@ STATUS = TierStatus(
 
 
 class FakeTier:
-    """See streamd.broker.tier.reports.TierReports.
+    """See streamd.operations.tier_reports.TierReports.
 
     Attributes:
         told: its status.

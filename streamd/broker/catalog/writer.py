@@ -25,8 +25,8 @@ import trio
 from segments import StorageError
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import Catalog, CatalogError, Change
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.read_only import ReadOnlyError
+from streamd.operations.errors import Reason, Refused
 
 # Raises Refused unless whoever asks for a change may still make it.
 Check: TypeAlias = Callable[[], None]

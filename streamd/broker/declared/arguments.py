@@ -28,7 +28,7 @@ from segments.selector import (
     parse_property,
     text_of_names,
 )
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable
 
-from streamd.broker.declared.names import Name, check_new
-from streamd.broker.errors import Reason, Refused
 from streamd.config import MAX_ASKED, MAX_NAME_BYTES, PROPERTIES_BYTES
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, check_new
 
 MAX_PARTITIONS = 1_000  # of a super stream
 _RESERVED_PREFIX = "amq."

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from streamd.broker.declared.names import Name
+from streamd.operations.names import Name
 
 Scalar: TypeAlias = int | float | str | bool | None
 Headers: TypeAlias = Mapping[str, Scalar]

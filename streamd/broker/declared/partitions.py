@@ -14,8 +14,8 @@ from streamd.broker.declared.checks import (
     checked_key,
 )
 from streamd.broker.declared.matching import Binding, Headers
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 ORDER = "x-stream-partition-order"  # an argument of a binding: the position of the partition
 _MAX_ORDER = (1 << 31) - 1

@@ -4,7 +4,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from streamd.broker.declared.arguments import Arguments
-from streamd.broker.declared.names import Name
+from streamd.operations.names import Name
 
 
 class StreamRow(NamedTuple):

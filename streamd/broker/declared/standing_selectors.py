@@ -29,7 +29,7 @@ from segments.selector import (
 )
 from segments.store.manifest import Manifest
 from streamd.broker.declared.filter_contract import messages_of, unpacked_size
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,7 @@ from streamd.broker.declared.matching import (
     Headers,
     arguments_text,
 )
-from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.declared.partitions import placed
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.rules import (
     DEFAULT_EXCHANGE,
@@ -36,6 +34,8 @@ from streamd.broker.routing.rules import (
 )
 from streamd.broker.steps import Steps
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import math
 
 from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
-from streamd.broker.declared.names import Name, check_new
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, check_new
 
 DEFAULT_EXCHANGE = Name("")
 RESERVED_PREFIX = "amq."

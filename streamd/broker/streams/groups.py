@@ -11,7 +11,7 @@ Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_stream_sac_coordinator.
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 
 NO_PARTITION = -1
 

@@ -16,9 +16,9 @@ import trio
 
 from segments.filter_index import FilterFile
 from segments.segment import Segment
-from streamd.broker.declared.names import Name
 from streamd.config import FILTER_INDEX_BYTES
 from streamd.net.wakeup import Wakeup
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 

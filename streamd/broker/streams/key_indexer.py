@@ -18,10 +18,10 @@ from typing import Protocol
 import trio
 
 from segments import Log
-from streamd.broker.errors import Refused
 from streamd.broker.streams.key_upkeep import QUIET_SECONDS, Progress, TableMaker
 from streamd.broker.streams.key_worker import KeyWorker
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Refused
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from streamd.broker.errors import Refused
 from streamd.broker.streams.stream import Stream, StreamState
 from streamd.broker.supervisor import Supervisor
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Refused
 
 logger = logging.getLogger(__name__)
 

@@ -43,12 +43,12 @@ from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
 from segments.selector import Budget
 from streamd.broker.declared.standing_selectors import MARK_UNITS, StandingSelectors
-from streamd.broker.errors import Reason
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries, Publisher, queued_size
 from streamd.broker.streams.waiters import Waiters
 from streamd.broker.traffic import Histogram
 from streamd.config import QUEUE_BYTES
+from streamd.operations.errors import Reason
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 from segments.entries import Entries
 from streamd.broker.declared.filter_contract import VALUE_BYTES
-from streamd.broker.errors import Reason
 from streamd.config import PUBLICATION_BYTES
+from streamd.operations.errors import Reason
 
 _SHORT_VALUE_BYTES = 64  # counted for the filter value of a message: longer ones are in the frame
 

@@ -61,9 +61,7 @@ from segments.tracking import Tracking
 from streamd.broker import threads
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.filter_contract import FilterContract
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.standing_selectors import StandingSelector, StandingSelectors
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.read_only import ReadOnlyError
 from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.key_upkeep import KeyUpkeep, Progress, TableMaker
@@ -77,6 +75,8 @@ from streamd.broker.traffic import StreamTraffic, Traffic
 from streamd.config import FULL_DISK_SECONDS, QUEUE_BYTES
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 

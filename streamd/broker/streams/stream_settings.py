@@ -6,11 +6,11 @@ from contextlib import suppress
 from segments import LogPolicy
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
 from streamd.broker.declared.arguments import read_settings
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 
 class StreamSettings:

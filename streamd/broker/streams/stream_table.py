@@ -2,10 +2,10 @@
 
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.arguments import Arguments
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.stream import Stream
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 
 class StreamTable:

@@ -15,10 +15,10 @@ from segments.segment import DERIVED_SUFFIXES, INDEX_SUFFIX, SEGMENT_SUFFIX, fil
 from segments.store.cache import ColdError
 from segments.store.local_copy import MANIFEST_FILE, read_copy
 from streamd.broker import threads
-from streamd.broker.errors import Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.stream import Stream
+from streamd.operations.errors import Refused
 
 _SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)
 _A_TURN = 1_000  # segments that are looked at

@@ -29,8 +29,8 @@ from segments.store.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.steps import in_turns
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
-from streamd.broker.tier.reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 from streamd.broker.tier.requests import ask
+from streamd.operations.tier_reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 
 _DAY_MS = 24 * 3_600_000
 _A_TURN = 1_000  # objects that are looked at before others have their turn

@@ -31,9 +31,9 @@ from streamd.broker.tier import claims
 from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
 from streamd.broker.tier.identity import Identity, keep_epoch
 from streamd.broker.tier.pauses import next_pause, shortened
-from streamd.broker.tier.reports import TierState
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.config import Config
+from streamd.operations.tier_reports import TierState
 
 logger = logging.getLogger(__name__)
 

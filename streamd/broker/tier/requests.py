@@ -33,7 +33,7 @@ from segments.store.object_store import (
     ignored,
 )
 from streamd.broker import threads
-from streamd.broker.tier.reports import Kind
+from streamd.operations.tier_reports import Kind
 
 Result = TypeVar("Result")
 

@@ -59,13 +59,13 @@ from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, 
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.declared.arguments import arguments_from_json, plain_arguments, policy_of
 from streamd.broker.declared.filter_contract import contract_of
-from streamd.broker.declared.names import as_sent, stream_folder
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
 from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, patiently
 from streamd.broker.tier.requests import ask
+from streamd.operations.names import as_sent, stream_folder
 
 logger = logging.getLogger(__name__)
 

@@ -64,16 +64,16 @@ from segments.tier.planning import conflict, is_stored_to, kept_segments, next_u
 from segments.tracking import Tracking, as_of
 from streamd.broker import threads
 from streamd.broker.declared.arguments import arguments_to_json
-from streamd.broker.declared.names import Name
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.errors import Refused
 from streamd.broker.streams.stream import Stream, StreamState
 from streamd.broker.tier.identity import random_name
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.ownership import Ownership
-from streamd.broker.tier.reports import StreamTier
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.upload_requests import UploadRequest
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import StreamTier
 
 logger = logging.getLogger(__name__)
 

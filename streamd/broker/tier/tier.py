@@ -23,9 +23,7 @@ from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
 from streamd.broker import threads
 from streamd.broker.catalog.writer import CatalogWriter
-from streamd.broker.declared.names import Name, stream_folder
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.supervisor import Supervisor
@@ -37,7 +35,14 @@ from streamd.broker.tier.line import Line
 from streamd.broker.tier.lost_copies import LostCopies
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.removals import Removals, copy_of
-from streamd.broker.tier.reports import (
+from streamd.broker.tier.requests import CountedStore
+from streamd.broker.tier.stream_tier import TieredStream, TierParts
+from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
+from streamd.broker.tier.uploader import Uploader
+from streamd.config import Config
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, stream_folder
+from streamd.operations.tier_reports import (
     Collected,
     Kind,
     StreamTier,
@@ -46,11 +51,6 @@ from streamd.broker.tier.reports import (
     Uploaded,
     Verification,
 )
-from streamd.broker.tier.requests import CountedStore
-from streamd.broker.tier.stream_tier import TieredStream, TierParts
-from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
-from streamd.broker.tier.uploader import Uploader
-from streamd.config import Config
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from enum import Enum
 
 import trio
 
-from streamd.broker.declared.names import Name
-from streamd.broker.tier.reports import UploadedStream
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import UploadedStream
 
 
 class RequestState(Enum):

@@ -14,13 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from streamd.broker.catalog.catalog import DEFAULT_HOST
-from streamd.broker.declared.names import stream_folder
 from streamd.cli.demo import selectors as demo_selectors, tuning as demo_tuning
 from streamd.cli.demo.flights import Flight, NoRecords, flights_file, read_flights
 from streamd.cli.demo.selectors import Selected, register, select
 from streamd.cli.demo.tuning import Tuned, tune_and_check
 from streamd.cli.terminal import Failed, note, notes, show, show_paragraphs
 from streamd.config import Config
+from streamd.operations.names import stream_folder
 from streamd.server import serve
 
 if TYPE_CHECKING:

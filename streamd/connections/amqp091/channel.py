@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from segments import Reader
-from streamd.broker.declared.names import Name
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
+from streamd.operations.names import Name
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
 
 # Of one connection. A consumer that is cancelled leaves its unacknowledged messages behind: without

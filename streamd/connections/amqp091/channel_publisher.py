@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from segments.entries import ID_SIZE
-from streamd.broker.errors import Reason
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.confirms import Confirms
 from streamd.net.outbox import Outbox
+from streamd.operations.errors import Reason
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.errors import ConnectionFault, MethodId, ReplyCode

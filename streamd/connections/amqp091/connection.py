@@ -22,8 +22,8 @@ from streamd.connections.amqp091.session import Session
 from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
 from streamd.connections.ready_queue import ReadyQueue
-from streamd.connections.registry import AMQP091, AMQP_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
+from streamd.engine.registry import AMQP091, AMQP_PROTOCOL, ConnectionRegistry
 from streamd.net.duplex import LINGER_SECONDS, Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed

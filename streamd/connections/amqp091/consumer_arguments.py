@@ -34,7 +34,7 @@ from streamd.broker.declared.arguments import (
 )
 from streamd.broker.declared.checks import check_asked
 from streamd.broker.declared.filter_contract import own_value_reader
-from streamd.broker.errors import Refused
+from streamd.operations.errors import Refused
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
 from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE, ROUTING_KEY
 from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table

@@ -8,10 +8,7 @@ import logging
 from itertools import islice
 
 from segments import StorageError
-from streamd.auth.users import Right
 from streamd.broker.declared.checks import check_properties, properties_size, recorded
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Consumer
@@ -25,6 +22,9 @@ from streamd.connections.amqp091.consumer_arguments import (
 )
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import not_found, not_implemented
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import (
     ChannelFault,

@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from streamd.auth.users import Right, Rights
-from streamd.broker.declared.names import Name, as_sent
+from streamd.auth.users import Rights
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
@@ -12,6 +11,8 @@ from streamd.connections.amqp091.delivery import Deliveries
 from streamd.connections.amqp091.faults import access_refused, not_found
 from streamd.connections.amqp091.publishing import Publishing
 from streamd.net.outbox import Outbox
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.methods import Method
 

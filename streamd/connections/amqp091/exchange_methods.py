@@ -6,15 +6,15 @@ deps/rabbit/src/rabbit_exchange.erl.
 
 from functools import partial
 
-from streamd.auth.users import Right
 from streamd.broker.declared.matching import Binding, ExchangeRow
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, exchange_type
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import refusals
 from streamd.connections.amqp091.publishing import plain_table
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
 

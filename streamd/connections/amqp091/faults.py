@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
 
 _OF_A_CHANNEL = {

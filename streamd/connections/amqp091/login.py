@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights
 from streamd.broker.broker import Broker
-from streamd.broker.declared.names import as_sent
 from streamd.broker.virtual_host import VirtualHost
-from streamd.connections.registry import AMQP091
+from streamd.engine.registry import AMQP091
+from streamd.operations.names import as_sent
 from streamd.version import __version__
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import CHANNEL_MAX, FRAME_MAX, Connection

@@ -11,12 +11,10 @@ from weakref import WeakSet
 import trio
 
 from segments.entries import ID_SIZE, Entries
-from streamd.auth.users import Right, Rights
+from streamd.auth.users import Rights
 from streamd.broker.declared.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.broker.declared.matching import NO_HEADERS, Headers, Scalar
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.read_only import READ_ONLY
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.steps import Steps, Stepwise
@@ -28,8 +26,11 @@ from streamd.config import MAX_NAME_BYTES
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
-from streamd.connections.registry import AMQP091
+from streamd.engine.registry import AMQP091
 from streamd.net.outbox import Outbox
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content

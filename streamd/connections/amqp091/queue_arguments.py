@@ -29,7 +29,7 @@ from streamd.broker.declared.arguments import (
     Arguments,
     read_arguments,
 )
-from streamd.broker.errors import Refused
+from streamd.operations.errors import Refused
 from streamd.wire.amqp091.errors import precondition_failed
 from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
 

@@ -7,16 +7,16 @@ deps/rabbit/src/rabbit_amqqueue.erl.
 import logging
 from functools import partial
 
-from streamd.auth.users import Right
 from streamd.broker.declared.matching import Binding
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import access_refused, fault_of, not_implemented, refusals
 from streamd.connections.amqp091.publishing import plain_table
 from streamd.connections.amqp091.queue_arguments import Declaration, inequivalent
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode, precondition_failed
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 
-from streamd.auth.users import Right
 from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp091.channel import Channel, Unacked
 from streamd.connections.amqp091.consumer_methods import Consuming
@@ -12,7 +11,8 @@ from streamd.connections.amqp091.exchange_methods import ExchangeMethods
 from streamd.connections.amqp091.faults import not_implemented
 from streamd.connections.amqp091.pacing import AckPacer
 from streamd.connections.amqp091.queue_methods import Queues
-from streamd.connections.registry import ConsumerFacts, PublisherFacts
+from streamd.engine.registry import ConsumerFacts, PublisherFacts
+from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request
 from streamd.wire.amqp091.errors import ChannelFault, Fault

@@ -18,12 +18,12 @@ from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_
 from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
 from streamd.connections.ready_queue import ReadyQueue
-from streamd.connections.registry import STREAM_PROTOCOL, ConnectionRegistry
 from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery, Subscription
 from streamd.connections.stream.login import Login
 from streamd.connections.stream.publishers import MESSAGES_A_TURN
 from streamd.connections.stream.session import Session
+from streamd.engine.registry import STREAM_PROTOCOL, ConnectionRegistry
 from streamd.net.duplex import Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
@@ -279,8 +279,9 @@ def make_connection(
     transport: Transport, services: Services, announced: tuple[str, int]
 ) -> StreamConnection:
     """See services.MakeConnection."""
-    config, broker, directory, registry = services
-    authenticator = services.authenticator(transport)
-    login = Login(config, broker, directory, announced, authenticator)
+    config, broker = services.config, services.broker
+    login = Login(services, announced, services.authenticator(transport))
     traffic = broker.traffic.protocol(STREAM_PROTOCOL)
-    return StreamConnection(transport, login, config.frame_max, registry, broker.rounds, traffic)
+    return StreamConnection(
+        transport, login, config.frame_max, services.registry, broker.rounds, traffic
+    )

@@ -6,16 +6,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from segments import Log, OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
-from streamd.auth.users import Right, Rights, UserDirectory
+from streamd.auth.users import Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import Stepwise
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
+from streamd.engine import Engine
 from streamd.net.outbox import Outbox
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 
@@ -29,7 +31,8 @@ class Context(NamedTuple):
 
     Attributes:
         broker: all virtual hosts.
-        access: all users.
+        engine: carries out operations.
+        directory: all users.
         host: the virtual host it has entered.
         rights: what its user may do there.
         outbox: where answers go.
@@ -39,6 +42,7 @@ class Context(NamedTuple):
     """
 
     broker: Broker
+    engine: Engine
     directory: UserDirectory
     host: VirtualHost
     rights: Rights

@@ -19,13 +19,13 @@ from segments.disk import Buffer, File
 from segments.errors import SegmentsError
 from segments.reader import SMALL_CHUNK
 from segments.store.cache import ColdError
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.net.outbox import Outbox
 from streamd.net.transport import FileUnreadable, Transport
+from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream.deliver import encode_deliver_head
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from functools import partial
 
 import trio
 
-from streamd.auth.users import Right
-from streamd.broker.declared.names import as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import as_sent
+from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import FoundMessage, Statistic
 

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
-from streamd.auth.users import Account, Rights, UserDirectory
-from streamd.broker.broker import Broker
-from streamd.broker.declared.names import as_sent
+from streamd.auth.users import Account, Rights
 from streamd.broker.virtual_host import VirtualHost
-from streamd.config import Config
-from streamd.connections.registry import STREAM_PROTOCOL
+from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
+from streamd.engine.registry import STREAM_PROTOCOL
 from streamd.net.outbox import Outbox
+from streamd.operations.names import as_sent
 from streamd.version import __version__
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -43,9 +42,7 @@ class Login:
     """Answers the login of one connection.
 
     Args:
-        config: limits.
-        broker: the virtual hosts.
-        directory: the users.
+        services: of the server.
         address: host and port to announce.
         authenticator: authenticates the peer.
 
@@ -65,21 +62,18 @@ class Login:
 
     def __init__(
         self,
-        config: Config,
-        broker: Broker,
-        directory: UserDirectory,
+        services: Services,
         address: tuple[str, int],
         authenticator: Authenticator,
     ) -> None:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.frame_max = 0
-        self._config = config
-        self._broker = broker
-        self._directory = directory
+        self._services = services
+        self._broker = services.broker
         self._address = address
         self._authenticator = authenticator
-        self._traffic = broker.traffic.protocol(STREAM_PROTOCOL)
+        self._traffic = services.broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
         self.opened_at_ms = 0
         self._command: c.ClientCommand | None = None  # the last one given to `answer`
@@ -125,7 +119,7 @@ class Login:
             self._account = await self._authenticator.prove(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
-        return [answer, c.Tune(self._config.frame_max, self._config.heartbeat)]
+        return [answer, c.Tune(self._services.config.frame_max, self._services.config.heartbeat)]
 
     def _open(self, command: c.Open) -> c.OpenResponse:
         name = as_sent(command.virtual_host)
@@ -139,7 +133,8 @@ class Login:
         """What an open connection works with."""
         return Context(
             self._broker,
-            self._directory,
+            self._services.engine,
+            self._services.directory,
             self.host,
             self.rights,
             outbox,

@@ -1,268 +1,168 @@
-"""Users, permissions and virtual hosts, for administrators; changes to streams, for their users."""
+"""`Manage`: operations as words, for programs that speak the stream protocol.
 
+A request names an operation and gives its fields as strings; rows of strings answer. Some names
+stand for an operation with fields that are set already.
+"""
+
+import dataclasses
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
-from segments import OffsetSpec, at_offset, at_time
-from segments.segment import MAX_OFFSET
-from segments.selector import Dialect
-from streamd.auth.administration import Administration
-from streamd.auth.users import Right
-from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.names import Name, as_sent
-from streamd.broker.declared.rows import PermissionRow
-from streamd.broker.declared.standing_selectors import parse_standing
-from streamd.broker.errors import Reason, Refused
+import msgspec
+
 from streamd.broker.steps import in_turns
-from streamd.broker.streams.stored_offsets import stored_offsets
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
-from streamd.connections.stream.tier import TierOperations
+from streamd.engine import Caller
+from streamd.operations import streams as s, tier as t, users as u, virtual_hosts as v
+from streamd.operations.declaration import Created, Operation
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.reading import read_operation
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 
 logger = logging.getLogger(__name__)
 
-Arguments: TypeAlias = Mapping[str, str]
-Row: TypeAlias = dict[str, str]
-MAX_NAME_BYTES = 255
 _ROWS_A_TURN = 200
+_NAMED = "stream."  # begins what names one of several streams
+
+
+class _Form(NamedTuple):
+    """An operation as it is asked for here.
+
+    Attributes:
+        kind: of operation.
+        needs: fields that have to be given, not empty.
+        fields: those that are set already.
+        shown: what rows have; all fields of the answer where it is empty.
+    """
+
+    kind: type[Operation[Any]]
+    needs: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = {}
+    shown: tuple[str, ...] = ()
+
+
+_FORMS = {
+    "user.add": _Form(u.PutUser, ("password",), {"is_new": True, "tags": ""}),
+    "user.tags": _Form(u.PutUser, fields={"is_new": False, "tags": ""}),
+    "user.passwd": _Form(u.PutUser, ("password",), {"is_new": False}),
+    "user.list": _Form(u.ListUsers, shown=("name", "tags")),
+    "vhost.add": _Form(v.AddVirtualHost, fields={"is_new": True}),
+    "vhost.list": _Form(v.ListVirtualHosts, shown=("name", "streams")),
+    "tier.status": _Form(t.GetTier),
+} | {
+    kind.NAME: _Form(kind)
+    for kind in (
+        *(u.DeleteUser, u.ListPermissions, u.PutPermission, u.ClearPermission),
+        v.DeleteVirtualHost,
+        *(s.SetArguments, s.TruncateStream, s.ListOffsets, s.SetOffset, s.DeleteOffset),
+        *(s.ListSelectors, s.AddSelector, s.DeleteSelector),
+        *(t.GetStreamTier, t.VerifyTier, t.CollectTier, t.UploadTier),
+    )
+}
 
 
 class Management:
-    """What administrators may ask for.
+    """Operations for the user of one connection, in its virtual host.
 
     Attributes:
         handlers: one for each command.
     """
 
+    OPERATIONS = frozenset(_FORMS)
+
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._directory = context.directory
-        self._broker = context.broker
-        self._administration = Administration(context.broker, context.directory)
+        self._caller = Caller(context.directory, context.rights.account)
         self.handlers: Handlers = {c.Manage: self._manage}
-        self._operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
-            "user.add": self._add_user,
-            "user.list": self._list_users,
-            "user.delete": self._delete_user,
-            "user.tags": self._set_tags,
-            "user.passwd": self._change_password,
-            "vhost.add": self._add_host,
-            "vhost.list": self._list_hosts,
-            "vhost.delete": self._delete_host,
-            "permission.set": self._set_permission,
-            "permission.list": self._list_permissions,
-            "permission.clear": self._clear_permission,
-        }
-        self._open_operations: dict[str, Callable[[Arguments], Awaitable[Iterable[Row]]]] = {
-            "selector.add": self._add_selector,
-            "selector.list": self._list_selectors,
-            "selector.delete": self._delete_selector,
-            "stream.set": self._set_stream,
-            "stream.truncate": self._truncate_stream,
-            "offset.list": self._list_offsets,
-            "offset.set": self._set_offset,
-            "offset.delete": self._delete_offset,
-            **TierOperations(context).operations,
-        }
 
     async def _manage(self, command: c.Manage) -> None:
-        rows: Iterable[Row] = ()
+        rows: Iterable[Mapping[str, str]] = ()
         code, reason = OK, ""
-        user = self._context.rights.user
+        name = command.operation[:40]
         try:
-            operation = self._open_operations.get(command.operation)
-            if operation is None:
-                self._check()
-                operation = self._operations.get(command.operation)
-            if operation is None:
-                details = f"there is no operation {command.operation[:40]!r}"
-                raise Refused(Reason.PRECONDITION_FAILED, details)
-            rows = await operation(dict(command.arguments))
+            form = _FORMS.get(command.operation)
+            if form is None:
+                raise Refused(Reason.PRECONDITION_FAILED, f"there is no operation {name!r}")
+            request = self._read(form, dict(command.arguments))
+            rows = _rows(await self._context.engine.ask(self._caller, request), form.shown)
+            if form.kind is t.GetTier:
+                streams = await self._context.engine.ask(self._caller, t.ListTier())
+                rows = chain(rows, _rows(streams))
         except Refused as refused:
             code, reason = code_of(refused), refused.details
-        logger.info("%s by %s: %s", command.operation[:40], user, reason or "done")
+        logger.info("%s by %s: %s", name, self._caller.name, reason or "done")
         answer = [
             tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows, _ROWS_A_TURN)
         ]
         response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
 
-    def _check(self) -> None:
-        """Raise Refused unless the user is an administrator."""
-        self._context.rights.require_administrator()
+    def _read(self, form: _Form, words: dict[str, Any]) -> Operation[Any]:
+        """The request.
 
-    def _configures(self, stream: Name) -> Check:
-        return partial(self._context.rights.require, Right.CONFIGURE, stream)
-
-    # -- users
-
-    async def _add_user(self, arguments: Arguments) -> Iterable[Row]:
-        name, tags = _name(arguments, "name"), arguments.get("tags", "").split()
-        self._directory.check_no_user(name)
-        password = _text(arguments, "password").encode()
-        await self._directory.put_user(name, password, tags, check=self._check, is_new=True)
-        return ()
-
-    async def _list_users(self, _arguments: Arguments) -> Iterable[Row]:
-        return [{"name": u.name, "tags": " ".join(u.tags)} for u in self._directory.users()]
-
-    async def _delete_user(self, arguments: Arguments) -> Iterable[Row]:
-        await self._directory.remove_user(_name(arguments, "name"), self._check)
-        return ()
-
-    async def _set_tags(self, arguments: Arguments) -> Iterable[Row]:
-        name = _name(arguments, "name")
-        tags = arguments.get("tags", "").split()
-        await self._directory.put_user(name, tags=tags, check=self._check, is_new=False)
-        return ()
-
-    async def _change_password(self, arguments: Arguments) -> Iterable[Row]:
-        name = _name(arguments, "name")
-        self._directory.check_user(name)
-        password = _text(arguments, "password").encode()
-        await self._directory.put_user(name, password, check=self._check, is_new=False)
-        return ()
-
-    # -- virtual hosts
-
-    async def _add_host(self, arguments: Arguments) -> Iterable[Row]:
-        name = _name(arguments, "name")
-        user = self._context.rights.user
-        if not await self._administration.add_virtual_host(name, user, self._check):
-            details = f"there is a virtual host {name} already"
-            raise Refused(Reason.PRECONDITION_FAILED, details)
-        return ()
-
-    async def _list_hosts(self, _arguments: Arguments) -> Iterable[Row]:
-        hosts = self._broker.virtual_hosts
-        return [{"name": name, "streams": str(len(hosts[name].names()))} for name in sorted(hosts)]
-
-    async def _delete_host(self, arguments: Arguments) -> Iterable[Row]:
-        await self._administration.remove_virtual_host(_name(arguments, "name"), self._check)
-        return ()
-
-    # -- permissions
-
-    async def _set_permission(self, arguments: Arguments) -> Iterable[Row]:
-        user, host = _name(arguments, "user"), _name(arguments, "vhost")
-        patterns = (arguments.get(name, "") for name in ("configure", "write", "read"))
-        await self._administration.put_permission(PermissionRow(user, host, *patterns), self._check)
-        return ()
-
-    async def _list_permissions(self, _arguments: Arguments) -> Iterable[Row]:
-        names = {"virtual_host": "vhost"}
-        return [
-            {names.get(key, key): value for key, value in row._asdict().items()}
-            for row in self._directory.permissions()
-        ]
-
-    async def _clear_permission(self, arguments: Arguments) -> Iterable[Row]:
-        user, host = _name(arguments, "user"), _name(arguments, "vhost")
-        await self._directory.remove_permission(user, host, self._check)
-        return ()
-
-    # -- streams: their selectors can be seen with the right to read, changed with configure
-
-    async def _add_selector(self, arguments: Arguments) -> Iterable[Row]:
-        stream, group = _name(arguments, "stream"), _text(arguments, "group")
-        check = self._configures(stream)
-        check()
-        dialect = arguments.get("dialect", Dialect.UNION)
-        row = parse_standing(group, dialect, arguments.get("text", ""))
-        await self._context.host.settings.put_selector(stream, row, check)
-        return ()
-
-    async def _set_stream(self, arguments: Arguments) -> Iterable[Row]:
-        stream = _name(arguments, "stream")
-        pairs = [(name, text) for name, text in arguments.items() if name != "stream"]
-        await self._context.host.settings.set_arguments(stream, pairs, self._configures(stream))
-        return ()
-
-    async def _truncate_stream(self, arguments: Arguments) -> Iterable[Row]:
-        name = _name(arguments, "stream")
-        check = self._configures(name)
-        check()
-        spec = _beginning(arguments)
-        stream = self._context.host.find(name)
-        async with stream.opened():
-            check()
-            return [{"first_offset": str(await stream.truncate(spec, check))}]
-
-    # -- stored offsets: with the right to read, as consumers store theirs
-
-    async def _list_offsets(self, arguments: Arguments) -> Iterable[Row]:
-        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
-            return [
-                {
-                    "name": row.reference,
-                    "offset": str(row.offset),
-                    "messages_behind": str(row.messages_behind),
-                    "seconds_behind": "" if row.seconds_behind is None else f"{row.seconds_behind}",
-                }
-                for row in await stored_offsets(stream, self._broker.now_ms)
-            ]
-
-    async def _set_offset(self, arguments: Arguments) -> Iterable[Row]:
-        reference, offset = _text(arguments, "name"), _number(arguments, "offset")
-        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
-            await stream.set_offset(reference, offset)
-        return ()
-
-    async def _delete_offset(self, arguments: Arguments) -> Iterable[Row]:
-        reference = _text(arguments, "name")
-        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
-            if not await stream.delete_offset(reference):
-                details = f"{reference} has stored no offset in {stream.name}"
-                raise Refused(Reason.PRECONDITION_FAILED, details)
-        return ()
-
-    async def _list_selectors(self, arguments: Arguments) -> Iterable[Row]:
-        async with self._context.readable(_name(arguments, "stream")) as (stream, _):
-            standing = stream.standing
-            return [
-                {
-                    "group": row.group,
-                    "dialect": row.dialect,
-                    "text": row.text,
-                    "since": str(row.since),
-                    "consumers": str(standing.num_users(row.group)),
-                }
-                for row in standing.rows()
-            ]
-
-    async def _delete_selector(self, arguments: Arguments) -> Iterable[Row]:
-        stream, group = _name(arguments, "stream"), _text(arguments, "group")
-        await self._context.host.settings.remove_selector(stream, group, self._configures(stream))
-        return ()
+        Raises:
+            Refused: a field is missing, or is not what it has to be.
+        """
+        for name in (*form.needs, *_required(form.kind)):
+            if not words.get(name) and name not in form.fields:
+                raise Refused(Reason.PRECONDITION_FAILED, f"{name} is missing")
+        fields: dict[str, Any] = {"vhost": self._context.host.name, **form.fields, **words}
+        if form.kind is s.SetArguments:
+            fields["arguments"] = {k: text for k, text in words.items() if k != "stream"}
+        if form.kind is t.UploadTier:
+            fields["streams"] = [text for k, text in words.items() if k.startswith(_NAMED)]
+            fields |= {"timeout_seconds": words["seconds"]} if "seconds" in words else {}
+        if "tags" in fields:
+            fields["tags"] = fields["tags"].split()
+        if "password" in fields:
+            fields["password"] = fields["password"].encode()
+        return read_operation(form.kind, fields, strict=False)
 
 
-def _beginning(arguments: Arguments) -> OffsetSpec:
-    """Where a stream is to begin: before an offset or a time."""
-    if "timestamp" in arguments:
-        return at_time(_number(arguments, "timestamp"))
-    return at_offset(_number(arguments, "offset"))
+@functools.cache
+def _required(kind: type[Operation[Any]]) -> tuple[str, ...]:
+    """Fields of an operation that are given here as they are, and have to be."""
+    apart = ("vhost", "arguments")
+    return tuple(f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in apart)
 
 
-def _number(arguments: Arguments, name: str) -> int:
-    text = arguments.get(name, "")
-    if not (text.isascii() and text.isdigit() and int(text[:20]) <= MAX_OFFSET):
-        details = f"{name} is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}"
-        raise Refused(Reason.PRECONDITION_FAILED, details)
-    return int(text)
+def _rows(answer: object, shown: tuple[str, ...] = ()) -> Iterator[Mapping[str, str]]:
+    """An answer as rows; of one record, each item of its lists is a row behind it."""
+    if isinstance(answer, list | tuple):
+        for item in answer:
+            yield from _rows(item, shown)
+    elif answer is not None and not isinstance(answer, Created):
+        row: dict[str, str] = {}
+        behind: list[object] = []
+        for name in shown or _names(cast("Any", answer).__class__):
+            value = getattr(answer, name)
+            if isinstance(value, Mapping):
+                row |= {f"{name}.{key}": str(count) for key, count in value.items()}
+            elif isinstance(value, tuple) and not shown:
+                behind += value
+            else:
+                row[name] = _text(value)
+        yield row
+        yield from _rows(behind)
 
 
-def _name(arguments: Arguments, name: str) -> Name:
-    return as_sent(_text(arguments, name))
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a record's class
+    """The fields of a record."""
+    is_struct = issubclass(kind, msgspec.Struct)
+    return tuple(
+        f.name for f in (msgspec.structs.fields if is_struct else dataclasses.fields)(kind)
+    )
 
 
-def _text(arguments: Arguments, name: str) -> str:
-    text = arguments.get(name, "")
-    limit = 0 < len(text.encode()) <= MAX_NAME_BYTES
-    if not limit or not text.isprintable():
-        details = f"{name} is missing, too long or not printable: expected 1 to 255 bytes"
-        raise Refused(Reason.PRECONDITION_FAILED, details)
-    return text
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

@@ -1,10 +1,10 @@
 """A publisher that a connection of the stream protocol has declared: confirms as frames."""
 
 from segments.entries import ID_SIZE
-from streamd.broker.errors import Reason
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.response_codes import code_of_reason
 from streamd.net.outbox import Outbox
+from streamd.operations.errors import Reason
 from streamd.wire.stream import ResponseCode
 from streamd.wire.stream.publish import encode_confirm, encode_refusal
 

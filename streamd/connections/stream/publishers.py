@@ -6,16 +6,12 @@ import trio
 
 from segments.entries import ID_SIZE, Entries, pick, split
 from segments.format_constants import SUB_BATCH_BIT
-from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.declared.filter_contract import Checked
-from streamd.broker.declared.names import as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream
 from streamd.config import MAX_IDS
-from streamd.connections.registry import PublisherFacts
 from streamd.connections.stream.context import (
     Context,
     Handlers,
@@ -24,6 +20,10 @@ from streamd.connections.stream.context import (
 )
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.connections.stream.response_codes import OK, code_of
+from streamd.engine.registry import PublisherFacts
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import as_sent
+from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import (
     Decoded,

@@ -1,7 +1,7 @@
 """The broker's reasons as response codes of the stream protocol."""
 
 from streamd.auth.authentication import AuthenticationFailed, Failure
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode
 
 OK = ResponseCode.OK

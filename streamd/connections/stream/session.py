@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from streamd.broker.streams.stream import Stream
-from streamd.connections.registry import ConsumerFacts, PublisherFacts
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.finding import Finding
 from streamd.connections.stream.management import Management
@@ -11,6 +10,7 @@ from streamd.connections.stream.publishers import Publishers
 from streamd.connections.stream.response_codes import OK
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
+from streamd.engine.registry import ConsumerFacts, PublisherFacts
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import CommandVersions
 

@@ -9,16 +9,16 @@ from segments.derived.key_schedule import KeyFigures
 from segments.filter_stats import newest
 from segments.marks import life_number
 from segments.segment import Segment
-from streamd.auth.users import Right
 from streamd.broker import threads
 from streamd.broker.declared.checks import check_number, check_stream_name
-from streamd.broker.declared.names import Name, as_sent
 from streamd.broker.declared.partitions import partitions_of
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import (
     NO_LEADER,

@@ -9,16 +9,12 @@ import trio
 
 from segments import ChunkMatcher, Log, Reader, StorageError
 from segments.marks import life_number
-from streamd.auth.users import Right
 from streamd.broker.declared.arguments import MAX_FILTER_PROPERTIES
 from streamd.broker.declared.checks import check_asked, check_properties, properties_size, recorded
-from streamd.broker.declared.names import as_sent
-from streamd.broker.errors import Reason, Refused
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.groups import Group, GroupKey
 from streamd.broker.streams.stream import Stream
 from streamd.config import MAX_IDS, UPDATE_SECONDS
-from streamd.connections.registry import ConsumerFacts
 from streamd.connections.stream.context import (
     Context,
     Handlers,
@@ -28,6 +24,10 @@ from streamd.connections.stream.context import (
 )
 from streamd.connections.stream.delivery import Interest, Subscription
 from streamd.connections.stream.response_codes import OK, SubscriptionIdTaken, code_of
+from streamd.engine.registry import ConsumerFacts
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import as_sent
+from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import Statistic
 

@@ -17,7 +17,7 @@ from segments.message import Message
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.declared.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from streamd.wire.stream.publish import encode_sub_batch

@@ -24,8 +24,8 @@ from streamd.broker.declared.filter_contract import (
     _Sections,
     contract_of,
 )
-from streamd.broker.errors import Refused
 from streamd.broker.streams.waiters import Waiters
+from streamd.operations.errors import Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import encode_sub_batch
 from tests.broker.declared.test_selectors import history

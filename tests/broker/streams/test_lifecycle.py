@@ -17,9 +17,9 @@ from segments.flush import Flush
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.writer import Turn
-from streamd.broker.errors import Reason
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream, StreamState
+from streamd.operations.errors import Reason
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import ResponseCode, commands as c

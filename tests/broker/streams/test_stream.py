@@ -11,7 +11,6 @@ from trio.testing import wait_all_tasks_blocked
 from segments import FIRST, Log, LogPolicy, StorageError, at_offset
 from segments.flush import Flush
 from streamd.broker import threads
-from streamd.broker.errors import Refused
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream, StreamServices
@@ -21,6 +20,7 @@ from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Refused
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.support.disk import FaultyDisk

@@ -13,7 +13,7 @@ from segments.errors import StorageError
 from segments.journal import Journal
 from segments.truncation import Rest
 from streamd.broker import threads
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import manage, must

@@ -25,7 +25,7 @@ from segments.store.lookup import by_stream, counts_since, newest_manifest, stre
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from streamd.broker import threads
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, passes, publish, tier_of, tiered
 from tests.support.fake_store import FakeStore

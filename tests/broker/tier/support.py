@@ -10,8 +10,8 @@ import trio
 from segments.store import stores
 from segments.store.manifest import Manifest, decode_manifest
 from segments.store.object_names import StreamKey
-from streamd.broker.declared.names import as_sent
 from streamd.broker.tier.tier import Tier
+from streamd.operations.names import as_sent
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer, harness
 

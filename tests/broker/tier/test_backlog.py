@@ -10,7 +10,7 @@ import trio
 from streamd.broker.tier import tier
 from streamd.broker.tier.backlog import Backlog
 from streamd.broker.tier.line import Line
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import LARGE_SEGMENT, PART, Publishers, passes, tier_of, tiered
 from tests.support import line as lines
 from tests.support.fake_store import FakeStore

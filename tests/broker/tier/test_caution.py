@@ -6,9 +6,9 @@ import pytest
 
 from segments.store.local_copy import MANIFEST_FILE
 from segments.store.manifest import Manifest
-from streamd.broker.declared.names import Name, stream_folder
-from streamd.broker.errors import Refused
 from streamd.broker.tier.deletions import Deletions
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name, stream_folder
 from tests.broker.tier.support import (
     SEGMENT_BYTES,
     manifest_of,

@@ -9,7 +9,7 @@ from segments.checksum import crc32
 from segments.store.manifest import encode_manifest
 from streamd.broker.tier.claims import claim
 from streamd.broker.tier.identity import Identity
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     SEGMENT_BYTES,

@@ -13,8 +13,8 @@ from segments.store.cluster import decode_cluster, encode_cluster
 from segments.store.manifest import encode_manifest
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
-from streamd.broker.errors import Refused
 from streamd.broker.tier.deletions import Deletions
+from streamd.operations.errors import Refused
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,

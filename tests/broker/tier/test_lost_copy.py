@@ -11,9 +11,9 @@ from segments.disk import OsDisk
 from segments.errors import LostCopyError
 from segments.recovery.recovery import examine
 from segments.store.manifest import decode_manifest, encode_manifest
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Refused
-from streamd.broker.tier.reports import TierState
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
     bodies,
     manifest_of,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from streamd.broker.tier.reports import (
+from streamd.operations.tier_reports import (
     Collected,
     Fault,
     Kind,

@@ -22,10 +22,10 @@ from segments.store.manifest import Manifest, StoredFile, StoredTracking, encode
 from segments.store.object_names import CATALOG_FOLDER, StreamKey, names_in
 from segments.store.object_store import ConflictError, DeniedError
 from segments.tracking import Tracking
-from streamd.broker.errors import Refused
 from streamd.broker.tier import restore as restoring
 from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
+from streamd.operations.errors import Refused
 from streamd.server import StartError
 from tests.broker.tier.support import tiered
 from tests.support.fake_store import Call, FakeStore, Kept, late_answers

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from segments.store import stores
-from streamd.broker.declared.names import as_sent
 from streamd.config import Config
+from streamd.operations.names import as_sent
 from streamd.server import open_server
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import SEGMENT_BYTES, passes, publish, tier_of, tiered

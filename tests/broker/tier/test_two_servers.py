@@ -10,7 +10,7 @@ from segments.store.object_names import CLUSTER
 from segments.store.object_store import MissingError, TierError
 from streamd.broker.tier.claims import begin_since, look
 from streamd.broker.tier.identity import Identity
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
     SEGMENT_BYTES,
     bodies,

@@ -16,7 +16,7 @@ from segments.journal import tracking_in
 from segments.segment import KEYS_SUFFIX
 from segments.store.object_store import ConflictError, DeniedError, TierError
 from streamd.broker.streams.key_worker import KeyWorker
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (
     A_FRAME,

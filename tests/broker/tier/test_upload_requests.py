@@ -9,9 +9,9 @@ import trio
 
 from segments.journal import tracking_in
 from segments.store.object_store import TierError
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
-from streamd.broker.tier.reports import TierState, Uploaded
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.tier_reports import TierState, Uploaded
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,

@@ -10,7 +10,7 @@ from segments.store.cluster import decode_cluster
 from segments.store.object_names import CLUSTER
 from streamd.broker.tier.identity import IDENTITY_FILE
 from streamd.broker.tier.ownership import BEGIN_FILE
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
 from tests.broker.tier.support import (
     A_FRAME,

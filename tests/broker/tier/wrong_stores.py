@@ -27,7 +27,7 @@ from segments.store.cluster import decode_cluster
 from segments.store.object_names import CLUSTER, MANIFEST_NAME, parse_object
 from segments.store.object_store import DeniedError
 from streamd.broker.streams.fetcher import AGAIN_SECONDS, LOST_SECONDS
-from streamd.broker.tier.reports import TierState
+from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import A_FRAME, bodies, passes, publish, tier_of, tiered

@@ -12,8 +12,8 @@ from pathlib import PurePath
 from typing import NewType
 from urllib.parse import quote
 
-from streamd.broker.errors import Reason, Refused
 from streamd.config import MAX_NAME_BYTES
+from streamd.operations.errors import Reason, Refused
 
 _LONGEST = 180  # file systems take 255 bytes; some of our side files have suffixes
 _HASH_DIGITS = 16

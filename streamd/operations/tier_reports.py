@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from segments.store.object_store import TierError
-from streamd.broker.declared.names import Name
-from streamd.broker.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 MOST_TOLD = 500  # faults, or orphans: there may be one for each object
 UPLOAD_SECONDS = 300  # that an upload is waited for, unless something else is asked for
@@ -255,13 +255,6 @@ def required(tier: TierReports | None) -> TierReports:
         details = "the server has no tier; its setting tier names one, as s3://BUCKET/PREFIX"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     return tier
-
-
-def check_seconds(seconds: int) -> None:
-    """Raise Refused when an upload cannot be waited for so long."""
-    if not 1 <= seconds <= MOST_SECONDS:
-        details = f"{seconds} is not a number of seconds from 1 to {MOST_SECONDS}"
-        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 async def status_of(tier: TierReports | None) -> TierStatus:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamd.auth.users import Account, Rights
-from streamd.broker.declared.names import Name
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
+from streamd.operations.names import Name
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
 AMQP091 = "amqp091"  # the same in metrics

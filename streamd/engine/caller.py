@@ -1,0 +1,86 @@
+"""Who asks for operations."""
+
+from streamd.auth.users import Account, Rights, UserDirectory
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.operations.rights import ADMINISTRATOR, MONITORING, TAGS, Right
+
+
+class Caller:
+    """A user who has entered, and what it may do at the moment.
+
+    Args:
+        directory: the users.
+        account: the user.
+        needs_tag: without any tag it may do nothing, as over HTTP.
+    """
+
+    def __init__(
+        self, directory: UserDirectory, account: Account, *, needs_tag: bool = False
+    ) -> None:
+        self.name = account.name
+        self.account = account
+        self._directory = directory
+        self._needs_tag = needs_tag
+
+    @property
+    def is_administrator(self) -> bool:
+        """May change everything."""
+        return self.has_tag(ADMINISTRATOR)
+
+    @property
+    def sees_all(self) -> bool:
+        """May look at everything."""
+        return self.is_administrator or self.has_tag(MONITORING)
+
+    @property
+    def may_use_http(self) -> bool:
+        """Has one of the tags that let in over HTTP, and has not ended."""
+        return any(map(self.has_tag, TAGS))
+
+    def has_tag(self, tag: str) -> bool:
+        """Whether the user has a tag now."""
+        return self._directory.has_tag(self.account, tag)
+
+    def sees_host(self, virtual_host: Name) -> bool:
+        """May look at what is in a virtual host."""
+        return self.sees_all or self.rights(virtual_host).may_enter
+
+    def require_administrator(self) -> None:
+        """Raise Refused unless the user may change everything."""
+        if not self.is_administrator:
+            raise Refused(Reason.ACCESS_REFUSED, f"{self.name} is not an administrator")
+
+    def require_all(self) -> None:
+        """Raise Refused unless the user may look at everything."""
+        if not self.sees_all:
+            details = f"{self.name} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
+            raise Refused(Reason.ACCESS_REFUSED, details)
+
+    def require_host(self, virtual_host: Name) -> None:
+        """Raise Refused unless the user may look at what is in a virtual host."""
+        if not self.sees_host(virtual_host):
+            details = f"{self.name} may not enter the virtual host {virtual_host}"
+            raise Refused(Reason.ACCESS_REFUSED, details)
+
+    def require(self, right: Right, virtual_host: Name, name: Name) -> None:
+        """Raise Refused unless the user has a right to what has this name."""
+        self.rights(virtual_host).require(right, name)
+
+    def rights(self, virtual_host: Name) -> Rights:
+        """What the user may do in a virtual host, here."""
+        if self._needs_tag:
+            return _TaggedRights(self, self._directory, virtual_host)
+        return Rights(self._directory, self.account, virtual_host)
+
+
+class _TaggedRights(Rights):
+    """Those of a user that needs a tag for any of them."""
+
+    def __init__(self, caller: Caller, directory: UserDirectory, virtual_host: Name) -> None:
+        super().__init__(directory, caller.account, virtual_host)
+        self._caller = caller
+
+    def allows(self, right: Right, name: Name) -> bool:
+        """See Rights."""
+        return self._caller.may_use_http and super().allows(right, name)

@@ -1,0 +1,132 @@
+"""The one place where operations are allowed, and carried out.
+
+Theory of operation. A right is decided here and nowhere else: before the handler runs, and again
+whenever it matters. A change to the catalog is checked in its turn (`Call.check`, see
+catalog_writer.py); what takes long and only looks is ended as soon as its user has lost the
+right. A handler gets what it needs from `Parts`, checks nothing that the declaration says, and
+answers with the record that the declaration names.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import trio
+
+from streamd.auth.administration import Administration
+from streamd.auth.users import UserDirectory
+from streamd.broker.broker import Broker
+from streamd.broker.catalog.writer import Check
+from streamd.broker.virtual_host import VirtualHost
+from streamd.engine.caller import Caller
+from streamd.engine.registry import ConnectionRegistry
+from streamd.operations.declaration import Allowed, Enter, Operation, Tagged
+from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name
+
+Answer = TypeVar("Answer")
+
+
+class Parts(NamedTuple):
+    """What handlers work on.
+
+    Attributes:
+        broker: the virtual hosts, and the tier.
+        directory: the users.
+        connections: the open connections.
+    """
+
+    broker: Broker
+    directory: UserDirectory
+    connections: ConnectionRegistry
+
+    @property
+    def administration(self) -> Administration:
+        """Changes that concern both virtual hosts and users."""
+        return Administration(self.broker, self.directory)
+
+    def host(self, name: Name) -> VirtualHost:
+        """A virtual host.
+
+        Raises:
+            NoSuch: there is none of that name.
+        """
+        host = self.broker.virtual_hosts.get(name)
+        if host is None:
+            raise NoSuch(f"there is no virtual host {name}")
+        return host
+
+
+class Call(NamedTuple):
+    """Who asks, and what says whether it still may; see `CatalogWriter.turn`."""
+
+    caller: Caller
+    check: Check
+
+
+Handler: TypeAlias = Callable[[Call, Any], Awaitable[Any]]
+Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
+
+
+class Engine:
+    """Carries out operations.
+
+    Args:
+        handlers: those of all rooms, one for each operation.
+    """
+
+    def __init__(self, *handlers: Handlers) -> None:
+        self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
+
+    @property
+    def operations(self) -> frozenset[type[Operation[Any]]]:
+        """Those that can be asked for."""
+        return frozenset(self._handlers)
+
+    async def ask(self, caller: Caller, request: Operation[Answer]) -> Answer:
+        """Carry out an operation.
+
+        Raises:
+            Refused: the caller may not, also when it lost the right meanwhile; or it cannot be
+                done; says why.
+        """
+        check = partial(_check, caller, request)
+        check()
+        with _as_long_as(check, caller):
+            answer: Answer = await self._handlers[type(request)](Call(caller, check), request)
+        return answer
+
+
+def _check(caller: Caller, request: Operation[Any]) -> None:
+    """Raise Refused unless the caller may ask for this now."""
+    match request.NEEDS:
+        case Tagged(tags, unless):
+            if unless and getattr(request, unless) == caller.name and not caller.account.ended:
+                return
+            if not any(map(caller.has_tag, tags)):
+                caller.require_administrator() if len(tags) == 1 else caller.require_all()
+        case Enter():
+            caller.require_host(request.vhost)  # type: ignore[attr-defined]
+        case Allowed(right, field):
+            caller.require(right, request.vhost, getattr(request, field))  # type: ignore[attr-defined]
+        case None:
+            if caller.account.ended:
+                raise Refused(Reason.ACCESS_REFUSED, caller.account.ended)
+
+
+@contextmanager
+def _as_long_as(check: Check, caller: Caller) -> Iterator[None]:
+    """A block that ends as soon as one right is gone, whatever else changes."""
+
+    def look() -> None:
+        try:
+            check()
+        except Refused:
+            limit.cancel()
+
+    with trio.CancelScope() as limit, caller.account.told(look):
+        yield
+    if limit.cancelled_caught:
+        details = f"{caller.name} has lost the right to this meanwhile"
+        raise Refused(Reason.ACCESS_REFUSED, details)

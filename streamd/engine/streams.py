@@ -1,0 +1,121 @@
+"""What is asked of one stream: its arguments, its beginning, stored offsets and selectors."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from segments import at_offset, at_time
+from segments.codec import MAX_REFERENCE_SIZE
+from streamd.broker.declared.standing_selectors import parse_standing
+from streamd.broker.streams.stored_offsets import stored_offsets
+from streamd.broker.streams.stream import Stream
+from streamd.engine.engine import Call, Handlers, Parts
+from streamd.operations import streams as s
+from streamd.operations.declaration import OfStream
+from streamd.operations.errors import NoSuch, Reason, Refused
+
+
+class OneStream:
+    """What is asked of one stream.
+
+    Attributes:
+        handlers: one for each operation.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.handlers: Handlers = {
+            s.SetArguments: self._set_arguments,
+            s.TruncateStream: self._truncate,
+            s.ListOffsets: self._list_offsets,
+            s.GetTracking: self._tracking,
+            s.SetOffset: self._set_offset,
+            s.DeleteOffset: self._delete_offset,
+            s.ListSelectors: self._list_selectors,
+            s.AddSelector: self._add_selector,
+            s.DeleteSelector: self._delete_selector,
+        }
+
+    @asynccontextmanager
+    async def _opened(self, call: Call, request: OfStream[Any]) -> AsyncIterator[Stream]:
+        """The stream, whose log stays open in this block; the right is there at both its ends."""
+        stream = self._parts.host(request.vhost).find(request.stream)
+        async with stream.opened():
+            call.check()
+            yield stream
+
+    async def _set_arguments(self, call: Call, request: s.SetArguments) -> None:
+        settings = self._parts.host(request.vhost).settings
+        await settings.set_arguments(request.stream, request.arguments.items(), call.check)
+
+    async def _truncate(self, call: Call, request: s.TruncateStream) -> s.Beginning:
+        if (request.offset is None) == (request.timestamp is None):
+            details = "expected either offset, the first to keep, or timestamp, in ms"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        if request.offset is not None:
+            spec = at_offset(request.offset)
+        else:
+            spec = at_time(request.timestamp or 0)
+        async with self._opened(call, request) as stream:
+            return s.Beginning(await stream.truncate(spec, call.check))
+
+    # -- stored offsets
+
+    async def _list_offsets(self, call: Call, request: s.ListOffsets) -> list[s.StoredOffset]:
+        async with self._opened(call, request) as stream:
+            rows = await stored_offsets(stream, self._parts.broker.now_ms)
+            return [s.StoredOffset(*row) for row in rows]
+
+    async def _tracking(self, call: Call, request: s.GetTracking) -> s.Tracking:
+        async with self._opened(call, request) as stream:
+            tracking = stream.log.tracking
+            offsets = {_text(name): at for name, at in tracking.offsets().items()}
+            writers = {_text(name): at for name, at in tracking.sequences().items()}
+            consumers = None
+            if request.details:
+                rows = await stored_offsets(stream, self._parts.broker.now_ms)
+                consumers = [s.StoredOffset(*row) for row in rows]
+            return s.Tracking(offsets, writers, consumers)
+
+    async def _set_offset(self, call: Call, request: s.SetOffset) -> None:
+        _check_reference("the name of a consumer", request.name)
+        async with self._opened(call, request) as stream:
+            await stream.set_offset(request.name, request.offset)
+
+    async def _delete_offset(self, call: Call, request: s.DeleteOffset) -> None:
+        async with self._opened(call, request) as stream:
+            if not await stream.delete_offset(request.name):
+                raise NoSuch(f"{request.name} has stored no offset in {stream.name}")
+
+    # -- standing selectors
+
+    async def _list_selectors(self, call: Call, request: s.ListSelectors) -> list[s.Selector]:
+        async with self._opened(call, request) as stream:
+            standing = stream.standing
+            return [
+                s.Selector(
+                    row.group, row.dialect, row.text, row.since, standing.num_users(row.group)
+                )
+                for row in standing.rows()
+            ]
+
+    async def _add_selector(self, call: Call, request: s.AddSelector) -> None:
+        _check_reference("the name of a group", request.group)
+        row = parse_standing(request.group, request.dialect, request.text)
+        settings = self._parts.host(request.vhost).settings
+        await settings.put_selector(request.stream, row, call.check)
+
+    async def _delete_selector(self, call: Call, request: s.DeleteSelector) -> None:
+        settings = self._parts.host(request.vhost).settings
+        await settings.remove_selector(request.stream, request.group, call.check)
+
+
+def _text(reference: bytes) -> str:
+    return reference.decode("utf-8", "backslashreplace")
+
+
+def _check_reference(what: str, name: str) -> None:
+    """Raise Refused unless consumers may be kept under this name."""
+    if len(name.encode(errors="replace")) > MAX_REFERENCE_SIZE or not name.isprintable():
+        details = f"{what}, {name[:40]!r}, is too long or not printable: expected up to 255 bytes"
+        raise Refused(Reason.PRECONDITION_FAILED, details)

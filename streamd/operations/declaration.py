@@ -1,0 +1,81 @@
+"""What an operation is declared with."""
+
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from streamd.operations.names import Name
+from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
+
+Answer = TypeVar("Answer")
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """The user needs one of these tags.
+
+    Attributes:
+        tags: one of them is enough.
+        unless: a field; users who are named in it need no tag.
+    """
+
+    tags: tuple[str, ...]
+    unless: str = ""
+
+    def __str__(self) -> str:
+        tags = " or ".join(f"`{tag}`" for tag in self.tags)
+        return f"the tag {tags}" + (", except for one's own" if self.unless else "")
+
+
+class Enter(msgspec.Struct, frozen=True):
+    """The user needs access to the virtual host in the field `vhost`."""
+
+    def __str__(self) -> str:
+        return "access to the virtual host"
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """The user needs a right to what the field names, in the virtual host in `vhost`."""
+
+    right: Right
+    field: str = "stream"
+
+    def __str__(self) -> str:
+        return f"the permission to {self.right.name.lower()} the {self.field}"
+
+
+Need: TypeAlias = Tagged | Enter | Allowed
+
+ADMINISTRATORS = Tagged((ADMINISTRATOR,))
+WATCHERS = Tagged((MONITORING, ADMINISTRATOR))
+
+
+class Operation(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
+    """A request to the engine; a subclass declares one, and the type of its answer.
+
+    Attributes:
+        NAME: as "user.put".
+        NEEDS: what its user needs; None: whatever it shows or does depends on who asks.
+        CHANGES: it changes something.
+    """
+
+    NAME: ClassVar[str] = ""
+    NEEDS: ClassVar[Need | None] = None
+    CHANGES: ClassVar[bool] = False
+
+
+class Created(msgspec.Struct, frozen=True):
+    """Something is there now as it was asked for; `is_new`: it was not there before."""
+
+    is_new: bool
+
+
+class OfHost(Operation[Answer], Generic[Answer], frozen=True, kw_only=True):
+    """An operation on what is in a virtual host."""
+
+    vhost: Name
+
+
+class OfStream(OfHost[Answer], Generic[Answer], frozen=True, kw_only=True):
+    """An operation on a stream."""
+
+    stream: Name

@@ -1,0 +1,167 @@
+"""What can be asked of one stream: its arguments, its beginning, stored offsets and selectors."""
+
+from typing import Annotated
+
+import msgspec
+
+from segments.segment import MAX_OFFSET
+from segments.selector import Dialect
+from streamd.operations.declaration import Allowed, Enter, OfStream
+from streamd.operations.rights import Right
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+Reference = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class SetArguments(OfStream[None], frozen=True, kw_only=True):
+    """Change arguments of a stream; they take effect with the next chunk.
+
+    Attributes:
+        arguments: by their names in the stream protocol; "" is the default.
+    """
+
+    NAME = "stream.set"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+    arguments: dict[str, str]
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """Where a stream begins now: the offset of its first message."""
+
+    first_offset: int
+
+
+class TruncateStream(OfStream[Beginning], frozen=True, kw_only=True):
+    """Remove the oldest messages of a stream, for good; chunks are kept as a whole.
+
+    Attributes:
+        offset: of the first message to keep.
+        timestamp: instead, a time in ms since 1970; older chunks go.
+    """
+
+    NAME = "stream.truncate"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+    offset: Offset | None = None
+    timestamp: Offset | None = None
+
+
+class StoredOffset(msgspec.Struct, frozen=True):
+    """An offset that a consumer has stored.
+
+    Attributes:
+        name: of the consumer.
+        offset: that it has stored.
+        messages_behind: that follow it.
+        seconds_behind: since the first of those was written; None where that cannot be read.
+    """
+
+    name: str
+    offset: int
+    messages_behind: int
+    seconds_behind: float | None
+
+
+class ListOffsets(OfStream[list[StoredOffset]], frozen=True, kw_only=True):
+    """Offsets that consumers have stored in a stream, by name."""
+
+    NAME = "offset.list"
+    NEEDS = Allowed(Right.READ)
+
+
+class Tracking(msgspec.Struct, frozen=True):
+    """What publishers and consumers have left in a stream.
+
+    Attributes:
+        offsets: that each consumer has stored.
+        writers: the last publishing id of each publisher with a name.
+        consumers: how far behind they are; None where that was not asked for.
+    """
+
+    offsets: dict[str, int]
+    writers: dict[str, int]
+    consumers: list[StoredOffset] | None
+
+
+class GetTracking(OfStream[Tracking], frozen=True, kw_only=True):
+    """The offsets that consumers have stored, and the last publishing ids of publishers.
+
+    Attributes:
+        details: how far behind consumers are, too.
+    """
+
+    NAME = "tracking.get"
+    NEEDS = Enter()
+
+    details: bool = False
+
+
+class SetOffset(OfStream[None], frozen=True, kw_only=True):
+    """Store an offset for a consumer of a stream: of the last message that it has done."""
+
+    NAME = "offset.set"
+    NEEDS = Allowed(Right.READ)
+    CHANGES = True
+
+    name: Reference
+    offset: Offset
+
+
+class DeleteOffset(OfStream[None], frozen=True, kw_only=True):
+    """Forget the offset that a consumer of a stream has stored."""
+
+    NAME = "offset.delete"
+    NEEDS = Allowed(Right.READ)
+    CHANGES = True
+
+    name: Reference
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """A standing selector: the messages of a group, found while they are published.
+
+    Attributes:
+        group: of consumers.
+        dialect: of the text.
+        text: the selector.
+        since: the first offset that it was evaluated on.
+        consumers: that rely on it now.
+    """
+
+    group: str
+    dialect: str
+    text: str
+    since: int
+    consumers: int
+
+
+class ListSelectors(OfStream[list[Selector]], frozen=True, kw_only=True):
+    """Standing selectors of a stream, by group."""
+
+    NAME = "selector.list"
+    NEEDS = Allowed(Right.READ)
+
+
+class AddSelector(OfStream[None], frozen=True, kw_only=True):
+    """Evaluate a group's selector on all that is published to a stream from now on."""
+
+    NAME = "selector.add"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+    group: Reference
+    dialect: str = Dialect.UNION
+    text: str = ""
+
+
+class DeleteSelector(OfStream[None], frozen=True, kw_only=True):
+    """Stop evaluating a group's selector; its consumers must be gone."""
+
+    NAME = "selector.delete"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+    group: Reference

@@ -1,0 +1,93 @@
+"""What holds for every operation."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from streamd.engine import Caller
+from streamd.engine.engine import Call, Engine
+from streamd.operations import users as u
+from streamd.operations.declaration import ADMINISTRATORS, Operation
+from streamd.operations.errors import Reason, Refused
+from tests.support.server import Harness, harness
+
+
+def declared(kind: type[Any] = Operation) -> set[type[Operation[Any]]]:
+    below = {found for child in kind.__subclasses__() for found in declared(child)}
+    return below | ({kind} if kind.NAME else set())
+
+
+async def test_each_operation_has_a_handler_a_name_and_a_sentence(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        assert server.server.engine.operations == declared()
+    names = [kind.NAME for kind in declared()]
+    assert len(set(names)) == len(names) > 20
+    for kind in declared():
+        assert (kind.__doc__ or "").partition("\n")[0].endswith("."), kind
+        if kind.NEEDS is None:
+            assert not kind.CHANGES, f"{kind}: everybody may change that"
+
+
+def test_every_operation_and_answer_can_be_sent() -> None:
+    for kind in declared():
+        msgspec.msgpack.Decoder(kind)
+        (base,) = (b for b in kind.__orig_bases__ if hasattr(b, "__args__"))  # type: ignore[attr-defined]
+        msgspec.msgpack.Decoder(base.__args__[0])
+
+
+class Lasting(Operation[bool], frozen=True, kw_only=True):
+    """Take a while."""
+
+    NEEDS = ADMINISTRATORS
+
+
+@pytest.mark.parametrize("loses", [False, True])
+async def test_what_takes_long_ends_with_the_right_alone(tmp_path: Path, loses: bool) -> None:
+    async with harness(tmp_path) as server:
+        directory = server.server.directory
+        await directory.put_user("ada", tags=["administrator"])
+        ada = directory.account("ada")
+        assert ada is not None
+
+        async def handle(_call: Call, _request: Lasting) -> bool:
+            tags = ["monitoring"] if loses else ["administrator", "monitoring"]
+            await directory.put_user("ada", tags=tags)
+            await trio.sleep(5)
+            return True
+
+        engine, caller = Engine({Lasting: handle}), Caller(directory, ada)
+        if not loses:
+            assert await engine.ask(caller, Lasting())
+            return
+        with pytest.raises(Refused, match="lost the right"):
+            await engine.ask(caller, Lasting())
+        with pytest.raises(Refused, match="not an administrator") as refused:
+            await engine.ask(caller, Lasting())
+        assert refused.value.reason is Reason.ACCESS_REFUSED
+
+
+async def test_a_change_is_checked_again_in_its_turn(server: Harness) -> None:
+    directory, engine = server.server.directory, server.server.engine
+    await directory.put_user("ada", tags=["administrator"])
+    ada = directory.account("ada")
+    assert ada is not None
+    refused = False
+
+    async def delete() -> None:
+        nonlocal refused
+        try:
+            await engine.ask(Caller(directory, ada), u.DeleteUser(name="guest"))
+        except Refused:
+            refused = True
+
+    async with trio.open_nursery() as nursery, server.server.broker.catalog.turn():
+        nursery.start_soon(lambda: directory.put_user("ada", tags=["monitoring"]))
+        await wait_all_tasks_blocked()
+        nursery.start_soon(delete)
+        await wait_all_tasks_blocked()
+    assert refused
+    assert directory.find_user("guest") is not None
