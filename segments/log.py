@@ -181,7 +181,7 @@ class Log:
         self.life = plan.life
         self.manifest: Manifest | None = None
         if plan.manifest is not None:
-            self.is_stored(plan.manifest)
+            self.adopt_manifest(plan.manifest)
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = journal
         self.tracking, notes = restore_tracking(
@@ -677,7 +677,7 @@ class Log:
 
     # -- the store
 
-    def is_stored(self, manifest: Manifest) -> None:
+    def adopt_manifest(self, manifest: Manifest) -> None:
         """A store has what a manifest says, and the copy of it is on the device."""
         removed, added = self._changes(manifest)
         self.manifest = manifest
@@ -695,7 +695,7 @@ class Log:
             elif self.is_sealed(segment) and segment.is_as_stored(one):
                 segment.stored = one
 
-    def is_not_stored(self, segment: Segment) -> None:
+    def forget_stored(self, segment: Segment) -> None:
         """A store does not have a segment that its manifest names: it is to be stored again."""
         segment.stored, self._num_stored = None, 0
 

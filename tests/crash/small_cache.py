@@ -11,7 +11,7 @@ import trio
 
 from streamd import server
 from streamd.__main__ import run
-from streamd.broker.tier import stream_tier
+from streamd.broker.tier import segment_uploads
 
 CACHE_BYTES = int(os.environ.get("SMALL_CACHE_BYTES", "300000"))
 
@@ -28,6 +28,6 @@ def _tell(*_: object) -> None:
 
 if __name__ == "__main__":
     server._cache_bytes = lambda _config: CACHE_BYTES
-    stream_tier._KEYS_SECONDS = 0.5
+    segment_uploads._KEYS_SECONDS = 0.5
     signal.signal(signal.SIGUSR1, _tell)
     run()

@@ -72,7 +72,7 @@ def make_cold(
     store.delete([KEY.manifest])
     store.create(KEY.manifest, encode_manifest(manifest))
     write_copy(sealed[0].disk, log.folder, manifest)
-    log.is_stored(manifest)
+    log.adopt_manifest(manifest)
     for segment in chosen:
         log.make_cold(segment)
         segment.remove_file()

@@ -437,7 +437,7 @@ class LogMaintenance:
                 lambda: write_copy(disk, folder, manifest), logging.WARNING
             )
             if is_written and not log.is_closed:
-                log.is_stored(manifest)
+                log.adopt_manifest(manifest)
             return is_written
 
     async def evict(self, segments: Collection[Segment]) -> None:

@@ -144,7 +144,7 @@ class Tier:
     def store_is_wrong(self) -> None:
         """It is another one: what was written last may be there."""
         for stream in self._streams.values():
-            stream.is_astray()
+            stream.store_is_wrong()
 
     def ownership_changed(self) -> None:
         """The state may be another one."""

@@ -67,7 +67,7 @@ class UploadRequest:
         """It is for messages from an offset on, too."""
         return self.end is not None and self.end > offset
 
-    def is_stored(self, next_offset: int, uploaded: int) -> None:
+    def complete(self, next_offset: int, uploaded: int) -> None:
         """The store has it.
 
         Args:
@@ -83,11 +83,11 @@ class UploadRequest:
             )
             self._end(RequestState.STORED)
 
-    def is_gone(self) -> None:
+    def cancel(self) -> None:
         """The stream was deleted, or is not to be in the tier any more."""
         self._end(RequestState.GONE)
 
-    def has_failed(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Waiting does not help."""
         if self.is_waiting:
             self.reason = reason

@@ -6,7 +6,7 @@ import pytest
 
 from segments.log import Log
 from segments.policy import DEFAULT_LOCAL_BYTES
-from streamd.broker.tier import stream_tier
+from streamd.broker.tier import eviction
 from tests.broker.tier.support import (
     A_FRAME,
     SEGMENT_BYTES,
@@ -136,7 +136,7 @@ async def test_without_limits_a_gibibyte_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert DEFAULT_LOCAL_BYTES == 1 << 30
-    monkeypatch.setattr(stream_tier, "DEFAULT_LOCAL_BYTES", 5_000)
+    monkeypatch.setattr(eviction, "DEFAULT_LOCAL_BYTES", 5_000)
     async with tiered(tmp_path, FakeStore()) as server:
         await publish(await a_stream(server), 0, 30)
         await passes(5)

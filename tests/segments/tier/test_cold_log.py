@@ -115,7 +115,7 @@ def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:
     first = log.segments[0]
     manifest = _store(log, 4, contents)
     write_copy(OsDisk(), log.folder, manifest)
-    log.is_stored(manifest)
+    log.adopt_manifest(manifest)
     before = log.local_size
     log.make_cold(first)
     first.remove_file()
@@ -143,7 +143,7 @@ def test_what_was_fetched_goes_when_the_store_has_it_otherwise(tmp_path: Path) -
     wanted = _read_all(log, contents)
     first, *others = manifest.segments
     other = replace(first, files=first.files | {".keys": StoredFile(1, 0)})
-    log.is_stored(replace(manifest, revision=2, segments=(other, *others)))
+    log.adopt_manifest(replace(manifest, revision=2, segments=(other, *others)))
     assert _read_all(log, contents) == wanted
     assert len(list((tmp_path / "cache").iterdir())) == 3
     log.forget_cold()
@@ -241,10 +241,10 @@ def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -
         append(other, [b"%d " % at * 50], [b"value %d" % (at % 7)], now_ms=1_000 * at + 5)
     assert [s.size for s in log.segments[:2]] == [s.size for s in other.segments[:2]]
     manifest = _store(other, 2, {})
-    log.is_stored(manifest)
+    log.adopt_manifest(manifest)
     assert not any(segment.stored for segment in log.segments)
     assert "is another one in the tier" in conflict(log, manifest)
-    other.is_stored(manifest)
+    other.adopt_manifest(manifest)
     assert all(segment.stored for segment in other.segments[:2])
     assert not conflict(other, manifest)
 
@@ -252,7 +252,7 @@ def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -
 def test_a_segment_that_was_stored_without_its_filter_index(tmp_path: Path) -> None:
     """No filter index is asked for that the store does not have."""
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
-    log.is_stored(_store(log, 3, contents))
+    log.adopt_manifest(_store(log, 3, contents))
     log.flush(with_checkpoint=True)
     first = log.segments[0]
     log.make_cold(first)

@@ -102,7 +102,7 @@ class TieredLog(CrashingLog):
         self.disk.life = life
         try:
             write_copy(self.disk, "s", self.kept)
-            self.log.is_stored(self.kept)
+            self.log.adopt_manifest(self.kept)
         except Killed:
             self.disk.life = None
             self.log = self.opened()
