@@ -20,12 +20,16 @@ class EncodedChunk(NamedTuple):
     Attributes:
         header: its header.
         parts: the bytes in file order.
+        size: how many those are.
         keys: its filter values as trailers have them, an empty one for messages without.
+        sequences: highest publishing id by publisher reference.
     """
 
     header: ChunkHeader
     parts: tuple[bytes, bytes, bytes]
+    size: int
     keys: Collection[bytes]
+    sequences: Mapping[bytes, int]
 
 
 class ChunkBuilder:
@@ -115,11 +119,6 @@ class ChunkBuilder:
         """Put something into the filter that no message has as its filter value."""
         self._values[token] = 1
 
-    @property
-    def sequences(self) -> dict[bytes, int]:
-        """Highest publishing id by publisher reference."""
-        return self._sequences
-
     def encode(
         self, *, chunk_id: int, timestamp_ms: int, epoch: int, policy: LogPolicy
     ) -> EncodedChunk:
@@ -146,10 +145,13 @@ class ChunkBuilder:
         unchecked = codec.encode_chunk_header(ChunkHeader(*fields, 0))
         checked = unchecked[: codec.CHECKED_HEADER_SIZE]
         check = codec.header_check(checked, filter_bytes, trailer)
+        head = codec.append_header_check(checked, check) + filter_bytes
         return EncodedChunk(
             ChunkHeader(*fields, check),
-            (codec.append_header_check(checked, check) + filter_bytes, data, trailer),
-            self.keys,
+            (head, data, trailer),
+            len(head) + len(data) + len(trailer),
+            filter_keys(self._values),
+            self._sequences,
         )
 
     @property

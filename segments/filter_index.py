@@ -85,7 +85,7 @@ class FilterIndex:
             else:
                 found.append(ordinal)
         self.num_postings += len(keys)
-        if UNFILTERED in keys and _is_bare(keys):
+        if UNFILTERED in keys and (len(keys) == 1 or _is_bare(keys)):
             self.bare.append(ordinal)
 
     def _has_room(self, keys: Collection[bytes]) -> bool:
@@ -305,10 +305,10 @@ def next_of_all(index: Index, clauses: Sequence[Clause], ordinal: int) -> int:
 
 
 def _is_bare(keys: Collection[bytes]) -> bool:
-    """Whether there is no filter value among keys, besides those of further filter properties."""
+    """Whether several keys are no filter values, but for those of further filter properties."""
     if not all(not key or is_of_property(key) for key in keys):
         return False
-    return len(keys) == 1 or bool(marks_among(keys))  # else they only look like such keys
+    return bool(marks_among(keys))  # else they only look like such keys
 
 
 def fingerprint(key: bytes) -> int:

@@ -123,6 +123,8 @@ class Log:
         report: what opening it found.
         is_closed: nothing is written into its folder any more.
         gaps: offsets in it that no message has.
+        next_offset: that the next record will get, after all that is appended.
+        awaits_mark: the next `append` syncs a folder, unless `mark` is called before.
         begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
         life: of the stream, from its creation to its deletion: tells its offsets from those of
@@ -154,6 +156,7 @@ class Log:
         self.segments = plan.segments
         self.epoch = max(epoch, plan.last_epoch)
         self._writer = self._shown = writer  # _shown: of the last segment that readers may read
+        self.next_offset = writer.next_offset
         if not plan.has_tail:
             self.segments.append(writer.segment)
         self._sealed_size = self._sealed_chunks = self._num_cold = self._num_stored = 0
@@ -161,7 +164,7 @@ class Log:
         self.gaps = Gaps(_between(self.segments))
         if plan.gap:
             self.gaps = self.gaps.and_more([Gap(plan.ends_at, self.segments[-1].base_offset)])
-        self._is_marked = disk.boot() in plan.boots
+        self.awaits_mark = disk.boot() not in plan.boots
         self.committed_offset = self.segments[-1].next_offset
         self._last_timestamp_ms = self.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
@@ -300,11 +303,6 @@ class Log:
                     self._disk.remove(str(PurePath(self.folder, AHEAD + boot)))
 
     @property
-    def next_offset(self) -> int:
-        """Offset that the next record will get, after all that is appended."""
-        return self._writer.next_offset
-
-    @property
     def written(self) -> Written:
         """What has been appended since it was opened."""
         writer, rolled = self._writer, self._rolled
@@ -427,38 +425,38 @@ class Log:
                 appended nevertheless.
         """
         self.check_obstacle()
-        self.mark()
+        if self.awaits_mark:
+            self.mark()
         self._now_ms = now_ms
         if self._last_timestamp_ms - now_ms > MOST_AHEAD_MS:
             self._believe(now_ms)
         timestamp_ms = max(now_ms, self._last_timestamp_ms)
         chunk_id = self.next_offset
-        group: list[tuple[EncodedChunk, ChunkBuilder]] = []
+        group: list[EncodedChunk] = []
+        size = self._writer.size
         for builder in builders:
-            if self._is_full(group):
+            if self._is_full(size, self._writer.num_chunks + len(group)):
                 self._write(group)
                 self._roll()
+                group, size = [], self._writer.size
             elif len(group) == MAX_GROUP:
                 self._write(group)
+                group = []
             chunk = builder.encode(
                 chunk_id=chunk_id, timestamp_ms=timestamp_ms, epoch=self.epoch, policy=self.policy
             )
-            if chunk.header.next_offset - self._state.sure_offset > OFFSET_GAP:
+            chunk_id += builder.num_records
+            if chunk_id - self._state.sure_offset > OFFSET_GAP:
                 self._write(group)
                 self._await_checkpoint()
-            group.append((chunk, builder))
-            chunk_id = chunk.header.next_offset
+            group.append(chunk)
+            size += chunk.size
         self._write(group)
 
     def _await_checkpoint(self) -> None:
         """Give out no more offsets than a gap makes up for, see gaps.py."""
         self._obstacle = CheckpointDueError(self._writer.segment.path())
         raise self._obstacle
-
-    @property
-    def awaits_mark(self) -> bool:
-        """The next `append` syncs a folder, unless `mark` is called before."""
-        return not self._is_marked
 
     def mark(self) -> None:
         """Note on the device that readers may see what is not there yet. May run in a thread.
@@ -471,7 +469,7 @@ class Log:
         if self.awaits_mark:
             put_mark(self._disk, self.folder, AHEAD, self._disk.boot())
             self._disk.sync_folder(self.folder)
-            self._is_marked = True
+            self.awaits_mark = False
 
     def _believe(self, now_ms: int) -> None:
         """The clock was ahead: go on in a segment whose times increase by themselves."""
@@ -486,11 +484,9 @@ class Log:
         if obstacle is not None:
             raise obstacle
 
-    def _is_full(self, group: Sequence[tuple[EncodedChunk, ChunkBuilder]]) -> bool:
-        """Whether the newest segment, with `group` in it, takes no more."""
-        writer, policy = self._writer, self.policy
-        num_chunks = writer.num_chunks + len(group)
-        size = writer.size + sum(chunk.header.total_size for chunk, _ in group)
+    def _is_full(self, size: int, num_chunks: int) -> bool:
+        """Whether the newest segment, of so many bytes and chunks, takes no more."""
+        policy = self.policy
         if size < policy.max_segment_bytes and num_chunks < policy.max_segment_chunks:
             return False
         if not num_chunks:
@@ -512,21 +508,19 @@ class Log:
         doublings = -(-more // _SEGMENTS_PER_DOUBLING)
         return min(declared << min(doublings, 32), DEFAULT_SEGMENT_BYTES)
 
-    def _write(self, group: list[tuple[EncodedChunk, ChunkBuilder]]) -> None:
-        """Append a group to the newest segment, and empty it."""
+    def _write(self, group: Sequence[EncodedChunk]) -> None:
+        """Append a group to the newest segment."""
         if not group:
             return
-        chunks = [chunk for chunk, _ in group]
-        sequences = [builder.sequences for _, builder in group]
-        appended = self._writer.append(chunks, sequences)
-        self._last_timestamp_ms = chunks[-1].header.timestamp_ms
+        appended = self._writer.append(group)
+        self.next_offset = self._writer.next_offset
+        self._last_timestamp_ms = group[-1].header.timestamp_ms
         if self.commits_on_flush:
-            for brought in sequences:
-                self._ahead.update(brought)
+            for chunk in group:
+                self._ahead.update(chunk.sequences)
             self._state.held.append(appended)
         else:
             self._commit(appended)
-        group.clear()
 
     def _commit(self, appended: Appended) -> None:
         """Let readers have what was appended."""
@@ -535,15 +529,17 @@ class Log:
         appended.writer.commit(appended)
         if segment is not sealed:
             self._show(appended.writer)
-        if any(appended.sequences):
-            self._commit_sequences(appended)
+        for chunk in appended.chunks:
+            if chunk.sequences:
+                self._commit_sequences(chunk)
         self.committed_offset = segment.next_offset
-        if segment.size >= self.keys_wanted_from:
+        if self.policy.key_properties and segment.size >= self.keys_wanted_from:
             self.request_keys()
 
     def _show(self, writer: SegmentWriter) -> None:
         """Let readers have a new segment."""
         sealed = self.segments[-1]
+        sealed.newest = None
         self.segments.append(writer.segment)
         self._count([sealed])
         self._shown = writer
@@ -553,12 +549,11 @@ class Log:
             self.request_index(sealed)  # from memory to a file
         self.outlive(self._now_ms)
 
-    def _commit_sequences(self, appended: Appended) -> None:
-        for chunk, sequences in zip(appended.chunks, appended.sequences, strict=True):
-            self.tracking.set_sequences(chunk.header.chunk_id, sequences.items())
-            for reference, last in sequences.items():
-                if self._ahead.get(reference) == last:
-                    del self._ahead[reference]
+    def _commit_sequences(self, chunk: EncodedChunk) -> None:
+        self.tracking.set_sequences(chunk.header.chunk_id, chunk.sequences.items())
+        for reference, last in chunk.sequences.items():
+            if self._ahead.get(reference) == last:
+                del self._ahead[reference]
 
     def _roll(self) -> None:
         """Seal the newest segment and start the next."""
@@ -773,6 +768,7 @@ class Log:
             messages=self._rolled.messages - (new.next_offset - old.next_offset)
         )
         self._writer = self._shown = new
+        self.next_offset = offset
         old.close()
         with suppress(StorageError):  # they are in the way when the log is opened the next time
             old.segment.remove()
@@ -1033,7 +1029,7 @@ class Log:
                     self.write_tracking()
                 finally:  # messages first of all
                     self.flush(with_checkpoint=True)
-                if self._is_marked:
+                if not self.awaits_mark:
                     with suppress(StorageError):  # there will be a gap, which does no harm
                         self._disk.remove(str(PurePath(self.folder, AHEAD + self._disk.boot())))
         finally:

@@ -66,23 +66,22 @@ class RecordLimit:
     Small chunks filter well and arrive early, large ones make bulk reads cheap. So: 256 after the
     writer was idle, doubling while a backlog fills chunk after chunk, up to 4,096. Chunks with
     filter values stay at 256, because a chunk that holds every value cannot be skipped.
+
+    Attributes:
+        filtered: for a chunk that has filter values.
+        unfiltered: for one that has none.
     """
 
     def __init__(self, declared: int | None) -> None:
-        self._declared = declared
-        self._adaptive = IDLE_CHUNK_RECORDS
-
-    def current(self, *, has_filter_values: bool) -> int:
-        """The limit for a chunk that has, or has no, filter values."""
-        if self._declared is not None:
-            return self._declared
-        return IDLE_CHUNK_RECORDS if has_filter_values else self._adaptive
+        self._is_adaptive = declared is None
+        self.filtered = self.unfiltered = IDLE_CHUNK_RECORDS if declared is None else declared
 
     def chunk_was_full(self) -> None:
         """More records are waiting than went into the chunk just closed."""
-        self._adaptive = min(2 * self._adaptive, BUSY_CHUNK_RECORDS)
+        if self._is_adaptive:
+            self.unfiltered = min(2 * self.unfiltered, BUSY_CHUNK_RECORDS)
 
     def backlog_is_gone(self, num_records: int) -> None:
         """The last chunk of a turn took `num_records` and nothing is left waiting."""
-        if 2 * num_records < self._adaptive:
-            self._adaptive = max(self._adaptive // 2, IDLE_CHUNK_RECORDS)
+        if self._is_adaptive and 2 * num_records < self.unfiltered:
+            self.unfiltered = max(self.unfiltered // 2, IDLE_CHUNK_RECORDS)

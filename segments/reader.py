@@ -3,7 +3,7 @@
 A reader keeps the segment it stands in open, so that retention cannot take it away. It goes as
 far as the log's committed offset and can be asked again when that has moved. Small chunks come
 with their data, from one read for many; of large ones only the header is read, and the data is
-for `os.sendfile`.
+for `os.sendfile`. What was appended last need not be read where it is little: it is in memory.
 
 Of a cold segment some bytes are here, and others have to be fetched before (ColdError): then it is
 as if `read` had not been called, and `missing` says what to fetch. What was read stays here until
@@ -186,6 +186,10 @@ class Reader:
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
         """Go on by one chunk, or by many small ones; returns bytes of the data handed out."""
+        newest = self._segment.newest
+        if newest is not None and self._position >= max(newest.position, self._window_end):
+            self._window = b"".join([part for chunk in newest.chunks for part in chunk.parts])
+            self._window_start = newest.position
         if self._matcher is None:
             size = self._read_run(chunks, max_chunks, max_bytes)
             if size:

@@ -40,6 +40,7 @@ GROWING_KEYS_SUFFIX = ".keys.growing.tmp"  # while the segment grows; of no use 
 DERIVED_SUFFIXES = (FILTER_SUFFIX, KEYS_SUFFIX)  # what is made anew when it is missing or wrong
 BEGIN_SUFFIX = ".begin"  # the log begins with this segment, see truncation.py
 SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, *DERIVED_SUFFIXES, BEGIN_SUFFIX)
+NEWEST_BYTES = 4 << 10  # of what was appended last, kept for who waits for it; each open log has it
 MAX_GROUP = 256  # chunks written in one call: three buffers each, of the 1,024 a call can take
 MAX_OFFSET = (1 << 63) - 1  # what every client can name
 _NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter|\.keys|\.begin)")
@@ -88,6 +89,18 @@ class KeyState(Enum):
     FAILED = "making it has failed, and is not tried again"
 
 
+class Newest(NamedTuple):
+    """What was appended last, where it is little: who has waited for it need not read the file.
+
+    Attributes:
+        position: of the first chunk.
+        chunks: up to the segment's end.
+    """
+
+    position: int
+    chunks: Sequence[EncodedChunk]
+
+
 class Segment:
     """What is known of one segment.
 
@@ -99,6 +112,7 @@ class Segment:
         first_timestamp_ms, last_timestamp_ms: of its first and last chunk; None without chunks.
         last_chunk_id: None without chunks.
         damage: ranges that readers step over, by their position.
+        newest: see above; None where it is not in memory.
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
         index_requested: `filters` have been asked for.
@@ -120,6 +134,7 @@ class Segment:
         self.last_timestamp_ms: int | None = None
         self.last_chunk_id: int | None = None
         self.damage: dict[int, Damage] = {}
+        self.newest: Newest | None = None
         self.filters: FilterIndexForm | None = None
         self.is_indexable = True
         self.index_requested = False
@@ -400,14 +415,12 @@ class Appended(NamedTuple):
     Attributes:
         writer: that appended them.
         chunks: what was appended.
-        sequences: for each chunk the publishing ids that it brought.
         positions: for each chunk where it stands in the segment file.
         size: of the segment file with them, in bytes.
     """
 
     writer: "SegmentWriter"
     chunks: Sequence[EncodedChunk]
-    sequences: Sequence[Mapping[bytes, int]]
     positions: Sequence[int]
     size: int
 
@@ -474,14 +487,11 @@ class SegmentWriter:
             raise
         return cls(segment, file, index)
 
-    def append(
-        self, chunks: Sequence[EncodedChunk], sequences: Sequence[Mapping[bytes, int]]
-    ) -> Appended:
+    def append(self, chunks: Sequence[EncodedChunk]) -> Appended:
         """Write chunks and their index records, in one call each.
 
         Args:
             chunks: at least one, at most MAX_GROUP.
-            sequences: for each chunk the publishing ids that it brings.
 
         Raises:
             StorageError: the system refused; nothing was appended.
@@ -492,8 +502,9 @@ class SegmentWriter:
         records: list[bytes] = []
         position = self.size
         positions: list[int] = []
-        for header, chunk_parts, _ in chunks:
-            parts += chunk_parts
+        for chunk in chunks:
+            header = chunk.header
+            parts += chunk.parts
             records.append(
                 codec.encode_index_record(
                     IndexRecord(
@@ -506,7 +517,7 @@ class SegmentWriter:
                 )
             )
             positions.append(position)
-            position += header.total_size
+            position += chunk.size
         try:
             self.file.write(parts, self.size)
             self._index.write(records, record_position(self.num_chunks))
@@ -515,18 +526,20 @@ class SegmentWriter:
             raise
         self.size = position
         self.num_chunks += len(chunks)
-        self.next_offset = chunks[-1].header.next_offset
-        return Appended(self, chunks, sequences, positions, position)
+        self.next_offset = header.next_offset
+        return Appended(self, chunks, positions, position)
 
     def commit(self, appended: Appended) -> None:
         """Let readers have what was appended; in the order of appending."""
         segment, chunks = self.segment, appended.chunks
         add = self._filters.add
-        for (header, _, keys), position in zip(chunks, appended.positions):  # noqa: B905 - hot path
-            add(position, header.chunk_id, keys)
+        for chunk, position in zip(chunks, appended.positions):  # noqa: B905 - hot path
+            add(position, chunk.header.chunk_id, chunk.keys)
         if segment.first_timestamp_ms is None:
             segment.first_timestamp_ms = chunks[0].header.timestamp_ms
         last = chunks[-1].header
+        is_little = appended.size - segment.size <= NEWEST_BYTES
+        segment.newest = Newest(segment.size, chunks) if is_little else None
         segment.size = appended.size
         segment.num_chunks += len(chunks)
         segment.next_offset = last.next_offset

@@ -53,7 +53,7 @@ class Outbox:
 
         This saves waking the task that sends, which costs more than the sending.
         """
-        sent = self._send_some(parts) if self.is_free else 0
+        sent = 0 if self._frames or not self.is_idle else self._send_some(parts)
         if sent < sum(map(len, parts)):
             self.put(b"".join(parts)[sent:])
 

@@ -18,7 +18,7 @@ A round inside a round is part of the outer one.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -64,7 +64,11 @@ class Rounds:
                     left, self._writes = self._writes, {}
                 else:
                     left, self._sends = self._sends, {}
-                _do(left)
+                for work in left:
+                    try:
+                        work()
+                    except Exception:  # a bug: it stays in this piece of work
+                        logger.exception("%s failed", getattr(work, "__qualname__", work))
         finally:
             self._is_open = False
             self.number += 1
@@ -80,11 +84,3 @@ class Rounds:
         self._sends[work] = None
         if not self._is_open:  # nobody writes: at once
             self.end()
-
-
-def _do(left: Iterable[Work]) -> None:
-    for work in left:
-        try:
-            work()
-        except Exception:  # a bug: it stays in this piece of work
-            logger.exception("%s failed", getattr(work, "__qualname__", work))

@@ -157,13 +157,18 @@ def set_unsent_limit(connection: _Settable) -> None:
 
 def unsent_is_high(descriptor: int) -> bool:
     """Whether a socket holds so much unsent that it is not writable."""
+    return _unsent(descriptor) >= _UNSENT_BYTES
+
+
+def _unsent(descriptor: int) -> int:
+    """Bytes that a socket holds unsent; 0 where the system does not say."""
     if _UNSENT_QUESTION is None:
-        return False
+        return 0
     try:
         answer = fcntl.ioctl(descriptor, _UNSENT_QUESTION, bytes(_INT.size))
     except OSError:
-        return False  # the next send says what is wrong
-    return bool(_INT.unpack(answer)[0] >= _UNSENT_BYTES)
+        return 0  # the next send says what is wrong
+    return int(_INT.unpack(answer)[0])
 
 
 _buffer = bytearray(RECEIVE_BYTES)  # one for all: what is received is copied out before any await
@@ -286,6 +291,7 @@ class SocketTransport:
         self.is_local = is_local_address(self.peer.host)
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
+        self._unsent_at_most = 0  # what was unsent when the kernel was asked, and all sent since
         descriptor = self._socket.fileno()
         self._polled = (
             None if poller is None else PolledFeed(poller, descriptor, self._receive_some)
@@ -321,27 +327,23 @@ class SocketTransport:
 
     async def send(self, *parts: Buffer, more: bool = False) -> None:  # noqa: D102
         flags = _MORE if more else 0
-        try:
-            sent = self._try_to_send(parts, flags)
-            if sent < sum(map(len, parts)):
-                rest = memoryview(b"".join(parts))[sent:]
-                while rest:
-                    await trio.lowlevel.wait_writable(self._socket)
-                    rest = rest[self._try_to_send((rest,), flags) :]
-        except (OSError, trio.ClosedResourceError) as error:
-            raise TransportClosed from error
+        sent = self.send_some(parts, flags)
+        if sent == sum(map(len, parts)):
+            return
+        rest = memoryview(b"".join(parts))[sent:]
+        while rest:
+            await self.drained()
+            rest = rest[self.send_some((rest,), flags) :]
 
-    def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: D102 - see Transport
+    def send_some(self, parts: Sequence[Buffer], flags: int = 0) -> int:  # noqa: D102
         try:
-            return self._try_to_send(parts, 0)
-        except OSError as error:
-            raise TransportClosed from error
-
-    def _try_to_send(self, parts: Sequence[Buffer], flags: int) -> int:
-        try:
-            return self._socket.sendmsg(parts, (), flags)
+            sent = self._socket.sendmsg(parts, (), flags)
         except BlockingIOError:
             return 0
+        except OSError as error:
+            raise TransportClosed from error
+        self._unsent_at_most += sent
+        return sent
 
     async def send_file(self, file: File, position: int, size: int) -> None:  # noqa: D102
         end = position + size
@@ -356,6 +358,7 @@ class SocketTransport:
                 if not sent:  # the frame's length is already promised
                     raise FileUnreadable(f"{file.path} ends before byte {end}")
                 position += sent
+                self._unsent_at_most += sent
         except trio.ClosedResourceError as error:
             raise TransportClosed from error
         except OSError as error:
@@ -365,7 +368,10 @@ class SocketTransport:
 
     @property
     def is_congested(self) -> bool:  # noqa: D102 - see Transport
-        return unsent_is_high(self._socket.fileno())
+        if self._unsent_at_most < _UNSENT_BYTES:
+            return False  # without a question to the kernel, for all that send little
+        self._unsent_at_most = _unsent(self._socket.fileno())
+        return self._unsent_at_most >= _UNSENT_BYTES
 
     async def drained(self) -> None:  # noqa: D102 - see Transport
         try:

@@ -17,7 +17,7 @@ from segments.disk import OsDisk
 from streamd.config import RECEIVE_BYTES
 from streamd.net.poller import Poller, open_poller
 from streamd.net.rounds import Rounds
-from streamd.net.transport import FileUnreadable, SocketTransport, TransportClosed
+from streamd.net.transport import FileUnreadable, SocketTransport, TransportClosed, unsent_is_high
 
 pytestmark = pytest.mark.skipif(open_poller(Rounds()) is None, reason="this system has no epoll")
 
@@ -252,3 +252,20 @@ async def test_what_many_send_is_bounded_in_a_round(
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert least * RECEIVE_BYTES < most <= bound
+
+
+@settings(max_examples=20, deadline=None)
+@given(sizes=st.lists(st.sampled_from([10, 100_000, 200_000, 1 << 20]), min_size=1, max_size=8))
+def test_whether_a_peer_takes_too_little_is_what_the_kernel_says(sizes: list[int]) -> None:
+    """Although it is not asked while less was sent than may be unsent."""
+
+    async def main() -> None:
+        async with polling() as (_, (pair,)):
+            for size in sizes:
+                pair.server.send_some([bytes(size)])
+                descriptor = pair.server._socket.fileno()
+                said = {unsent_is_high(descriptor)}
+                is_congested = pair.server.is_congested
+                assert is_congested in said | {unsent_is_high(descriptor)}
+
+    trio.run(main)

@@ -135,17 +135,17 @@ def test_splitting_fills_runs() -> None:
 
 def test_record_limit_grows_under_backlog_and_shrinks_after() -> None:
     limit = RecordLimit(None)
-    assert limit.current(has_filter_values=False) == 256
+    assert limit.unfiltered == 256
     for _ in range(10):
         limit.chunk_was_full()
-    assert limit.current(has_filter_values=False) == 4096
-    assert limit.current(has_filter_values=True) == 256
+    assert limit.unfiltered == 4096
+    assert limit.filtered == 256
     for _ in range(10):
         limit.backlog_is_gone(100)
-    assert limit.current(has_filter_values=False) == 256
+    assert limit.unfiltered == 256
     declared = RecordLimit(50)
     declared.chunk_was_full()
-    assert declared.current(has_filter_values=False) == 50
+    assert declared.unfiltered == 50
 
 
 @pytest.mark.parametrize("size", [0, 15, 256])

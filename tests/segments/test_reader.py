@@ -6,10 +6,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import FIRST, ChunkMatcher, Log, LogPolicy, Reader, StorageError, at_offset, bloom
+from segments import (
+    FIRST,
+    ChunkBuilder,
+    ChunkMatcher,
+    Log,
+    LogPolicy,
+    Reader,
+    StorageError,
+    at_offset,
+    bloom,
+)
 from segments.format_constants import MMH3_SCHEME
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, bodies_of, read_bodies, read_chunks
+from tests.support.logs import append, bodies_of, entry, read_bodies, read_chunks
 
 CHUNKS = st.lists(
     st.lists(
@@ -165,3 +175,77 @@ def test_a_reader_never_sees_a_failed_append() -> None:
     assert reader.at_end
     assert read_bodies(log) == [b"one"]
     reader.close()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    appends=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from([b"", b"a", b"b"]), st.sampled_from([1, 300, 4_000, 70_000])),
+            min_size=1,
+            max_size=4,
+        ),
+        max_size=8,
+    ),
+    wanted=st.sampled_from([None, b"a"]),
+    rhythm=st.lists(st.integers(0, 3), min_size=1),
+    max_chunks=st.integers(1, 3),
+)
+def test_what_is_read_as_it_comes_is_what_is_in_the_file(
+    appends: list[list[tuple[bytes, int]]],
+    wanted: bytes | None,
+    rhythm: list[int],
+    max_chunks: int,
+) -> None:
+    """What was appended last may come from memory: readers that keep up see the same chunks."""
+    log = Log.open("s", LogPolicy(max_segment_chunks=5), FaultyDisk())
+    reader = Reader(log, log.find(FIRST), ChunkMatcher([wanted]) if wanted else None)
+    seen = []
+
+    def read_on() -> None:
+        for chunk in reader.read(max_chunks, 1 << 20, 10):
+            data = chunk.data
+            if data is None:
+                data = memoryview(chunk.file.read(chunk.header.data_size, chunk.data_position))
+            seen.append((chunk.raw_header, bytes(data), chunk.data_position))
+
+    for number, group in enumerate(appends):
+        builders = []
+        for value, size in group:
+            builder = ChunkBuilder()
+            builder.add(entry(bytes(size)), 1, 1, [value] if value else None)
+            builders.append(builder)
+        log.append(builders, 1_700_000_000_000)
+        for _ in range(rhythm[number % len(rhythm)]):
+            read_on()
+    while not reader.at_end:
+        read_on()
+    reader.close()
+    values = [value for group in appends for value, _ in group]
+    assert seen == [
+        (
+            chunk.raw_header,
+            chunk.file.read(chunk.header.data_size, chunk.data_position),
+            chunk.data_position,
+        )
+        for chunk, value in zip(read_chunks(log), values, strict=True)
+        if wanted is None or value == wanted
+    ]
+
+
+@pytest.mark.parametrize("values", [None, [b"a"]])
+def test_little_that_was_just_appended_is_not_read(values: list[bytes] | None) -> None:
+    disk = FaultyDisk()
+    log = Log.open("s", disk=disk)
+    readers = [
+        Reader(log, log.find(FIRST), ChunkMatcher(values) if values else None) for _ in range(2)
+    ]
+    disk.reads = 0
+    for size in (1, 3_000, 1, 50_000):
+        assert not disk.reads
+        append(log, [bytes(size)], values)
+        for reader in readers:
+            assert [len(body) for _, body in bodies_of(reader.read(9, 1 << 20, 9))] == [size]
+    assert disk.reads  # much of it is not kept in memory
+    for reader in readers:
+        reader.close()

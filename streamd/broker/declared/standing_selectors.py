@@ -12,7 +12,7 @@ does this for each message.
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -270,27 +270,32 @@ class StandingSelectors:
             raise Refused(Reason.PRECONDITION_FAILED, details)
         return ChunkMatcher([row.token], since=row.since)
 
-    def mark(self, builder: ChunkBuilder, budget: Budget) -> None:
+    def mark(self, builders: Sequence[ChunkBuilder]) -> None:
         """Put the tokens of all selectors that match in a chunk into its filter.
 
         When that would take too long, the others' as well: then no consumer skips the chunk.
 
         Args:
-            builder: of the chunk.
-            budget: what the chunks that are written together may cost.
+            builders: of the chunks that are written together.
         """
-        for token in self._unreadable:
-            builder.add_token(token)
-        if self._matchers is None:
-            return
+        if self._unreadable:
+            for builder in builders:
+                for token in self._unreadable:
+                    builder.add_token(token)
+        if self._matchers is not None:
+            budget = Budget(MARK_UNITS)
+            for builder in builders:
+                self._mark(builder, self._matchers, budget)
+
+    def _mark(self, builder: ChunkBuilder, matchers: MatcherSet[bytes], budget: Budget) -> None:
         data = builder.data
         ends = simple_ends(data)
         if ends is not None:
-            found = self._matchers.matching_in(data, ends, budget)
+            found = matchers.matching_in(data, ends, budget)
         elif budget.take(unpacked_size(data) // _BYTES_A_UNIT):
-            found = self._matchers.matching(messages_of(data), budget)
+            found = matchers.matching(messages_of(data), budget)
         else:
-            found = self._matchers.keys
+            found = matchers.keys
         for token in found:
             builder.add_token(token)
             self.matches[token] += 1

@@ -43,8 +43,10 @@ class ChunkAssembly:
         if reference:
             new = without_duplicates(entries, self._sequence(reference))
         if new is not None:
-            if not self._fits(new):
+            is_sub_batch = bool(new.data[0] & SUB_BATCH_BIT)
+            if self.builder.num_entries and (is_sub_batch or not self._fits(new)):
                 return False
+            self._is_closed = is_sub_batch
             self.builder.add(*new[1:])
             if reference:
                 last = int.from_bytes(new.publishing_ids[-ID_SIZE:], "big")
@@ -60,15 +62,11 @@ class ChunkAssembly:
 
     def _fits(self, entries: Entries) -> bool:
         """Whether entries go into this chunk; into an empty one they always do (see `split`)."""
-        builder = self.builder
-        is_sub_batch = bool(entries.data[0] & SUB_BATCH_BIT)
-        if not builder.num_entries:
-            self._is_closed = is_sub_batch
-            return True
-        if self._is_closed or is_sub_batch:
+        builder, limit = self.builder, self._limit
+        if self._is_closed:
             return False
         has_values = builder.has_filter_values or has_filter_values(entries)
-        max_records = self._limit.current(has_filter_values=has_values)
+        max_records = limit.filtered if has_values else limit.unfiltered
         return (
             builder.num_records + entries.num_records <= max_records
             and builder.data_size + len(entries.data) <= self._log.policy.chunk_max_bytes

@@ -41,8 +41,7 @@ from segments import Log, StorageError
 from segments.entries import ID_SIZE, has_filter_values, split
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
-from segments.selector import Budget
-from streamd.broker.declared.standing_selectors import MARK_UNITS, StandingSelectors
+from streamd.broker.declared.standing_selectors import StandingSelectors
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries, Publisher, queued_size
 from streamd.broker.streams.waiters import Waiters
@@ -132,11 +131,11 @@ class LogWriter:
         if self.failure is not None:
             self._refuse(publisher, entries.publishing_ids, Reason.NOT_AVAILABLE)
             return False
+        limit = self._limit
         self.num_asked += 1
         if self._measures and not self._queue:
             self._queued_at = time.monotonic()
-        has_values = has_filter_values(entries)
-        max_records = self._limit.current(has_filter_values=has_values)
+        max_records = limit.filtered if has_filter_values(entries) else limit.unfiltered
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
             self._queue.append(PendingEntries(publisher, part))
             self._queued_bytes += queued_size(part)
@@ -181,7 +180,7 @@ class LogWriter:
     @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
-        return self._queued_bytes > (0 if self.is_waiting else QUEUE_BYTES)
+        return self._queued_bytes > (0 if self.state is WriterState.WAITING else QUEUE_BYTES)
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
@@ -204,23 +203,24 @@ class LogWriter:
         """
         if self._is_paused or self.awaits_mark or self.state is WriterState.STOPPED:
             return False
-        before = self._log.next_offset
+        log = self._log
+        before = log.next_offset
         has_written = False
         try:
             if self.failure is None:
-                has_offsets, asked = self._log.tracking.has_pending, self.num_asked
+                has_offsets, asked = log.tracking.has_pending, self.num_asked
                 self._append_all(has_offsets=has_offsets)
-                if not self._log.tracking.has_pending:  # else the journal is being rewritten
+                if not (has_offsets and log.tracking.has_pending):  # or the journal is rewritten
                     self._num_written = asked
                 has_written = has_offsets
-            if self._log.commits_on_flush and not self._log.is_flushed:
+            if log.commits_on_flush and not log.is_flushed:
                 self._settled.unpark_all()  # there is room in the queue
             else:
                 self.settle()
         except Exception as error:  # a bug: it stays in this stream
             logger.exception("stream %s failed", self._name)
             self.fail(str(error))
-        return has_written or self._log.next_offset != before
+        return has_written or log.next_offset != before
 
     def _append_all(self, *, has_offsets: bool) -> None:
         try:
@@ -255,11 +255,10 @@ class LogWriter:
         self._written_at, self._queued_at = self._written_at or self._queued_at, 0.0
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
-            budget = Budget(MARK_UNITS)
-            for builder in builders:
-                self._standing.mark(builder, budget)
+            self._standing.mark(builders)
+            if self._waiters.by_key or log.commits_on_flush:
                 # A consumer may come to wait while this is being flushed.
-                if self._waiters.by_key or self._log.commits_on_flush:
+                for builder in builders:
                     self._waiters.note(builder.keys)
             now_ms = self._now_ms()
             if now_ms != self._last_write_ms:
@@ -270,7 +269,11 @@ class LogWriter:
                 chunk_end += chunk.builder.num_records
                 if chunk_end > log.next_offset:
                     break
-                self._take_off_queue(chunk)
+                for publisher, entries in chunk.taken:
+                    self._queue.popleft()
+                    self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
+            left = self._queue
+            self._queued_bytes = sum(queued_size(it.entries) for it in left) if left else 0
 
     def _assemble(self) -> list[ChunkAssembly]:
         sequences: dict[bytes, int] = {}
@@ -284,12 +287,6 @@ class LogWriter:
                 chunk.take(pending)
         self._limit.backlog_is_gone(chunk.builder.num_records)
         return chunks
-
-    def _take_off_queue(self, chunk: ChunkAssembly) -> None:
-        for publisher, entries in chunk.taken:
-            self._queue.popleft()
-            self._queued_bytes -= queued_size(entries)
-            self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
 
     def wait_for(self, error: StorageError) -> None:
         """Nothing can be written or flushed before a shortage is over."""

@@ -107,7 +107,7 @@ class Waiters:
 
     def wake_all(self) -> None:
         """Something is there of which nobody knows for whom: wake everybody."""
-        waiters = self._for_all.union(*self.by_key.values())
+        waiters, self._for_all = self._for_all.union(*self.by_key.values()), set()
         self._new_keys.clear()
         self._wake(waiters)
 
@@ -128,8 +128,10 @@ class Waiters:
                     yield
 
     def _wake(self, waiters: Collection[Waiter]) -> None:
-        for waiter in waiters:
-            self.remove(waiter)
+        """Wake waiters, which are not among those for everything any more."""
+        if self.by_key:
+            for waiter in waiters:
+                self.remove(waiter)
         for waiter in waiters:
             try:
                 waiter.stream_has_more()

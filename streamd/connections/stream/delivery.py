@@ -233,7 +233,7 @@ class Subscription(QueuedConsumer):
             self._watchers = [w for w in self._watchers if w not in told]
             for _, tell in told:
                 tell()
-        if not self._watchers and not self.is_waiting:
+        if self._waits_for_all and not self._watchers and not self.is_waiting:
             self._waits_for_all = False
 
     def forget_watchers(self) -> None:
@@ -326,10 +326,13 @@ class Delivery:
     def send_now(self, subscription: Subscription) -> None:
         """Send what a subscription has not got, if it is little and nothing else is to be sent."""
         reader = subscription.reader
-        if reader is None or subscription.credit <= 0 or self.has_pending or not self._is_clear():
+        if reader is None or subscription.credit <= 0:
             return
-        with suppress(StorageError):  # its turn will meet it again
-            reader.catch_up()  # what came before it and is for others does not count
+        if self.queue.has_pending or not self._is_clear():
+            return
+        if subscription.interest.matcher is not None:
+            with suppress(StorageError):  # its turn will meet it again
+                reader.catch_up()  # what came before it and is for others does not count
         if 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
             chunks = self._read(subscription, reader)
             if chunks:

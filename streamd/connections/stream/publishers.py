@@ -26,7 +26,6 @@ from streamd.operations.names import as_sent
 from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import (
-    Decoded,
     decode_entries,
     decode_filtered_entries,
     encode_refusal,
@@ -39,6 +38,9 @@ from streamd.wire.stream.publish import (
 # not to be cut; a frame can hold 87,000.
 MESSAGES_A_TURN = 20_000
 _FILTERED_A_TURN = 5_000  # of a frame: a filter value is as much work as a message
+# Messages of a frame that are taken before others have a turn, and how they are read.
+_MOST_AT_ONCE = {c.Publish: MESSAGES_A_TURN, c.PublishFiltered: _FILTERED_A_TURN}
+_DECODE = {c.Publish: decode_entries, c.PublishFiltered: decode_filtered_entries}
 _CHECKED_A_TURN = 100  # messages whose filter property is looked for before others have a turn
 _CHECKED_BYTES_A_TURN = 64 << 10  # of them
 
@@ -105,7 +107,7 @@ class Publishers:
             RemoteProtocolError: the frame is malformed.
         """
         kind, number, is_filtered = type(command), command.publisher_id, _is_filtered(command)
-        most = _most_at_once(command)
+        most = _MOST_AT_ONCE[kind]
         if command.num_entries <= most:
             await self._publish_part(command)
             return
@@ -126,10 +128,15 @@ class Publishers:
         found = self._publishers.get(command.publisher_id)
         if found is not None:
             await found[1].room()
-        if found is None or not _looks_long(found[1], command):
-            return self._store_all(command)
+            found = self._publishers.get(command.publisher_id)  # it may have gone meanwhile
+        if found is None:
+            self._refuse_all(command)
+            return True
         publisher, stream = found
-        decoded = self._decode(publisher, command)
+        if stream.contract is None or not _looks_long(command):
+            return self._store_all(publisher, stream, command)
+        decoded = _DECODE[type(command)](command.entries, command.num_entries)
+        publisher.received(command.num_entries)
         for entries in decoded.groups:
             if entries.data[0] & SUB_BATCH_BIT:
                 await self._store_sub_batch(publisher, stream, entries)
@@ -161,47 +168,42 @@ class Publishers:
 
     def publish(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give a frame to its stream; False, and nothing done, when that may take a while."""
-        found = self._publishers.get(command.publisher_id)
-        if command.num_entries > _most_at_once(command):
+        if command.num_entries > _MOST_AT_ONCE[type(command)]:
             return False
-        if found is not None and (found[1].is_crowded or _looks_long(found[1], command)):
-            return False
-        self._store_all(command)
-        return True
-
-    def _store_all(self, command: c.Publish | c.PublishFiltered) -> bool:
-        """Give messages to their stream at once; whether no sub-batch among them was bad."""
         found = self._publishers.get(command.publisher_id)
         if found is None:
-            ids = publishing_ids_of(
-                command.entries, command.num_entries, filtered=_is_filtered(command)
-            )
-            code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
-            traffic = self._context.traffic
-            traffic.messages_received += command.num_entries
-            traffic.errors[code] += 1
-            self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
+            self._refuse_all(command)
             return True
         publisher, stream = found
-        decoded = self._decode(publisher, command)
+        if stream.is_crowded or (stream.contract is not None and _looks_long(command)):
+            return False
+        self._store_all(publisher, stream, command)
+        return True
+
+    def _refuse_all(self, command: c.Publish | c.PublishFiltered) -> None:
+        """The publisher was not declared, or is gone."""
+        ids = publishing_ids_of(
+            command.entries, command.num_entries, filtered=_is_filtered(command)
+        )
+        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        traffic = self._context.traffic
+        traffic.messages_received += command.num_entries
+        traffic.errors[code] += 1
+        self._context.outbox.put(encode_refusal(command.publisher_id, ids, code))
+
+    def _store_all(
+        self, publisher: StreamPublisher, stream: Stream, command: c.Publish | c.PublishFiltered
+    ) -> bool:
+        """Give messages to their stream at once; whether no sub-batch among them was bad."""
+        decoded = _DECODE[type(command)](command.entries, command.num_entries)
+        publisher.received(command.num_entries)
+        contract = stream.contract
         for entries in decoded.groups:
-            self._store(publisher, stream, entries)
+            checked = Checked(entries) if contract is None else contract.check(entries)
+            self._give(publisher, stream, entries, checked)
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
         return not decoded.refused_ids
-
-    def _decode(
-        self, publisher: StreamPublisher, command: c.Publish | c.PublishFiltered
-    ) -> Decoded:
-        decode = decode_filtered_entries if _is_filtered(command) else decode_entries
-        decoded = decode(command.entries, command.num_entries)
-        publisher.received(command.num_entries)
-        return decoded
-
-    def _store(self, publisher: StreamPublisher, stream: Stream, entries: Entries) -> None:
-        contract = stream.contract
-        checked = Checked(entries) if contract is None else contract.check(entries)
-        self._give(publisher, stream, entries, checked)
 
     def _give(
         self, publisher: StreamPublisher, stream: Stream, entries: Entries, checked: Checked
@@ -278,11 +280,6 @@ def _is_filtered(command: c.Publish | c.PublishFiltered) -> bool:
     return isinstance(command, c.PublishFiltered)
 
 
-def _most_at_once(command: c.Publish | c.PublishFiltered) -> int:
-    """How many messages of a frame are taken before others have a turn."""
-    return _FILTERED_A_TURN if _is_filtered(command) else MESSAGES_A_TURN
-
-
 def _up_to_refused(entries: Entries, checked: Checked) -> tuple[Entries | None, bytes, bytes]:
     """What is stored of entries before the first that is refused; its id; the ids behind it."""
     ids, refused = entries.publishing_ids, checked.refused_ids[:ID_SIZE]
@@ -293,10 +290,8 @@ def _up_to_refused(entries: Entries, checked: Checked) -> tuple[Entries | None, 
     return kept, refused, ids[at + ID_SIZE :]
 
 
-def _looks_long(stream: Stream, command: c.Publish | c.PublishFiltered) -> bool:
-    """Whether looking into the messages of a frame keeps others waiting."""
-    if stream.contract is None:
-        return False
+def _looks_long(command: c.Publish | c.PublishFiltered) -> bool:
+    """Whether looking into the messages of a frame, for a contract, keeps others waiting."""
     entries = command.entries
     return (
         command.num_entries > _CHECKED_A_TURN

@@ -14,7 +14,6 @@ from streamd.wire.stream.fields import MAX_ITEMS, Field, TooMany, Truncated
 
 _HEAD = struct.Struct(">HH")
 _SIZED_HEAD = struct.Struct(">IHH")
-_PUBLISH = struct.Struct(">HHBI")
 _COUNT = struct.Struct(">I")
 SIZE_BYTES = 4
 HEAD_SIZE = _HEAD.size
@@ -86,8 +85,6 @@ def decode(frame: bytes) -> c.Command:
     if len(frame) < HEAD_SIZE:
         raise unknown_frame(f"{len(frame)} bytes cannot hold key and version")
     key, version = _HEAD.unpack_from(frame)
-    if key == c.Publish.KEY:
-        return _decode_publish(frame, version)
     form = _BY_KEY.get((key, version))
     if form is None:
         raise _unknown(key, version)
@@ -107,19 +104,6 @@ def decode(frame: bytes) -> c.Command:
         raise unknown_frame(details) from None
     command: c.Command = form.kind(*values)
     return command
-
-
-def _decode_publish(frame: bytes, version: int) -> c.Publish | c.PublishFiltered:
-    """The commonest command without the general machinery: a fifth of the time."""
-    if len(frame) < _PUBLISH.size:
-        raise unknown_frame("Publish is cut off")
-    _, _, publisher_id, count = _PUBLISH.unpack_from(frame)
-    entries = frame[_PUBLISH.size :]
-    if version == 1:
-        return c.Publish(publisher_id, count, entries)
-    if version == c.PublishFiltered.VERSION:
-        return c.PublishFiltered(publisher_id, count, entries)
-    raise _unknown(c.Publish.KEY, version)
 
 
 def _unknown(key: int, version: int) -> RemoteProtocolError:

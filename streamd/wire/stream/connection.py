@@ -53,7 +53,7 @@ class Connection:
 
     Attributes:
         state: how far it has come.
-        frame_size: bytes of the last frame that was received whole, apart from runs.
+        frame_size: bytes of the last frame that was received whole, or of those that are one.
     """
 
     def __init__(self, role: Role, frame_max: int | None) -> None:
@@ -110,6 +110,7 @@ class Connection:
         if self.state is State.OPEN and self._role is Role.SERVER:
             run = publish_run(self._buffer, self._position, self._frame_max)
             if run is not None:
+                self.frame_size = run.end - self._position
                 self._position = run.end
                 return run.command
         while (frame := self._next_frame()) is not None:

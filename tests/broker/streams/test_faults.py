@@ -187,6 +187,7 @@ async def test_a_sync_that_fails_in_the_background_ends_one_stream(
 async def test_a_read_that_fails_ends_the_subscription(tmp_path: Path, faults: Faults) -> None:
     async with harness(tmp_path) as server:
         peer = await two_streams(server)
+        await peer.store([b"x"], 2)  # what was appended last is in memory
         faults.set("read", errno.EIO, f"/{BAD}/{0:020d}.segment")
         reader = await server.peer()
         await reader.subscribe(BAD)

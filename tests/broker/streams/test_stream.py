@@ -196,6 +196,22 @@ async def test_any_other_refusal_fails_the_stream_and_nothing_confirmed_is_lost(
     assert bench.stored() == [b"m1"]
 
 
+async def test_what_is_queued_leaves_room_when_it_is_written(nursery: trio.Nursery) -> None:
+    """However much has gone through; and only then: what a full disk holds up still counts."""
+    bench = Bench(nursery)
+    for number in range(12):
+        bench.publish(number, size=1 << 20)
+        await bench.answers()
+        assert not bench.stream.is_crowded
+    bench.fill_disk()
+    bench.publish(100)
+    await bench.answers()
+    assert bench.stream.is_crowded
+    bench.fill_disk(1 << 20)
+    await trio.sleep(10)
+    assert not bench.stream.is_crowded
+
+
 async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
     bench = Bench(nursery)
     append(bench.log, 6 * [b"x"])
