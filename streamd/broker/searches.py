@@ -44,11 +44,11 @@ from segments.selector import (
 from segments.times import whole_ms
 from streamd.broker import threads
 from streamd.broker.catalog.writer import Check
+from streamd.broker.declared.argument_kinds import Value
 from streamd.broker.declared.arguments import (
     FILTER_CONTRACT,
     KEY_PROPERTIES,
     STRICT,
-    Value,
     filter_properties,
 )
 from streamd.broker.streams.fetcher import AwayError, Demand, NoTierError

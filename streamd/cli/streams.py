@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from segments.times import whole_ms
-from streamd.broker.declared.arguments import read_arguments
+from streamd.broker.declared.arguments import ARGUMENTS, Argument, read_arguments
 from streamd.cli.common import (
     Dependent,
     json_option,
@@ -34,30 +34,61 @@ _SEALED = "key_segments_sealed"
 _VALUES_OF = "values."  # of a further filter property
 
 
-def _tier_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of a stream on a server with a tier."""
-    for option in reversed(
-        (
-            click.option(
-                "--tier",
-                metavar="true|false",
-                help="Upload full segments to the server's object store.  [default: true]",
-            ),
-            click.option(
-                "--local-max-length-bytes",
-                metavar="BYTES",
-                help="Keep at most this of it on the server's disk; the tier has the rest.  "
-                "[default: 1 GiB]",
-            ),
-            click.option(
-                "--local-max-age",
-                metavar="AGE",
-                help="Keep segments older than this in the tier alone, as in 7D or 12h.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+FC = TypeVar("FC", bound=Callable[..., Any])
+
+
+def _argument_options(*, changing: bool) -> Callable[[FC], FC]:
+    """Options for the arguments that a stream is declared with.
+
+    Args:
+        changing: of a stream that exists; those that cannot be changed are left out.
+    """
+
+    def decorate(command: FC) -> FC:
+        for argument in reversed(list(ARGUMENTS.values())):
+            if argument.option and (argument.changes or not changing):
+                command = _option(argument, changing=changing)(command)
+        return command
+
+    return decorate
+
+
+def _option(argument: Argument, *, changing: bool) -> Callable[[FC], FC]:
+    kind, needs = argument.kind, "" if changing else argument.needs
+    text = argument.meaning.replace("`", "") + "."
+    if kind.is_list:
+        text += " May be given several times."
+    if not changing and argument.default != "none":
+        text += f"  [default: {argument.default.replace('`', '')}]"
+    return click.option(
+        argument.option,
+        _key(argument.name),
+        cls=Dependent if needs else None,
+        metavar=kind.metavar or None,
+        is_flag=not kind.metavar,
+        multiple=kind.is_list,
+        help=text,
+        **({"needs": (_key(needs),)} if needs else {}),
+    )
+
+
+def _key(name: str) -> str:
+    """The parameter for an argument."""
+    return name.replace("-", "_")
+
+
+def _given(options: Mapping[str, object]) -> dict[str, str]:
+    """The arguments that were given."""
+    found = {}
+    for name in ARGUMENTS:
+        match options.get(_key(name)):
+            case str() as text:
+                found[name] = text
+            case True:
+                found[name] = "true"
+            case (_, *_) as names:  # a name with a comma stands in brackets
+                found[name] = ",".join(map(str, names))
+    return found
 
 
 @click.group()
@@ -67,53 +98,7 @@ def stream() -> None:
 
 @stream.command()
 @click.argument("name")
-@click.option(
-    "--filter-size",
-    metavar="N|auto",
-    help="Bytes of a chunk's filter, 16 to 255; auto keeps false positives at 1 %.  [default: 16]",
-)
-@click.option(
-    "--filter-error-rate",
-    cls=Dependent,
-    needs=("filter_size",),
-    metavar="RATE",
-    help="False positives to allow, as in 0.01: filters are as small as that takes, up to the "
-    "--filter-size.",
-)
-@click.option(
-    "--filter-property",
-    multiple=True,
-    metavar="P",
-    help="Filter values are the values of this property; selectors choose chunks by them. Up to 4 "
-    "times: those of the further ones are taken from each message by the server.",
-)
-@click.option(
-    "--filter-contract",
-    metavar="strict|lenient",
-    help="strict: messages with another filter value are refused.  [default: lenient]",
-)
-@click.option(
-    "--filter-derive",
-    is_flag=True,
-    help="The server derives missing filter values from the property, also in sub-batches.",
-)
-@click.option(
-    "--key-property",
-    multiple=True,
-    metavar="P",
-    help="A property whose values `streamd find` looks up in an index, as order_id or "
-    "properties.message_id; may be given up to 8 times.",
-)
-@click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
-@click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
-@click.option(
-    "--segment-size",
-    metavar="BYTES",
-    help="Begin a new segment at this size.  [default: 500 MB; in the tier 64 MiB]",
-)
-@click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
-@click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
-@_tier_options
+@_argument_options(changing=False)
 @click.option(
     "--argument",
     "arguments",
@@ -128,11 +113,8 @@ def create(
     uri: str,
     *,
     exist_ok: bool,
-    filter_property: tuple[str, ...],
-    filter_derive: bool,
-    key_property: tuple[str, ...],
     arguments: tuple[str, ...],
-    **options: str | None,
+    **options: Any,  # noqa: ANN401 - of `_argument_options`
 ) -> None:
     """Create the stream NAME.
 
@@ -144,12 +126,7 @@ def create(
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
       streamd stream create orders --key-property order_id --key-property customer
     """
-    given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
-    if filter_property:
-        given[ARGUMENTS["filter_property"]] = ",".join(filter_property)
-    if filter_derive:
-        given["stream-filter-derive"] = "true"
-    given.update(_keys(key_property))
+    given = _given(options)
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not (key and equals):
@@ -166,11 +143,6 @@ def create(
 
     run_client(uri, work)
     note(f"created {shown(name)}")
-
-
-def _keys(names: tuple[str, ...]) -> dict[str, str]:
-    """The argument that key properties are given with; a name with a comma stands in brackets."""
-    return {ARGUMENTS["key_property"]: ",".join(names)} if names else {}
 
 
 async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
@@ -193,44 +165,11 @@ async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> 
     return f"{name!r} exists with other arguments: {'; '.join(differing)}"
 
 
-ARGUMENTS = {
-    "filter_size": "stream-filter-size-bytes",
-    "filter_error_rate": "stream-filter-error-rate",
-    "filter_property": "stream-filter-property",
-    "filter_contract": "stream-filter-contract",
-    "key_property": "stream-key-properties",
-    "max_length_bytes": "max-length-bytes",
-    "max_age": "max-age",
-    "segment_size": "stream-max-segment-size-bytes",
-    "chunk_max_records": "stream-chunk-max-records",
-    "chunk_max_bytes": "stream-chunk-max-bytes",
-    "tier": "stream-tier",
-    "local_max_length_bytes": "stream-local-max-length-bytes",
-    "local_max_age": "stream-local-max-age",
-}
-
-
 @stream.command(name="set")
 @click.argument("name")
-@click.option("--filter-size", metavar="N|auto", help="Bytes of a chunk's filter, 16 to 255.")
-@click.option("--filter-error-rate", metavar="RATE", help="False positives to allow, as in 0.01.")
-@click.option("--max-length-bytes", metavar="BYTES", help="Drop oldest segments beyond this size.")
-@click.option("--max-age", metavar="AGE", help="Drop segments older than this, as in 7D or 12h.")
-@click.option("--segment-size", metavar="BYTES", help="Begin a new segment at this size.")
-@click.option("--chunk-max-records", metavar="N", help="Messages per chunk, at most.")
-@click.option("--chunk-max-bytes", metavar="BYTES", help="Bytes per chunk, at most.")
-@_tier_options
-@click.option(
-    "--key-property",
-    multiple=True,
-    metavar="P",
-    help="A property whose values `streamd find` looks up in an index; all of them are to be "
-    "given, up to 8.",
-)
+@_argument_options(changing=True)
 @uri_option
-def set_arguments(
-    name: str, uri: str, *, key_property: tuple[str, ...], **options: str | None
-) -> None:
+def set_arguments(name: str, uri: str, **options: Any) -> None:  # noqa: ANN401 - as in create
     """Change the stream NAME while it is in use.
 
     Changes hold from the next chunk on; with other key properties all that is on the disk is
@@ -245,10 +184,11 @@ def set_arguments(
       streamd stream set flights --max-age default
       streamd stream set orders --key-property order_id --key-property customer
     """
-    given = {ARGUMENTS[key]: value for key, value in options.items() if value is not None}
-    if _DEFAULT in key_property and len(key_property) > 1:
-        raise Misused("--key-property default takes all key properties away, so it stands alone")
-    given.update(_keys(key_property))
+    given = _given(options)
+    for key, value in options.items():
+        if isinstance(value, tuple) and _DEFAULT in value and len(value) > 1:
+            option = ARGUMENTS[key.replace("_", "-")].option
+            raise Misused(f"{option} {_DEFAULT} takes all of them away, so it stands alone")
     if not given:
         raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}

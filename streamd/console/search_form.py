@@ -9,7 +9,7 @@ from starlette.requests import Request
 from segments.search.request import SearchRequest
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect, SelectorError, parse_selector
-from streamd.broker.declared.arguments import Value
+from streamd.broker.declared.argument_kinds import Value
 from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
 from streamd.operations.errors import Refused

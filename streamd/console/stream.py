@@ -13,7 +13,6 @@ from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from streamd.auth.users import Rights
 from streamd.broker import threads
 from streamd.broker.declared import arguments as a
-from streamd.broker.declared.argument_meanings import MEANINGS
 from streamd.broker.streams.stored_offsets import StoredOffset, stored_offsets
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
@@ -250,8 +249,8 @@ def settings_of(host: VirtualHost, name: Name) -> list[Setting]:
     row = host.row(name)
     declared, now = as_text(row.arguments), as_text(row.effective)
     return [
-        Setting(key, TITLES.get(key, key), declared.get(key, ""), now.get(key, ""), meaning.default)
-        for key, meaning in MEANINGS.items()
+        Setting(key, TITLES.get(key, key), declared.get(key, ""), now.get(key, ""), known.default)
+        for key, known in a.ARGUMENTS.items()
         if key in TITLES or key in declared
     ]
 

@@ -1,20 +1,18 @@
 """`--key-property`: which may be given, and how often."""
 
+import json
+
 import pytest
 
 from segments.selector import names_in
-from streamd.cli.streams import _keys
 from tests.support.command_line import CommandLine
 
 
-def test_it_may_be_repeated() -> None:
-    assert _keys(()) == {}
-    assert _keys(("a", "properties.to")) == {"stream-key-properties": "a,properties.to"}
-
-
-def test_a_name_with_a_comma_stands_in_brackets() -> None:
-    (text,) = _keys(("a", "[b,c]")).values()
-    assert names_in(text) == ("a", "b,c")
+def test_it_may_be_repeated(streamd: CommandLine) -> None:
+    given = ("--key-property", "a", "--key-property", "[b,c]")
+    assert streamd("stream", "create", "s", *given).code == 0
+    arguments = json.loads(streamd("stream", "info", "s", "--json").out)["arguments"]
+    assert names_in(arguments["stream-key-properties"]) == ("a", "b,c")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ def test_default_is_not_one_of_several_properties(streamd: CommandLine) -> None:
     ended = streamd("stream", "set", "s", "--key-property", "default", "--key-property", "b")
     assert (ended.code, ended.notes) == (
         2,
-        "Error: --key-property default takes all key properties away, so it stands alone\n",
+        "Error: --key-property default takes all of them away, so it stands alone\n",
     )
     assert streamd("stream", "set", "s", "--key-property", "default").code == 0
     assert "stream-key-properties" not in streamd("stream", "info", "s").out

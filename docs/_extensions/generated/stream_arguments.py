@@ -1,14 +1,10 @@
-"""The arguments of streams over all doors, from their declarations and meanings."""
+"""The arguments of streams over all doors, from the table of them."""
 
 from collections.abc import Iterator
 
 from generated.text import code
-from streamd.broker.declared import arguments as a
-from streamd.broker.declared.argument_meanings import MEANINGS
-from streamd.cli.streams import ARGUMENTS as OPTIONS
-from streamd.connections.amqp091.queue_arguments import FLAGS, INTEGERS, PREFIX, TEXTS
-
-_PROPERTY_NAME = "names of properties, of at most 255 bytes, further ones of at most 200"
+from streamd.broker.declared.arguments import ARGUMENTS, Argument
+from streamd.connections.amqp091.queue_arguments import PREFIX
 
 
 def markdown() -> str:
@@ -20,55 +16,24 @@ def markdown() -> str:
             ":widths: 34 28 38",
             ":class: arguments",
             *_cells("Argument", "Value", "Meaning"),
-            *(line for name in MEANINGS for line in _row(name)),
+            *(line for argument in ARGUMENTS.values() for line in _row(argument)),
             "```",
         ]
     )
 
 
-def option_of(name: str) -> str | None:
-    """The option of `streamd stream create` for an argument."""
-    if name == a.FILTER_DERIVE:  # a flag
-        return "--filter-derive"
-    keys = {argument: key for key, argument in OPTIONS.items()}
-    return f"--{keys[name].replace('_', '-')}" if name in keys else None
-
-
-def _row(name: str) -> Iterator[str]:
-    default, meaning = MEANINGS[name]
-    option = option_of(name)
-    names = [*([option] if option else []), name, f"{PREFIX}{name}"]
-    value = [f"{_expected(name)}.", f"AMQP: {_amqp_type(name)}.", f"Default: {default}."]
-    if name in a.SETTINGS:
+def _row(argument: Argument) -> Iterator[str]:
+    names = [argument.option, argument.name, f"{PREFIX}{argument.name}"]
+    expected, kind = argument.kind.expected, argument.kind.amqp.value
+    value = [f"{expected[:1].upper()}{expected[1:]}.", f"AMQP: {kind}."]
+    value.append(f"Default: {argument.default}.")
+    if argument.changes:
         value.append("**Can be changed.**")
-    yield from _cells("\\\n".join(map(code, names)), "\\\n".join(value), f"{meaning}.")
+    names_text = "\\\n".join(map(code, filter(None, names)))
+    yield from _cells(names_text, "\\\n".join(value), f"{argument.meaning}.")
 
 
 def _cells(*texts: str) -> Iterator[str]:
     for n, text in enumerate(texts):
         indented = text.replace("\n", "\n    ")
         yield f"{'*' if n == 0 else ' '} - {indented}"
-
-
-def _expected(name: str) -> str:
-    """What an error of its reader says is expected."""
-    if name == a.FILTER_PROPERTY:  # its errors say where the name is wrong
-        return _PROPERTY_NAME.capitalize()
-    if name == a.KEY_PROPERTIES:
-        return f"Up to {a.MAX_KEY_PROPERTIES} names of properties, with commas between them"
-    try:
-        a.READERS[name]("?")
-    except ValueError as error:
-        text = str(error)
-        return f"{text[0].upper()}{text[1:]}"
-    raise AssertionError(f"{name} takes anything")
-
-
-def _amqp_type(name: str) -> str:
-    if name in TEXTS:
-        return "a string"
-    if name in INTEGERS:
-        return "an integer"
-    if name in FLAGS:
-        return "a boolean or a string"
-    return {a.FILTER_SIZE: "an integer, or `auto`", a.ERROR_RATE: "a float or a string"}[name]

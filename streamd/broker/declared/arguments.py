@@ -1,4 +1,8 @@
-"""Reading the arguments that a stream is declared with.
+"""The arguments that a stream is declared with: what each is, over every door, and reading them.
+
+`ARGUMENTS` is the one table; the command line, AMQP, the forms of the console and the documentation
+take names, types and words from it. A further argument is a row there, and a field of `LogPolicy`
+that `policy_of` fills.
 
 Values arrive as strings. Valid ones are kept so that the same declaration made twice compares
 equal however it was written (`60m` and `1h`), while an age is shown as it was declared; arguments
@@ -6,149 +10,38 @@ that this server does not know are ignored, as RabbitMQ ignores them.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from segments import LogPolicy
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.policy import (
+    BUSY_CHUNK_RECORDS,
     DEFAULT_CHUNK_BYTES,
+    DEFAULT_LOCAL_BYTES,
     DEFAULT_SEGMENT_BYTES,
     DEFAULT_TIER_SEGMENT_BYTES,
+    IDLE_CHUNK_RECORDS,
     MAX_CHUNK_BYTES,
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
 )
-from segments.selector import (
-    MAX_PROPERTY_BYTES,
-    SelectorError,
-    names_in,
-    parse_property,
-    text_of_names,
-)
+from segments.selector import MAX_PROPERTY_BYTES, names_in
+from streamd.broker.declared import argument_kinds as kinds
+from streamd.broker.declared.argument_kinds import AUTO, Age, Kind, Plain, Value
 from streamd.operations.errors import Reason, Refused
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Age:
-    """An age as it was declared; ages of the same length are equal."""
-
-    text: str = field(compare=False)
-    seconds: int
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return repr(self.text)
-
-
-Plain: TypeAlias = int | float | str | bool
-Value: TypeAlias = Plain | Age
 Arguments: TypeAlias = dict[str, Value]
 
-AUTO = "auto"
 STRICT, LENIENT = "strict", "lenient"
 DEFAULT_ERROR_RATE = 0.01
 
 MAX_FILTER_PROPERTIES = 4  # each costs every message, and bits of every filter
 MAX_KEY_PROPERTIES = 8
 _MAX_FURTHER_BYTES = 200  # of one that stands in keys, which must not be cut
-_AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
-_UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+_MAX_BYTES = 1 << 62
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not low <= int(text[:20]) <= high:
-            raise ValueError(f"a whole number from {low:,} to {high:,}")
-        return int(text)
-
-    return read
-
-
-def age_seconds(text: str) -> int:
-    """The seconds in an age or an interval.
-
-    Raises:
-        ValueError: it is not valid; the text says what is expected.
-    """
-    match = _AGE.fullmatch(text)
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not seconds:
-        raise ValueError("a number and one of the units Y, M, D, h, m, s, as in 7D")
-    return seconds
-
-
-def _age(text: str) -> Age:
-    return Age(text, age_seconds(text))
-
-
-def _filter_size(text: str) -> int | str:
-    if text == AUTO:
-        return text
-    try:
-        return _whole(MIN_FILTER_SIZE, MAX_FILTER_SIZE)(text)
-    except ValueError as error:
-        raise ValueError(f"{error} bytes, or {AUTO}") from None
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError("one of " + ", ".join(choices))
-        return text
-
-    return read
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < 1:
-        raise ValueError("a share between 0 and 1, as in 0.01")
-    return rate
-
-
-def _flag(text: str) -> bool:
-    return _choice("true", "false")(text) == "true"
-
-
-def _properties(most: int, further_bytes: int) -> Callable[[str], str]:
-    """Reads up to so many names of properties; gives their canonical text.
-
-    Args:
-        most: names.
-        further_bytes: of each name but the first, at most.
-    """
-
-    def read(text: str) -> str:
-        names = names_in(text)
-        if len(names) > most:
-            raise ValueError(f"at most {most} names of properties, and there are {len(names)}")
-        _check_property(names[0], MAX_PROPERTY_BYTES)
-        for name in names[1:]:
-            _check_property(name, further_bytes)
-        return text_of_names(names)
-
-    return read
-
-
-def _check_property(name: str, most: int) -> None:
-    if len(name.encode()) > most or not name.isprintable():
-        raise ValueError(f"a name of at most {most} bytes")
-    if not name:
-        raise ValueError("the name of a property")
-    try:
-        parse_property(name)
-    except SelectorError as error:
-        raise ValueError(f"the name of a property: {error.reason}") from None
-
 
 FILTER_SIZE = "stream-filter-size-bytes"
 FILTER_HISTORY = "stream-filter-history"
@@ -166,28 +59,233 @@ TIER = "stream-tier"
 LOCAL_LENGTH = "stream-local-max-length-bytes"
 LOCAL_AGE = "stream-local-max-age"
 
-AGES = frozenset((MAX_AGE, LOCAL_AGE))
 
-_MAX_BYTES = 1 << 62
-READERS: Mapping[str, Callable[[str], Value]] = {
-    MAX_LENGTH: _whole(0, _MAX_BYTES),
-    MAX_AGE: _age,
-    SEGMENT_SIZE: _whole(1, MAX_SEGMENT_BYTES),
-    FILTER_SIZE: _filter_size,
-    FILTER_HISTORY: _flag,
-    FILTER_PROPERTY: _properties(MAX_FILTER_PROPERTIES, _MAX_FURTHER_BYTES),
-    FILTER_CONTRACT: _choice(STRICT, LENIENT),
-    FILTER_DERIVE: _flag,
-    ERROR_RATE: _rate,
-    CHUNK_RECORDS: _whole(1, MAX_CHUNK_RECORDS),
-    CHUNK_BYTES: _whole(1, MAX_CHUNK_BYTES),
-    KEY_PROPERTIES: _properties(MAX_KEY_PROPERTIES, MAX_PROPERTY_BYTES),
-    TIER: _flag,
-    LOCAL_LENGTH: _whole(0, _MAX_BYTES),
-    LOCAL_AGE: _age,
-    "initial-cluster-size": _whole(1, 1 << 20),
-    "queue-leader-locator": _choice(*_LOCATORS),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """An argument of a stream.
+
+    Attributes:
+        name: in the stream protocol; over AMQP and HTTP `x-` stands before it.
+        kind: of its values.
+        meaning: what it does, in Markdown, without a full stop.
+        default: what holds without it, in Markdown.
+        changes: it can be changed while the stream exists, from the next chunk on.
+        needs: another argument; a declaration without that is refused, if this one cannot be
+            changed.
+        option: on the command line; empty where there is none.
+        heading: in forms; empty where it is in none.
+        title: of its field.
+        example: what the field shows while it is empty.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: str = "none"
+    changes: bool = True
+    needs: str = ""
+    option: str = ""
+    heading: str = ""
+    title: str = ""
+    example: str = ""
+
+
+_KEPT, _IN_TIER, _FILTERS, _KEYS, _CHUNKS = "How much is kept", "Tier", "Filters", "Keys", "Chunks"
+_TABLE = (
+    Argument(
+        name=MAX_LENGTH,
+        kind=kinds.whole(0, _MAX_BYTES, "BYTES"),
+        meaning="The oldest segments are deleted while the stream is larger, in bytes. What is in "
+        "the tier counts, and is deleted there",
+        option="--max-length-bytes",
+        heading=_KEPT,
+        title="Size, at most",
+        example="10000000000",
+    ),
+    Argument(
+        name=MAX_AGE,
+        kind=kinds.AGE,
+        meaning="Segments whose newest chunk is older are deleted, those in the tier as well",
+        option="--max-age",
+        heading=_KEPT,
+        title="Age, at most",
+        example="7D, 12h",
+    ),
+    Argument(
+        name=SEGMENT_SIZE,
+        kind=kinds.whole(1, MAX_SEGMENT_BYTES, "BYTES"),
+        meaning="A new segment is begun at this size, in bytes",
+        default=f"{DEFAULT_SEGMENT_BYTES:,}; {DEFAULT_TIER_SEGMENT_BYTES:,} for a stream in the "
+        "tier",
+        option="--segment-size",
+        heading=_KEPT,
+        title="Segment size",
+        example="500000000",
+    ),
+    Argument(
+        name=TIER,
+        kind=kinds.FLAG,
+        meaning="Full segments are uploaded to the tier, the object store that the setting `tier` "
+        "names. Without that setting it has no effect. After `false` nothing more is uploaded",
+        default="`true`",
+        option="--tier",
+        heading=_IN_TIER,
+        title="Upload full segments",
+    ),
+    Argument(
+        name=LOCAL_LENGTH,
+        kind=kinds.whole(0, _MAX_BYTES, "BYTES"),
+        meaning="The messages of the oldest segments are deleted from the local disk while those "
+        "that are there take up more, in bytes. They stay in the tier, and can be read. What is "
+        "not in the tier stays on the disk",
+        default=f"{DEFAULT_LOCAL_BYTES:,} without a local age, else none",
+        option="--local-max-length-bytes",
+        heading=_IN_TIER,
+        title="Local size, at most",
+        example="1000000000",
+    ),
+    Argument(
+        name=LOCAL_AGE,
+        kind=kinds.AGE,
+        meaning="Messages of segments whose newest chunk is older are deleted from the local disk "
+        "once the tier has them",
+        option="--local-max-age",
+        heading=_IN_TIER,
+        title="Local age, at most",
+        example="1D, 12h",
+    ),
+    Argument(
+        name=FILTER_PROPERTY,
+        kind=kinds.properties(MAX_FILTER_PROPERTIES, _MAX_FURTHER_BYTES),
+        meaning="The property whose values are the filter values; selectors choose chunks by it. "
+        "An application property, or a fixed field such as `properties.subject`. With commas "
+        f"between them, up to {MAX_FILTER_PROPERTIES} properties: values of the further ones are "
+        "taken from each message by the server. A name with a comma is written `[a,b]`",
+        changes=False,
+        option="--filter-property",
+        heading=_FILTERS,
+        title="Filter property",
+        example="region",
+    ),
+    Argument(
+        name=FILTER_DERIVE,
+        kind=kinds.SWITCH,
+        meaning="The server gives messages that come without a filter value the value of the "
+        "filter property, also inside sub-batches. Needs a filter property",
+        default="`false`",
+        changes=False,
+        needs=FILTER_PROPERTY,
+        option="--filter-derive",
+        heading=_FILTERS,
+        title="Derive filter values",
+    ),
+    Argument(
+        name=FILTER_CONTRACT,
+        kind=kinds.choice(STRICT, LENIENT),
+        meaning="`strict`: a message whose filter value is not the value of the filter property "
+        "is refused. Needs a filter property",
+        default=f"`{LENIENT}`",
+        changes=False,
+        needs=FILTER_PROPERTY,
+        option="--filter-contract",
+        heading=_FILTERS,
+        title="Filter contract",
+    ),
+    Argument(
+        name=FILTER_SIZE,
+        kind=kinds.FILTER_SIZE,
+        meaning="Bytes of each chunk's filter. `auto`: chunk by chunk, the smallest size that "
+        "keeps false positives within the error rate",
+        default=str(MIN_FILTER_SIZE),
+        option="--filter-size",
+        heading=_FILTERS,
+        title="Filter size",
+        example="64, auto",
+    ),
+    Argument(
+        name=ERROR_RATE,
+        kind=kinds.RATE,
+        meaning="False positives to allow, as a share of the chunks without a wanted value. Each "
+        "filter is then as small as that allows, and at most as large as the filter size",
+        default=f"{DEFAULT_ERROR_RATE} with `auto`, else none",
+        needs=FILTER_SIZE,
+        option="--filter-error-rate",
+        heading=_FILTERS,
+        title="Error rate",
+        example="0.01",
+    ),
+    Argument(
+        name=FILTER_HISTORY,
+        kind=kinds.FLAG,
+        meaning="Each chunk lists its filter values, for the filter index and for tuning. Without "
+        "them, chunks are chosen by their filters alone",
+        default="`true`",
+        changes=False,
+        heading=_FILTERS,
+        title="List filter values",
+    ),
+    Argument(
+        name=KEY_PROPERTIES,
+        kind=kinds.properties(MAX_KEY_PROPERTIES, MAX_PROPERTY_BYTES),
+        meaning="Properties whose values are keys, which `streamd find` finds messages by. Each is "
+        "an application property, or a fixed field such as `properties.message_id`. When they are "
+        "changed, all that is on the disk is indexed anew; what only the tier has is searched "
+        "without an index of the new ones",
+        option="--key-property",
+        heading=_KEYS,
+        title="Key properties",
+        example="order_id,properties.message_id",
+    ),
+    Argument(
+        name=CHUNK_RECORDS,
+        kind=kinds.whole(1, MAX_CHUNK_RECORDS),
+        meaning="Messages in a chunk, at most. Smaller chunks can be skipped more often",
+        default=f"{IDLE_CHUNK_RECORDS} to {BUSY_CHUNK_RECORDS:,} by load, {IDLE_CHUNK_RECORDS} "
+        "with filter values",
+        option="--chunk-max-records",
+        heading=_CHUNKS,
+        title="Messages in a chunk",
+        example="100",
+    ),
+    Argument(
+        name=CHUNK_BYTES,
+        kind=kinds.whole(1, MAX_CHUNK_BYTES, "BYTES"),
+        meaning="Bytes of messages in a chunk, at most; a larger message gets a chunk of its own",
+        default=f"{DEFAULT_CHUNK_BYTES:,}",
+        option="--chunk-max-bytes",
+        heading=_CHUNKS,
+        title="Bytes in a chunk",
+        example="1000000",
+    ),
+    Argument(
+        name="initial-cluster-size",
+        kind=kinds.whole(1, 1 << 20),
+        meaning="Read and kept for RabbitMQ's clients; without effect",
+        changes=False,
+    ),
+    Argument(
+        name="queue-leader-locator",
+        kind=kinds.choice(*_LOCATORS),
+        meaning="Read and kept for RabbitMQ's clients; without effect",
+        changes=False,
+    ),
+)
+ARGUMENTS: Mapping[str, Argument] = {argument.name: argument for argument in _TABLE}
+SETTINGS = frozenset(argument.name for argument in _TABLE if argument.changes)
+_AGES = frozenset(argument.name for argument in _TABLE if argument.kind is kinds.AGE)
+
+
+def read_argument(name: str, text: str) -> Value:
+    """The value of one of `ARGUMENTS`.
+
+    Raises:
+        Refused: it cannot be read (PRECONDITION_FAILED).
+    """
+    try:
+        return ARGUMENTS[name].kind.read(text)
+    except ValueError as expected:
+        details = f"{name} is {text[:40]!r}, expected {expected}"
+        raise Refused(Reason.PRECONDITION_FAILED, details) from None
 
 
 def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
@@ -196,18 +294,10 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
     Raises:
         Refused: a value cannot be read (PRECONDITION_FAILED).
     """
-    found: Arguments = {}
-    for name, text in pairs:
-        read = READERS.get(name)
-        if read is not None:
-            try:
-                found[name] = read(text)
-            except ValueError as expected:
-                details = f"{name} is {text[:40]!r}, expected {expected}"
-                raise Refused(Reason.PRECONDITION_FAILED, details) from None
-    for name in (FILTER_CONTRACT, FILTER_DERIVE):
-        if name in found and FILTER_PROPERTY not in found:
-            details = f"{name} needs {FILTER_PROPERTY}, which is missing"
+    found = {name: read_argument(name, text) for name, text in pairs if name in ARGUMENTS}
+    for argument in map(ARGUMENTS.__getitem__, found):
+        if argument.needs and argument.needs not in found and not argument.changes:
+            details = f"{argument.name} needs {argument.needs}, which is missing"
             raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
 
@@ -219,16 +309,6 @@ def filter_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:
     """
     text = arguments.get(FILTER_PROPERTY)
     return () if text is None else names_in(str(text))
-
-
-# What may be changed while the stream exists; a change takes effect with the next chunk. For other
-# key properties all segments that are on the disk are indexed anew.
-SETTINGS = frozenset(
-    (
-        *(MAX_LENGTH, MAX_AGE, SEGMENT_SIZE, FILTER_SIZE, ERROR_RATE, CHUNK_RECORDS, CHUNK_BYTES),
-        *(KEY_PROPERTIES, TIER, LOCAL_LENGTH, LOCAL_AGE),
-    )
-)
 
 
 def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
@@ -259,8 +339,9 @@ def arguments_to_json(arguments: Mapping[str, Value]) -> str:
 def arguments_from_json(text: str) -> Arguments:
     """What `arguments_to_json` was given."""
     found: Arguments = json.loads(text)
-    texts = {name: found[name] for name in AGES & found.keys()}
-    return found | {k: _age(text) for k, text in texts.items() if isinstance(text, str) and text}
+    texts = {name: found[name] for name in _AGES & found.keys()}
+    read = kinds.AGE.read
+    return found | {k: read(text) for k, text in texts.items() if isinstance(text, str) and text}
 
 
 def policy_of(arguments: Mapping[str, Value], *, has_tier: bool = False) -> LogPolicy:

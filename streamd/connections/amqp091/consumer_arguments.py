@@ -25,11 +25,11 @@ from segments.selector import (
     parse_sql,
     parse_tags,
 )
+from streamd.broker.declared.argument_kinds import age_seconds
 from streamd.broker.declared.arguments import (
     FILTER_CONTRACT,
     STRICT,
     Arguments,
-    age_seconds,
     filter_properties,
 )
 from streamd.broker.declared.checks import check_asked

@@ -9,24 +9,12 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
+from streamd.broker.declared.argument_kinds import AUTO, AmqpType
 from streamd.broker.declared.arguments import (
-    AUTO,
-    CHUNK_BYTES,
-    CHUNK_RECORDS,
-    ERROR_RATE,
-    FILTER_CONTRACT,
-    FILTER_DERIVE,
-    FILTER_HISTORY,
-    FILTER_PROPERTY,
-    FILTER_SIZE,
-    KEY_PROPERTIES,
-    LOCAL_AGE,
-    LOCAL_LENGTH,
-    MAX_AGE,
-    MAX_LENGTH,
-    SEGMENT_SIZE,
-    TIER,
+    ARGUMENTS,
+    Argument,
     Arguments,
+    read_argument,
     read_arguments,
 )
 from streamd.operations.errors import Refused
@@ -36,14 +24,6 @@ from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
 QUEUE_TYPE = "x-queue-type"
 STREAM = "stream"
 PREFIX = "x-"
-TEXTS = frozenset(
-    (MAX_AGE, LOCAL_AGE, "queue-leader-locator", FILTER_PROPERTY, FILTER_CONTRACT, KEY_PROPERTIES)
-)
-INTEGERS = frozenset(
-    (MAX_LENGTH, LOCAL_LENGTH, SEGMENT_SIZE, "initial-cluster-size", CHUNK_RECORDS, CHUNK_BYTES)
-)
-FLAGS = frozenset((FILTER_DERIVE, FILTER_HISTORY, TIER))
-_KNOWN = TEXTS | INTEGERS | FLAGS | {FILTER_SIZE, ERROR_RATE}
 _OURS = (f"{PREFIX}stream-", f"{PREFIX}max-")
 _FOREIGN = frozenset(
     PREFIX + name
@@ -111,7 +91,7 @@ class Declaration:
         return [
             key
             for key in self._arguments
-            if key.startswith(_OURS) and key.removeprefix(PREFIX) not in _KNOWN
+            if key.startswith(_OURS) and key.removeprefix(PREFIX) not in ARGUMENTS
         ]
 
     def canonical(self) -> Arguments:
@@ -123,10 +103,9 @@ class Declaration:
         pairs = self.pairs()
         for pair in pairs:
             try:
-                read_arguments([pair])
+                read_argument(*pair)
             except Refused as refused:
-                if pair[0] not in (FILTER_CONTRACT, FILTER_DERIVE):
-                    self._refuse(PREFIX + pair[0], refused.details)
+                self._refuse(PREFIX + pair[0], refused.details)
         try:
             return read_arguments(pairs)
         except Refused as refused:
@@ -134,19 +113,21 @@ class Declaration:
 
     def _own(self) -> Iterator[tuple[str, str]]:
         for key, field in self._arguments.items():
-            name = key.removeprefix(PREFIX)
-            if name == key:
-                continue
-            if name in TEXTS:
-                yield name, self._text(key, field)
-            elif name in INTEGERS:
-                yield name, str(self._integer(key, field))
-            elif name in FLAGS:
-                yield name, self._flag(key, field)
-            elif name == FILTER_SIZE:
-                yield name, self._filter_size(key, field)
-            elif name == ERROR_RATE:
-                yield name, self._rate(key, field)
+            argument = ARGUMENTS.get(key.removeprefix(PREFIX))
+            if argument is not None and key.startswith(PREFIX):
+                yield argument.name, self._read(argument, key, field)
+
+    def _read(self, argument: Argument, key: str, field: Field) -> str:
+        match argument.kind.amqp:
+            case AmqpType.INTEGER:
+                return str(self._integer(key, field))
+            case AmqpType.INTEGER_OR_AUTO:
+                return self._filter_size(key, field)
+            case AmqpType.FLAG:
+                return self._flag(key, field)
+            case AmqpType.RATE:
+                return self._rate(key, field)
+        return self._text(key, field)
 
     def _text(self, key: str, field: Field) -> str:
         if field.tag != "S":

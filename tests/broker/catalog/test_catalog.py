@@ -11,7 +11,8 @@ import pytest
 from streamd.broker.catalog import catalog as catalog_module
 from streamd.broker.catalog.catalog import Catalog, CatalogError
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.declared.arguments import Age, filter_properties, policy_of
+from streamd.broker.declared.argument_kinds import Age
+from streamd.broker.declared.arguments import filter_properties, policy_of
 from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.broker.declared.rows import StreamRow, UserRow
 from streamd.broker.declared.standing_selectors import StandingSelector

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.declared.arguments import Age
+from streamd.broker.declared.argument_kinds import Age
 from streamd.broker.declared.rows import PermissionRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
